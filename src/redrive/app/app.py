@@ -1,0 +1,339 @@
+"""The app: where workflows and steps are registered, and from which everything is reached."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar, overload
+
+from redrive.app.handle import RunHandle
+from redrive.app.runtime import Runtime
+from redrive.app.version import code_version
+from redrive.app.workflow import START_OPTIONS, Workflow
+from redrive.clock import SystemClock
+from redrive.core.classify import Rule
+from redrive.core.options import StepOptions
+from redrive.core.payload import Signature
+from redrive.desk.dlq import DeadLetters
+from redrive.desk.policies import Policies
+from redrive.desk.runs import Runs
+from redrive.desk.workflows import Workflows
+from redrive.duration import Duration, seconds
+from redrive.errors import ConfigurationError, RegistrationError, UnknownWorkflow
+from redrive.policy import RetryPolicy
+from redrive.settings import Settings
+from redrive.store import open_store
+from redrive.store.port import Catalogue, CatalogueItem
+from redrive.worker.definition import Step, WorkflowDefinition
+
+__all__ = ["Redrive"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_DEFAULT_TIMEOUT = 600.0
+
+
+class Redrive:
+    """Registers workflows and steps, starts and finds runs.
+
+    `async with app:` opens the store and runs a worker in this process; `async with app.client():` opens
+    the store only. Settings are listed in the settings reference; each is an argument here.
+    """
+
+    def __init__(self, url: str | None = None, *, classify: Sequence[Rule] = (), **settings: Any) -> None:
+        unknown = settings.keys() - Settings.__dataclass_fields__.keys()
+        if unknown:
+            known = ", ".join(Settings.__dataclass_fields__)
+            raise ConfigurationError(f"unknown settings: {', '.join(sorted(unknown))}; there are: {known}")
+        self.settings = Settings.load({"url": url, **settings})
+        self.rules = tuple(classify)
+        self.registered_workflows: dict[str, Workflow[Any, Any]] = {}
+        self.registered_steps: dict[str, Step[Any, Any]] = {}
+        self._runtime: Runtime | None = None
+        self._version: str | None = None
+
+    # -- registering ----------------------------------------------------------------------------------
+
+    @overload
+    def step(self, fn: Callable[P, R], /) -> Step[P, R]: ...
+    @overload
+    def step(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        heartbeat_timeout: Duration | None = None,
+        at_most_once: bool = False,
+        transactional: bool = False,
+        effect: str | None = None,
+    ) -> Callable[[Callable[P, R]], Step[P, R]]: ...
+    def step(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """Register a function as a step: its result is recorded, its failures are retried.
+
+        `timeout` (10 minutes) limits each attempt, `heartbeat_timeout` the silence of one that sends
+        heartbeats. `at_most_once`: never called again once it was called. `transactional`: the function's
+        first parameter is a `tx` whose SQL commits together with the record. `effect` names in a few words
+        what the step does to the outside world.
+        """
+        if fn is not None:
+            return self._register_step(fn)
+        return lambda fn: self._register_step(fn, **options)
+
+    def _register_step(
+        self,
+        fn: Callable[..., Any],
+        *,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        heartbeat_timeout: Duration | None = None,
+        at_most_once: bool = False,
+        transactional: bool = False,
+        effect: str | None = None,
+    ) -> Step[Any, Any]:
+        name = _name("step", name, fn, self.registered_steps)
+        if at_most_once and retry is not None:
+            raise RegistrationError(
+                f"step {name!r} runs at most once, so it cannot have retry=; remove one of them"
+            )
+        if at_most_once and transactional:
+            raise RegistrationError(
+                f"step {name!r}: a transactional step takes effect exactly once, at_most_once adds nothing"
+            )
+        if transactional and not inspect.iscoroutinefunction(fn):
+            raise RegistrationError(f"step {name!r} is transactional and must be an `async def` function")
+        _check_retry(f"step {name!r}", retry)
+        options = StepOptions(
+            retry=retry,
+            timeout=_DEFAULT_TIMEOUT if timeout is None else seconds(timeout, f"timeout of step {name!r}"),
+            heartbeat_timeout=_maybe_seconds(heartbeat_timeout, f"heartbeat_timeout of step {name!r}"),
+            at_most_once=at_most_once,
+            transactional=transactional,
+            effect=effect,
+        )
+        signature = Signature.of(fn, skip_first=transactional)
+        step: Step[Any, Any] = Step(fn, name=name, options=options, signature=signature)
+        self.registered_steps[name] = step
+        self._version = None
+        return step
+
+    @overload
+    def workflow(self, fn: Callable[P, R], /) -> Workflow[P, R]: ...
+    @overload
+    def workflow(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        dead_letter: bool = True,
+        max_crashes: int = 3,
+    ) -> Callable[[Callable[P, R]], Workflow[P, R]]: ...
+    def workflow(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """Register a function as a workflow.
+
+        `retry` is the policy of steps that have none; `timeout` limits the whole run; `dead_letter=False`
+        lets failures end as FAILED without a letter; `max_crashes` is how many workers may die over a run.
+        """
+        if fn is not None:
+            return self._register_workflow(fn)
+        return lambda fn: self._register_workflow(fn, **options)
+
+    def _register_workflow(
+        self,
+        fn: Callable[..., Any],
+        *,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        dead_letter: bool = True,
+        max_crashes: int = 3,
+    ) -> Workflow[Any, Any]:
+        name = _name("workflow", name, fn, self.registered_workflows)
+        if max_crashes < 1:
+            raise RegistrationError(f"max_crashes of workflow {name!r} must be at least 1, not {max_crashes}")
+        _check_retry(f"workflow {name!r}", retry)
+        definition = WorkflowDefinition(
+            name=name,
+            fn=fn,
+            signature=Signature.of(fn, reserved=START_OPTIONS),
+            is_async=inspect.iscoroutinefunction(fn),
+        )
+        workflow: Workflow[Any, Any] = Workflow(
+            self,
+            definition,
+            retry=retry,
+            timeout=_maybe_seconds(timeout, f"timeout of workflow {name!r}"),
+            dead_letter=dead_letter,
+            max_crashes=max_crashes,
+        )
+        self.registered_workflows[name] = workflow
+        self._version = None
+        return workflow
+
+    @property
+    def version(self) -> str:
+        """The version of the registered code: what was set, or a hash of it."""
+        if self.settings.version:
+            return self.settings.version
+        if self._version is None:
+            functions = [(f"workflow {name}", w.fn) for name, w in self.registered_workflows.items()]
+            functions += [(f"step {name}", s.fn) for name, s in self.registered_steps.items()]
+            self._version = code_version(functions)
+        return self._version
+
+    def catalogue(self) -> Catalogue:
+        """What this code registers, for processes that do not have it."""
+        return Catalogue(
+            version=self.version,
+            workflows=tuple(
+                _item(name, w.options_text, w.definition.signature)
+                for name, w in self.registered_workflows.items()
+            ),
+            steps=tuple(
+                _item(name, s.options_text, s.signature) for name, s in self.registered_steps.items()
+            ),
+        )
+
+    # -- opening --------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Redrive:
+        if not self.registered_workflows:
+            raise ConfigurationError(
+                "no workflow is registered, so a worker would have nothing to do; decorate a function with "
+                "@app.workflow, or use app.client() to look and start only"
+            )
+        runtime = await self._open()
+        try:
+            await runtime.work()
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Redrive]:
+        """Open the store without a worker, as a web application does."""
+        await self._open()
+        try:
+            yield self
+        finally:
+            await self._close()
+
+    async def _open(self) -> Runtime:
+        clock = SystemClock()
+        return await self.attach(Runtime(self, open_store(self.settings.url, clock), clock))
+
+    async def attach(self, runtime: Runtime) -> Runtime:
+        """Open a runtime and make it this app's own."""
+        if self._runtime is not None:
+            raise ConfigurationError("this app is open already; an app is opened once in a process")
+        self._runtime = runtime
+        try:
+            await runtime.open()
+        except BaseException:
+            await self._close()
+            raise
+        return runtime
+
+    async def _close(self) -> None:
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            await runtime.close()
+
+    def detach(self) -> None:
+        """Forget the runtime without closing it, as a crash would."""
+        self._runtime = None
+
+    @property
+    def runtime(self) -> Runtime:
+        """The app at work; an error outside `async with`."""
+        if self._runtime is None:
+            raise ConfigurationError(
+                "the app is not open; use `async with app:` (with a worker) or `async with app.client():`"
+            )
+        return self._runtime
+
+    # -- looking and acting ---------------------------------------------------------------------------
+
+    def handle(self, run_id: str, workflow: str | None = None) -> RunHandle[Any]:
+        """A handle to a run by its id; name the workflow to have its result decoded by type."""
+        if workflow is None:
+            return RunHandle(self, run_id, None)
+        return RunHandle(self, run_id, self.find(workflow).definition.signature)
+
+    def find(self, workflow: str) -> Workflow[Any, Any]:
+        """The registered workflow of that name."""
+        found = self.registered_workflows.get(workflow)
+        if found is None:
+            known = ", ".join(sorted(self.registered_workflows)) or "none"
+            raise UnknownWorkflow(f"no workflow is called {workflow!r}; registered are: {known}")
+        return found
+
+    @property
+    def runs(self) -> Runs:
+        """Look at runs, cancel them."""
+        return self.runtime.runs
+
+    @property
+    def dlq(self) -> DeadLetters:
+        """Look at dead letters."""
+        return self.runtime.dlq
+
+    @property
+    def policies(self) -> Policies:
+        """Stored retry policies."""
+        return self.runtime.policies
+
+    @property
+    def workflows(self) -> Workflows:
+        """Pause and resume workflows."""
+        return self.runtime.workflows
+
+
+def _name(kind: str, name: str | None, fn: Callable[..., Any], taken: dict[str, Any]) -> str:
+    if not callable(fn):
+        raise RegistrationError(f"@app.{kind} decorates a function, not {fn!r}")
+    chosen = name if name is not None else fn.__name__
+    if not chosen or len(chosen) > 200 or any(letter in chosen for letter in "/#\x00\n"):
+        raise RegistrationError(
+            f"{chosen!r} cannot name a {kind}: use 1 to 200 characters without / # or line breaks"
+        )
+    if chosen.startswith("redrive."):
+        raise RegistrationError(f"{kind} {chosen!r}: names that begin with 'redrive.' are the engine's own")
+    if chosen in taken:
+        raise RegistrationError(
+            f"two functions are registered as {kind} {chosen!r} ({taken[chosen].fn.__qualname__} and "
+            f"{fn.__qualname__}); give one of them another name="
+        )
+    return chosen
+
+
+def _check_retry(what: str, retry: Any) -> None:
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise RegistrationError(f"retry of {what} takes a RetryPolicy, not {type(retry).__name__}")
+
+
+def _maybe_seconds(value: Duration | None, what: str) -> float | None:
+    return None if value is None else seconds(value, what)
+
+
+def _item(name: str, options: str, signature: Signature) -> CatalogueItem:
+    return CatalogueItem(
+        name=name,
+        options=options,
+        schema_in=json.dumps(signature.schema_in()),
+        schema_out=json.dumps(signature.schema_out()),
+    )

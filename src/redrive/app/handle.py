@@ -1,0 +1,86 @@
+"""A started run, as its starter holds it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from redrive.app.results import Ending
+from redrive.core.ending import Ending as Failed
+from redrive.core.states import RunStatus
+from redrive.desk.shapes import Run
+from redrive.duration import Duration, seconds
+from redrive.errors import NotFound, RunCancelled, RunFailed, RunPartial
+
+if TYPE_CHECKING:
+    from redrive.app.app import Redrive
+    from redrive.core.payload import Signature
+
+__all__ = ["RunHandle"]
+
+R = TypeVar("R")
+
+
+class RunHandle(Generic[R]):
+    """One run: its id, and what can be asked of it."""
+
+    def __init__(self, app: Redrive, run_id: str, signature: Signature | None) -> None:
+        self._app = app
+        self._signature = signature
+        self.id = run_id
+
+    async def status(self) -> RunStatus:
+        """Where the run stands now."""
+        row = await self._app.runtime.store.run(self.id)
+        if row is None:
+            raise NotFound(f"there is no run {self.id!r}")
+        return row.status
+
+    async def result(self, timeout: Duration | None = None) -> R:
+        """Wait for the run's result. Raises RunFailed if it ends without one, TimeoutError if that takes
+        too long; the run goes on."""
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        try:
+            async with asyncio.timeout(limit):
+                ending = await self._app.runtime.results.wait(self.id)
+        except TimeoutError:
+            raise TimeoutError(f"run {self.id} has not ended within {limit:g} s; it goes on") from None
+        return self._value(ending)
+
+    async def cancel(self, *, by: str = "unknown", reason: str = "") -> Run:
+        """Cancel the run for good."""
+        return await self._app.runs.cancel(self.id, by=by, reason=reason)
+
+    async def describe(self) -> Run:
+        """Everything about the run: its steps and every attempt, with decisions in words."""
+        return await self._app.runs.get(self.id)
+
+    def _value(self, ending: Ending) -> R:
+        if ending.status is not RunStatus.SUCCESS:
+            raise _run_failed(ending)
+        value: Any = None
+        if self._signature is not None:
+            value = self._signature.decode_result(ending.output or "null")
+        return value  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        return f"<run {self.id}>"
+
+
+def _run_failed(ending: Ending) -> RunFailed:
+    kind = {RunStatus.PARTIAL: RunPartial, RunStatus.CANCELLED: RunCancelled}.get(ending.status, RunFailed)
+    if ending.failure is None:
+        return kind(
+            f"run {ending.run_id} ended as {ending.status}", run_id=ending.run_id, status=ending.status
+        )
+    failed = Failed.from_json(ending.failure)
+    return kind(
+        f"run {ending.run_id} ended as {ending.status}: {failed.reason}: {failed.failure.message}",
+        run_id=ending.run_id,
+        status=ending.status.value,
+        step=failed.step,
+        category=failed.failure.category.value,
+        error_type=failed.failure.error_type,
+        code=failed.code.value,
+        details=failed.failure.details,
+    )

@@ -1,0 +1,95 @@
+"""Waiting for runs to end."""
+
+from __future__ import annotations
+
+import asyncio
+
+from redrive.core.states import FINAL, RunStatus
+from redrive.errors import StoreUnavailable
+from redrive.store.port import Claimed, RunRow, Store
+from redrive.worker.settler import Settled
+
+__all__ = ["Ending", "Results"]
+
+_FIRST_LOOK, _SLOWEST_LOOK = 0.005, 0.25
+
+
+class Ending:
+    """How a run ended: its status, and its result or failure as stored."""
+
+    __slots__ = ("failure", "output", "run_id", "status")
+
+    def __init__(self, run_id: str, status: RunStatus, output: str | None, failure: str | None) -> None:
+        self.run_id = run_id
+        self.status = status
+        self.output = output
+        self.failure = failure
+
+
+class Results:
+    """Tells those who wait how their runs ended: at once if it happened here, else by looking."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiting: dict[str, set[asyncio.Future[Ending]]] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._again = asyncio.Event()
+
+    async def wait(self, run_id: str) -> Ending:
+        """Wait until the run has ended."""
+        future: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        waiters = self._waiting.setdefault(run_id, set())
+        waiters.add(future)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self._look(), name="redrive results")
+        try:
+            return await future
+        finally:
+            waiters.discard(future)
+            if not waiters and self._waiting.get(run_id) is waiters:
+                del self._waiting[run_id]
+
+    def ended_here(self, claimed: Claimed, settled: Settled) -> None:
+        """A worker of this process brought a run to its end (or to a pause, which is none)."""
+        change = settled.transition.change
+        if change is not None and change.status in FINAL:
+            self._tell(Ending(claimed.public_id, change.status, change.output, change.failure))
+
+    def look_now(self, run_id: str) -> None:
+        """Something happened to the run that only the store knows."""
+        self._again.set()
+
+    def close(self) -> None:
+        """Nobody will be told anything more."""
+        if self._looking is not None:
+            self._looking.cancel()
+        for waiters in self._waiting.values():
+            for future in waiters:
+                future.cancel()
+
+    async def _look(self) -> None:
+        """Ask the store about all runs that are waited for, ever more slowly."""
+        pause = _FIRST_LOOK
+        while self._waiting:
+            try:
+                rows = await self._store.runs_by_id(list(self._waiting))
+            except StoreUnavailable:
+                rows = []
+            for row in rows:
+                if row.status in FINAL:
+                    self._tell(_ending(row))
+            # Real time on purpose: a test whose clock stands still waits for results all the same.
+            try:
+                await asyncio.wait_for(self._again.wait(), pause)
+            except TimeoutError:
+                pause = min(pause * 1.5, _SLOWEST_LOOK)
+            self._again.clear()
+
+    def _tell(self, ending: Ending) -> None:
+        for future in self._waiting.pop(ending.run_id, ()):
+            if not future.done():
+                future.set_result(ending)
+
+
+def _ending(row: RunRow) -> Ending:
+    return Ending(row.public_id, row.status, row.output, row.failure)

@@ -1,0 +1,126 @@
+"""An app at work: its open store, its worker, its chores, and those who wait for results."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from redrive.app.results import Results
+from redrive.chores import Purger, Reaper, every
+from redrive.clock import Clock
+from redrive.core.redact import Redactor
+from redrive.desk.dlq import DeadLetters
+from redrive.desk.policies import Policies
+from redrive.desk.runs import Runs
+from redrive.desk.shapes import Shaper
+from redrive.desk.workflows import Workflows
+from redrive.errors import ConfigurationError
+from redrive.store.port import Store
+from redrive.worker.attempt import Attempt
+from redrive.worker.loop import Worker, WorkerSettings
+from redrive.worker.settler import until_answered
+
+if TYPE_CHECKING:
+    from redrive.app.app import Redrive
+
+__all__ = ["Runtime"]
+
+T = TypeVar("T")
+
+_PURGE_EVERY = 30  # purging is patient: it runs once for so many of the other chores' intervals
+
+
+class Runtime:
+    """What exists between opening an app and closing it."""
+
+    def __init__(self, app: Redrive, store: Store, clock: Clock) -> None:
+        self._app = app
+        self._pid = os.getpid()
+        self._store = store
+        self.clock = clock
+        self.results = Results(store)
+        shaper = Shaper(Redactor.parse(app.settings.redact))
+        self.runs = Runs(store, clock, shaper, self.changed)
+        self.dlq = DeadLetters(store, shaper)
+        self.policies = Policies(store)
+        self.workflows = Workflows(store, self.ring)
+        self.reaper = Reaper(store, clock)
+        self.purger = Purger(store, runs=app.settings.retention, letters=app.settings.dlq_retention)
+        self.worker: Worker | None = None
+        self._chores: list[asyncio.Task[None]] = []
+
+    @property
+    def store(self) -> Store:
+        """The open store, in the process that opened it."""
+        if os.getpid() != self._pid:
+            raise ConfigurationError(
+                "this process was forked from one that had the app open; connections cannot be shared, "
+                "so open the app anew in each process"
+            )
+        return self._store
+
+    async def open(self) -> None:
+        """Open the store."""
+        await self.store.open()
+
+    async def work(
+        self,
+        *,
+        automatic: bool = True,
+        before_step: Callable[[Attempt], Awaitable[None]] | None = None,
+    ) -> Worker:
+        """Start a worker and, unless somebody else drives them, the chores."""
+        app, settings = self._app, self._app.settings
+        self.worker = Worker(
+            self.store,
+            self.clock,
+            WorkerSettings(
+                name=f"{socket.gethostname()}:{os.getpid()}",
+                concurrency=settings.concurrency,
+                lease=settings.lease,
+                grace=settings.grace,
+                hold=settings.hold,
+                code_wait=settings.code_wait,
+                max_payload=settings.max_payload,
+            ),
+            workflows={name: workflow.definition for name, workflow in app.registered_workflows.items()},
+            catalogue=app.catalogue(),
+            rules=app.rules,
+            on_ended=self.results.ended_here,
+            before_step=before_step,
+        )
+        await self.worker.start(automatic=automatic)
+        if automatic:
+            self._chores = [
+                asyncio.create_task(every(settings.chores, self.reaper.run_once, self.clock)),
+                asyncio.create_task(every(settings.chores * _PURGE_EVERY, self.purger.run_once, self.clock)),
+            ]
+        return self.worker
+
+    async def close(self) -> None:
+        """Stop the worker in good order, then let go of the store."""
+        for chore in self._chores:
+            chore.cancel()
+        if self._chores:
+            await asyncio.wait(self._chores)
+        if self.worker is not None:
+            await self.worker.stop()
+        self.results.close()
+        await self._store.close()
+
+    async def answered(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask the store until it answers."""
+        return await until_answered(ask, self.clock)
+
+    def ring(self) -> None:
+        """There may be work: wake the worker of this process."""
+        if self.worker is not None:
+            self.worker.bell.ring()
+
+    def changed(self, run_id: str) -> None:
+        """A person changed a run: let its waiters and its worker look."""
+        self.results.look_now(run_id)
+        self.ring()

@@ -1,0 +1,243 @@
+"""A registered workflow: the plain function, and the ways to start it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from redrive.app.handle import RunHandle
+from redrive.clock import MICROS
+from redrive.core.keys import job_key, payload_hash
+from redrive.core.options import RunOptions
+from redrive.core.payload import check_size
+from redrive.duration import Duration, seconds
+from redrive.errors import Conflict, InputError
+from redrive.policy import RetryPolicy
+from redrive.store.port import NewRun, Started
+from redrive.worker.branch import Branch, current, outside
+from redrive.worker.definition import WorkflowDefinition
+
+if TYPE_CHECKING:
+    from redrive.app.app import Redrive
+
+__all__ = ["START_OPTIONS", "Start", "Workflow"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+START_OPTIONS = frozenset(
+    {"tenant", "idempotency_key", "delay", "deadline", "priority", "queue", "correlation_id", "retry"}
+)
+"""Names that `start` takes for itself, which no parameter of a workflow may have."""
+
+_BATCH = 1000
+_NAME_LIMIT = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One item of `start_many` that needs more than arguments."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Workflow(Generic[P, R]):
+    """A named function that the engine runs durably. Called outside a run, it is the plain function."""
+
+    def __init__(
+        self,
+        app: Redrive,
+        definition: WorkflowDefinition,
+        *,
+        retry: RetryPolicy | None,
+        timeout: float | None,
+        dead_letter: bool,
+        max_crashes: int,
+    ) -> None:
+        functools.update_wrapper(self, definition.fn)
+        self.definition = definition
+        self.name = definition.name
+        self.fn: Callable[P, R] = definition.fn
+        self.timeout = timeout
+        self._app = app
+        self._options = RunOptions(
+            retry=retry,
+            dead_letter=dead_letter,
+            max_crashes=max_crashes,
+            letter_keeps=int(app.settings.dlq_retention * MICROS),
+        )
+        self.options_text = self._options.to_json()
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if current.get() is None and self.definition.is_async:
+            return self._call_outside(*args, **kwargs)  # type: ignore[return-value]
+        return self.fn(*args, **kwargs)
+
+    async def _call_outside(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function without an engine; it may still await its `def` steps."""
+        token = current.set(outside)
+        try:
+            return await self.definition.fn(*args, **kwargs)
+        finally:
+            current.reset(token)
+
+    async def start(self, *args: Any, **options: Any) -> RunHandle[Any]:
+        """Start a run; it is durable when this returns.
+
+        Options: `tenant`, `idempotency_key`, `delay`, `deadline`, `priority` (larger is more urgent),
+        `queue`, `correlation_id`, `retry` (a policy for all of the run's steps). All other keyword
+        arguments are the workflow's own. Inside a workflow the start is recorded, so that it happens once.
+        """
+        start = _start(args, options)
+        here = current.get()
+        if isinstance(here, Branch):
+            child = self._start_child(here, start)
+            run_id: str = await here.execution.start(here, self.name, child)
+        else:
+            (run_id,) = await self._start_all([start])
+        return RunHandle(self._app, run_id, self.definition.signature)
+
+    async def start_many(self, items: Iterable[tuple[Any, ...] | Start]) -> list[RunHandle[Any]]:
+        """Start many runs, a thousand to a commit. Each item is a tuple of arguments, or a `Start`.
+
+        Items that do not fit are refused before anything is started.
+        """
+        starts = [item if isinstance(item, Start) else _item(item) for item in items]
+        ids = await self._start_all(starts)
+        return [RunHandle(self._app, run_id, self.definition.signature) for run_id in ids]
+
+    def _start_child(self, branch: Branch, start: Start) -> Callable[[str], Coroutine[Any, Any, str]]:
+        parent = branch.execution.claimed
+        options = {
+            "tenant": parent.tenant,
+            "correlation_id": branch.execution.correlation_id,
+            **start.options,
+        }
+
+        async def go(key: str) -> str:
+            keyed = Start(start.args, start.kwargs, {"idempotency_key": key, **options})
+            (run_id,) = await self._start_all([keyed], parent=parent.public_id)
+            return run_id
+
+        return go
+
+    async def _start_all(self, starts: list[Start], parent: str | None = None) -> list[str]:
+        runtime = self._app.runtime
+        new = [self._new_run(start, parent) for start in starts]
+        started: list[Started] = []
+        for begin in range(0, len(new), _BATCH):
+            batch = new[begin : begin + _BATCH]
+            started += await runtime.answered(functools.partial(runtime.store.start, batch))
+            runtime.ring()
+        for run, answer in zip(new, started, strict=True):
+            if answer.clash:
+                raise Conflict(
+                    f"the idempotency key of this start was used for run {answer.public_id} with another "
+                    f"input; use a new key for a new input (workflow {run.workflow!r}, tenant {run.tenant!r})"
+                )
+        return [answer.public_id for answer in started]
+
+    def _new_run(self, start: Start, parent: str | None) -> NewRun:
+        unknown = start.options.keys() - START_OPTIONS
+        if unknown:
+            raise InputError(
+                f"start has no option {', '.join(sorted(unknown))}; it has {_listed(START_OPTIONS)}"
+            )
+        settings, options = self._app.settings, start.options
+        text = self.definition.signature.encode(start.args, dict(start.kwargs))
+        check_size(text, settings.max_payload, f"the input of workflow {self.name!r}")
+        tenant = _text("tenant", options.get("tenant"), "default")
+        key = options.get("idempotency_key")
+        return NewRun(
+            public_id=self._app.runtime.clock.new_id(),
+            tenant=tenant,
+            workflow=self.name,
+            input=text,
+            options=self._snapshot(options.get("retry")),
+            queue=_text("queue", options.get("queue"), "default"),
+            priority=_priority(options.get("priority")),
+            delay=_micros("delay", options.get("delay")) or 0,
+            timeout=None if self.timeout is None else int(self.timeout * MICROS),
+            deadline=self._deadline(options.get("deadline")),
+            version=self._app.version,
+            correlation_id=_optional("correlation_id", options.get("correlation_id")),
+            parent=parent,
+            key=None if key is None else job_key(tenant, self.name, _text("idempotency_key", key, "")),
+            key_hash=None if key is None else payload_hash(text),
+            key_keeps=int(max(settings.dlq_retention, 30 * 86_400) * MICROS),
+        )
+
+    def _snapshot(self, override: RetryPolicy | None) -> str:
+        if override is None:
+            return self.options_text
+        if not isinstance(override, RetryPolicy):
+            raise InputError(f"retry takes a RetryPolicy, not {type(override).__name__}")
+        return RunOptions(
+            override=override,
+            retry=self._options.retry,
+            dead_letter=self._options.dead_letter,
+            max_crashes=self._options.max_crashes,
+            letter_keeps=self._options.letter_keeps,
+        ).to_json()
+
+    def _deadline(self, value: datetime | Duration | None) -> int | None:
+        if value is None:
+            return None
+        if isinstance(value, datetime):
+            if value.tzinfo is None:
+                raise InputError("deadline needs a time zone: use datetime.now(UTC) + ... or a duration")
+            return int(value.timestamp() * MICROS)
+        return self._app.runtime.store.now() + int(seconds(value, "deadline") * MICROS)
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name}>"
+
+
+def _start(args: tuple[Any, ...], keywords: dict[str, Any]) -> Start:
+    options = {name: value for name, value in keywords.items() if name in START_OPTIONS and value is not None}
+    kwargs = {name: value for name, value in keywords.items() if name not in START_OPTIONS}
+    return Start(args, kwargs, options)
+
+
+def _item(item: Any) -> Start:
+    if not isinstance(item, tuple):
+        raise InputError(
+            f"start_many takes tuples of arguments or Start(...), not {type(item).__name__}; "
+            "write (value,) for a single argument"
+        )
+    return Start(item)
+
+
+def _text(what: str, value: Any, default: str) -> str:
+    """A name that people give: not empty, not huge, and storable anywhere."""
+    value = default if value is None else value
+    if not isinstance(value, str) or not value or len(value) > _NAME_LIMIT:
+        raise InputError(f"{what} must be a text of 1 to {_NAME_LIMIT} characters, not {value!r:.60}")
+    if "\x00" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise InputError(f"{what} contains a NUL byte or a lone surrogate: {value!r:.60}")
+    return value
+
+
+def _optional(what: str, value: Any) -> str | None:
+    return None if value is None else _text(what, value, "")
+
+
+def _priority(value: Any) -> int:
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > 1000:
+        raise InputError(f"priority must be a whole number from -1000 to 1000, not {value!r}")
+    return value
+
+
+def _micros(what: str, value: Duration | None) -> int | None:
+    return None if value is None else int(seconds(value, what) * MICROS)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

@@ -1,0 +1,10 @@
+"""Idempotent background duties that any node may perform at any time; there is no leader.
+
+Each chore is one coroutine function `run_once()`; `every` repeats it.
+"""
+
+from redrive.chores.every import every
+from redrive.chores.purge import Purger
+from redrive.chores.reap import Reaper
+
+__all__ = ["Purger", "Reaper", "every"]

@@ -1,0 +1,26 @@
+"""The loop around a chore."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from redrive.clock import Clock
+from redrive.errors import StoreError
+
+__all__ = ["every"]
+
+log = logging.getLogger("redrive.chores")
+
+
+async def every(interval: float, chore: Callable[[], Awaitable[int]], clock: Clock) -> None:
+    """Do the chore again and again; a store that does not answer is asked again next time.
+
+    Nodes that started together drift apart, so that they do not all ask at the same moment.
+    """
+    while True:
+        await clock.sleep(interval * (0.75 + clock.draw() / 2))
+        try:
+            await chore()
+        except StoreError as error:
+            log.warning("a chore was put off: %s", error)

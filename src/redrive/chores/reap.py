@@ -1,0 +1,115 @@
+"""Reap: find what no worker will finish, and decide on it as a worker would have.
+
+* Workers whose lease ran out are declared dead; their runs become due again.
+* Attempts that passed their limit in a worker that does not end them are ended from here.
+* Runs that passed their deadline are ended.
+
+Two reapers at once do no harm: each transition is fenced, so the second one's is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from redrive.clock import MICROS, Clock
+from redrive.core.classify import Category
+from redrive.core.failure import Failure
+from redrive.core.options import StepOptions
+from redrive.core.outcome import Expired, Lost, Outcome, Place, Raised
+from redrive.core.states import RunStatus
+from redrive.core.transition import AttemptEnd
+from redrive.duration import words
+from redrive.store.port import HeldRun, Store
+from redrive.worker.settler import LocalSettler
+from redrive.worker.view import open_step, open_steps, view_of
+
+__all__ = ["Reaper"]
+
+log = logging.getLogger("redrive.chores")
+
+_BATCH = 200
+
+
+class Reaper:
+    """Ends what its worker does not end. `margin` is the head start workers get, in seconds."""
+
+    def __init__(self, store: Store, clock: Clock, *, margin: float = 1.0) -> None:
+        self._store = store
+        self._settler = LocalSettler(store, clock)
+        self._margin = int(margin * MICROS)
+
+    async def run_once(self) -> int:
+        """Reap once; returns how many runs were decided on."""
+        return await self._orphans() + await self._hung() + await self._overdue()
+
+    async def _orphans(self) -> int:
+        count = 0
+        for worker in await self._store.bury():
+            held = await self._store.held(worker.id)
+            outcomes = bereaved(held, self._store.now(), died=worker.state != "STOPPED")
+            # One commit for all of a worker's runs: who is suspected depends on who was there.
+            count += await self._settle(outcomes)
+            log.warning(
+                "worker %d (%s) is gone; %d of its runs are due again", worker.id, worker.name, len(held)
+            )
+        return count
+
+    async def _hung(self) -> int:
+        held = await self._store.hung(self._margin, _BATCH)
+        return await self._settle([await self._timed_out(run) for run in held])
+
+    async def _timed_out(self, held: HeldRun) -> Outcome:
+        """The attempt that hangs in this run has timed out; others under way there are lost with it."""
+        now = self._store.now()
+        journal = await self._store.journal(held.run.id)
+        entry = min(held.open, key=lambda entry: entry.limit_at or now)
+        step = StepOptions() if entry.options is None else StepOptions.from_json(entry.options)
+        message = f"step {entry.name!r} did not finish within {words(step.limit)}, nor did its worker end it"
+        return Raised(
+            run=view_of(held.run),
+            place=Place(entry.index, entry.key, entry.kind, entry.name),
+            attempt=entry.attempt,
+            began_ago=max(0, now - entry.began_at),
+            first_ago=max(0, now - entry.first_at),
+            done=max((e.done for e in journal if e.done is not None), default=-1) + 1,
+            input=entry.input or "null",
+            failure=Failure.of(Category.TIMEOUT, message, error_type="builtins.TimeoutError"),
+            step=step,
+            end=AttemptEnd.TIMED_OUT,
+            taken=True,
+            others=tuple(open_step(e, now) for e in held.open if e is not entry),
+        )
+
+    async def _overdue(self) -> int:
+        now = self._store.now()
+        held = await self._store.overdue(self._margin, _BATCH)
+        return await self._settle([Expired(run=view_of(h.run), open=open_steps(h.open, now)) for h in held])
+
+    async def _settle(self, outcomes: list[Outcome]) -> int:
+        if not outcomes:
+            return 0
+        return sum(settled.kept for settled in await self._settler.settle(outcomes))
+
+
+def bereaved(held: list[HeldRun], now: int, *, died: bool) -> list[Outcome]:
+    """What the death of their worker means for its runs.
+
+    A death is laid to the suspects among the runs it executed; if there was none, all become suspects.
+    Runs that only waited are no suspects, and a worker that stopped in good order lays nothing to anybody.
+    """
+    executing = [h for h in held if h.run.status is not RunStatus.SLEEPING]
+    known = any(h.run.deaths for h in executing)
+    outcomes: list[Outcome] = []
+    for h in held:
+        is_executing = h.run.status is not RunStatus.SLEEPING
+        suspected = died and is_executing and (h.run.deaths > 0 or not known)
+        outcomes.append(
+            Lost(
+                run=view_of(h.run),
+                deaths=h.run.deaths + 1 if suspected else h.run.deaths,
+                executing=is_executing,
+                wake_in=max(0, (h.run.available_at or now) - now),
+                open=open_steps(h.open, now),
+            )
+        )
+    return outcomes

@@ -1,0 +1,82 @@
+"""The only place that reads time or randomness.
+
+Everything that needs to know the time, wait, draw a random number or make an id is given a `Clock`.
+`SystemClock` is the real one; `redrive.testing` has one whose time stands still until a test moves it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+__all__ = ["MICROS", "Clock", "SystemClock", "Timer", "micros"]
+
+MICROS = 1_000_000
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no letter looks like a digit
+
+
+class Timer(Protocol):
+    """A callback that will be called unless it is cancelled."""
+
+    def cancel(self) -> None:
+        """Do not call back any more. Harmless after the call."""
+
+
+class Clock(Protocol):
+    """Time, waiting and randomness."""
+
+    def now(self) -> int:
+        """Microseconds since 1970."""
+
+    def monotonic(self) -> float:
+        """Seconds since some moment; never steps back."""
+
+    def draw(self) -> float:
+        """A random number in [0, 1)."""
+
+    def new_id(self) -> str:
+        """A new identifier: 26 letters and digits, in time order."""
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
+        """Call back on the running loop after `delay` seconds."""
+
+    async def sleep(self, delay: float) -> None:
+        """Wait `delay` seconds."""
+
+
+def micros(seconds: float) -> int:
+    """Seconds as whole microseconds, rounded up so that nothing becomes due too early."""
+    whole = int(seconds * MICROS)
+    return whole if whole >= seconds * MICROS else whole + 1
+
+
+class SystemClock:
+    """The machine's clock and its randomness."""
+
+    def now(self) -> int:
+        return time.time_ns() // 1000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def draw(self) -> float:
+        return random.random()
+
+    def new_id(self) -> str:
+        return format_id(time.time_ns() // 1_000_000, int.from_bytes(os.urandom(10), "big"))
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
+        return asyncio.get_running_loop().call_later(delay, callback)
+
+    async def sleep(self, delay: float) -> None:
+        await asyncio.sleep(delay)
+
+
+def format_id(milliseconds: int, entropy: int) -> str:
+    """Write 48 bits of time and 80 bits of randomness as 26 characters that sort by time."""
+    value = (milliseconds << 80) | entropy
+    return "".join(_ALPHABET[(value >> shift) & 31] for shift in range(125, -1, -5))

@@ -1,0 +1,475 @@
+"""The one place that decides what follows from what happened.
+
+    decide(outcome, policy, draw) -> transition
+
+An exception in a worker, a crash found by the reaper and a deadline that passed all come through
+here, so they cannot differ. `decide` is pure: the policy in force and the random draw are arguments,
+and what it returns is rows to write, with delays instead of times.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import assert_never
+
+from redrive.core.backoff import backoff
+from redrive.core.classify import Category
+from redrive.core.ending import Ending, LetterCode, code_for
+from redrive.core.failure import Failure
+from redrive.core.fingerprint import fingerprint
+from redrive.core.keys import payload_hash
+from redrive.core.options import DEFAULT_RETRY
+from redrive.core.outcome import (
+    Began,
+    Cancelled,
+    Diverged,
+    Ended,
+    Escaped,
+    Expired,
+    Interrupted,
+    Lost,
+    Noted,
+    OpenStep,
+    Outcome,
+    Place,
+    Raised,
+    Released,
+    Returned,
+    RunView,
+    Slept,
+    Wait,
+    Waits,
+    Woke,
+)
+from redrive.core.states import RunStatus, StepStatus
+from redrive.core.transition import AttemptEnd, AttemptWrite, EntryWrite, LetterWrite, RunWrite, Transition
+from redrive.core.verdict import Verdict, judge
+from redrive.policy import RetryPolicy
+
+__all__ = ["decide", "letter_id"]
+
+_RUNNING = RunWrite(status=RunStatus.RUNNING, release=False)
+
+
+def decide(outcome: Outcome, policy: RetryPolicy, draw: float) -> Transition:
+    """Turn what happened into what is to be written."""
+    match outcome:
+        case Returned():
+            return _returned(outcome)
+        case Began():
+            return _began(outcome)
+        case Ended():
+            return _transition(outcome.run, change=_final(RunStatus.SUCCESS, output=outcome.output))
+        case Raised():
+            return _raised(outcome, policy, draw)
+        case Noted():
+            return _noted(outcome)
+        case Slept():
+            return _slept(outcome)
+        case Woke():
+            return _woke(outcome)
+        case Waits():
+            return _transition(outcome.run, change=_sleep(outcome.delay, outcome.hold))
+        case Interrupted():
+            return _interrupted(outcome)
+        case Escaped():
+            return _escaped(outcome)
+        case Released():
+            return _released(outcome)
+        case Lost():
+            return _lost(outcome, draw)
+        case Expired():
+            return _expired(outcome)
+        case Diverged():
+            return _diverged(outcome)
+        case Cancelled():
+            return _cancelled(outcome)
+        case _:
+            assert_never(outcome)
+
+
+# -- steps ------------------------------------------------------------------------------------------
+
+
+def _returned(outcome: Returned) -> Transition:
+    entry = EntryWrite(
+        index=outcome.place.index,
+        key=outcome.place.key,
+        kind=outcome.place.kind,
+        name=outcome.place.name,
+        status=StepStatus.SUCCESS,
+        attempt=outcome.attempt,
+        began_ago=outcome.began_ago,
+        done=outcome.done,
+        input=outcome.input,
+        output=outcome.output,
+    )
+    return _progress(outcome.run, entry, change=_RUNNING if outcome.resumes else None)
+
+
+def _began(outcome: Began) -> Transition:
+    entry = EntryWrite(
+        index=outcome.place.index,
+        key=outcome.place.key,
+        kind=outcome.place.kind,
+        name=outcome.place.name,
+        status=StepStatus.RUNNING,
+        attempt=outcome.attempt,
+        limit_in=outcome.limit,
+        input=outcome.input,
+        options=outcome.options,
+    )
+    return _transition(outcome.run, entry, change=_RUNNING if outcome.resumes else None)
+
+
+def _raised(outcome: Raised, policy: RetryPolicy, draw: float) -> Transition:
+    verdict = _judge(outcome, policy, draw)
+    if verdict.retry:
+        return _retried(outcome, verdict)
+    return _failed(outcome, verdict)
+
+
+def _judge(outcome: Raised, policy: RetryPolicy, draw: float) -> Verdict:
+    if outcome.cause is not None:
+        return Verdict(retry=False, why=outcome.failure.message)
+    if outcome.last:
+        return Verdict(retry=False, why="the run is ending")
+    return judge(
+        outcome.failure,
+        policy,
+        outcome.step,
+        attempt=outcome.attempt,
+        first_ago=outcome.first_ago / 1e6,
+        draw=draw,
+    )
+
+
+def _retried(outcome: Raised, verdict: Verdict) -> Transition:
+    delay = _micros(verdict.delay)
+    entry = _entry(
+        outcome.place, StepStatus.RETRYING, attempt=outcome.attempt, wake_in=delay, input=outcome.input
+    )
+    change = _RUNNING if outcome.resumes else None
+    if outcome.taken:
+        change = RunWrite(status=RunStatus.SLEEPING, wake_in=delay, take=True)
+    elif outcome.idle:
+        change = _sleep(delay, outcome.hold)
+    return _settled(outcome, entry, change, _attempt(outcome, verdict, delay))
+
+
+def _failed(outcome: Raised, verdict: Verdict) -> Transition:
+    ending = Ending(
+        failure=outcome.failure,
+        code=outcome.cause or code_for(outcome.failure, exhausted=verdict.exhausted),
+        reason=_why_step(outcome, verdict),
+        stage=outcome.stage,
+        step=outcome.place.name,
+        step_index=outcome.place.index,
+        attempts=outcome.attempt,
+    )
+    entry = EntryWrite(
+        index=outcome.place.index,
+        key=outcome.place.key,
+        kind=outcome.place.kind,
+        name=outcome.place.name,
+        status=StepStatus.FAILED,
+        attempt=outcome.attempt,
+        began_ago=outcome.began_ago,
+        done=outcome.done,
+        input=outcome.input,
+        failure=ending.to_json(),
+    )
+    change = _RUNNING if outcome.resumes else None
+    if outcome.taken:
+        change = RunWrite(status=RunStatus.PENDING, wake_in=0, take=True)
+    return _settled(outcome, entry, change, _attempt(outcome, verdict, None))
+
+
+def _settled(
+    outcome: Raised, entry: EntryWrite, change: RunWrite | None, attempt: AttemptWrite
+) -> Transition:
+    lost = _cut_short(outcome.others, AttemptEnd.LOST)
+    return _progress(
+        outcome.run, entry, *_to_repeat(outcome.others), change=change, attempts=(attempt, *lost)
+    )
+
+
+def _why_step(outcome: Raised, verdict: Verdict) -> str:
+    tries = "once" if outcome.attempt == 1 else f"{outcome.attempt} times"
+    failure = outcome.failure
+    return f"step {outcome.place.name!r} failed {tries} ({failure.category.value}): {verdict.why}"
+
+
+def _attempt(outcome: Raised, verdict: Verdict, next_in: int | None) -> AttemptWrite:
+    return AttemptWrite(
+        index=outcome.place.index,
+        attempt=outcome.attempt,
+        end=outcome.end,
+        began_ago=outcome.began_ago,
+        category=outcome.failure.category.value,
+        failure=_failure_json(outcome.failure),
+        decision=verdict.to_json(),
+        next_in=next_in,
+    )
+
+
+def _interrupted(outcome: Interrupted) -> Transition:
+    entry = _entry(outcome.place, StepStatus.CANCELLED, attempt=outcome.attempt, began_ago=outcome.began_ago)
+    return _progress(outcome.run, entry)
+
+
+def _noted(outcome: Noted) -> Transition:
+    entry = _entry(outcome.place, StepStatus.SUCCESS, done=outcome.done, output=outcome.output)
+    return _transition(outcome.run, entry)
+
+
+def _slept(outcome: Slept) -> Transition:
+    entry = _entry(outcome.place, StepStatus.RUNNING, wake_in=outcome.delay)
+    change = _sleep(outcome.delay, outcome.hold) if outcome.idle else None
+    return _progress(outcome.run, entry, change=change)
+
+
+def _woke(outcome: Woke) -> Transition:
+    entry = _entry(outcome.place, StepStatus.SUCCESS, done=outcome.done)
+    return _progress(outcome.run, entry, change=_RUNNING if outcome.resumes else None)
+
+
+# -- runs -------------------------------------------------------------------------------------------
+
+
+def _escaped(outcome: Escaped) -> Transition:
+    ending, run, place = outcome.ending, outcome.run, outcome.place
+    entries = () if place is None else (_entry(place, StepStatus.DLQ, attempt=outcome.attempt),)
+    return _buried(run, ending, RunStatus.DLQ_PENDING, entries=entries)
+
+
+def _expired(outcome: Expired) -> Transition:
+    failure = Failure.of(Category.TIMEOUT, "the run passed its deadline", error_type="redrive.DeadlinePassed")
+    ending = Ending(failure=failure, code=LetterCode.TIMEOUT, reason="the run passed its deadline")
+    return _buried(
+        outcome.run,
+        ending,
+        RunStatus.TIMED_OUT,
+        entries=_given_up(outcome.open),
+        attempts=_cut_short(outcome.open, AttemptEnd.CANCELLED),
+        take=True,
+    )
+
+
+def _cancelled(outcome: Cancelled) -> Transition:
+    reason = f"cancelled by {outcome.by}" + (f": {outcome.reason}" if outcome.reason else "")
+    failure = Failure.of(Category.UNKNOWN, reason, error_type="redrive.RunCancelled")
+    ending = Ending(failure=failure, code=LetterCode.NON_RETRYABLE, reason=reason)
+    return _transition(
+        outcome.run,
+        *_given_up(outcome.open),
+        attempts=_cut_short(outcome.open, AttemptEnd.CANCELLED),
+        change=_final(RunStatus.CANCELLED, failure=ending.to_json(), take=True),
+    )
+
+
+def _released(outcome: Released) -> Transition:
+    status = RunStatus.SLEEPING if outcome.delay else RunStatus.PENDING
+    return _transition(
+        outcome.run,
+        *_to_repeat(outcome.open),
+        attempts=_cut_short(outcome.open, AttemptEnd.RELEASED),
+        change=RunWrite(status=status, wake_in=outcome.delay, deaths=0),
+    )
+
+
+def _lost(outcome: Lost, draw: float) -> Transition:
+    run = outcome.run
+    if outcome.deaths >= run.options.max_crashes and outcome.deaths > run.deaths:
+        return _poisonous(outcome)
+    change = RunWrite(status=RunStatus.SLEEPING, wake_in=outcome.wake_in, take=True)
+    if outcome.executing:
+        delay = 0.0
+        if outcome.deaths:
+            delay = backoff(run.options.retry or DEFAULT_RETRY, outcome.deaths, draw).seconds
+        change = RunWrite(status=RunStatus.PENDING, wake_in=_micros(delay), take=True, deaths=outcome.deaths)
+    return _transition(
+        run,
+        *_to_repeat(outcome.open),
+        attempts=_cut_short(outcome.open, AttemptEnd.LOST),
+        change=change,
+    )
+
+
+def _poisonous(outcome: Lost) -> Transition:
+    what = f"{outcome.deaths} workers died while they executed this run"
+    failure = Failure.of(Category.UNKNOWN, what, error_type="redrive.WorkerDied")
+    ending = Ending(failure=failure, code=LetterCode.INFRASTRUCTURE_FAILURE, reason=what)
+    return _buried(
+        outcome.run,
+        ending,
+        RunStatus.DLQ_PENDING,
+        entries=_to_repeat(outcome.open),
+        attempts=_cut_short(outcome.open, AttemptEnd.LOST),
+        deaths=outcome.deaths,
+        take=True,
+    )
+
+
+def _diverged(outcome: Diverged) -> Transition:
+    match outcome.wait:
+        case Wait.FOR_CODE:
+            change = RunWrite(status=RunStatus.SLEEPING, wake_in=outcome.delay, diverged=True, deaths=0)
+            return _transition(outcome.run, change=change)
+        case Wait.NO_MORE:
+            failure = Failure.of(Category.INTERNAL, outcome.difference, error_type="redrive.CodeChanged")
+            ending = Ending(failure=failure, code=LetterCode.POLICY_VIOLATION, reason=outcome.difference)
+            return _buried(outcome.run, ending, RunStatus.DLQ_PENDING)
+        case _:
+            assert_never(outcome.wait)
+
+
+def _buried(
+    run: RunView,
+    ending: Ending,
+    status: RunStatus,
+    *,
+    entries: tuple[EntryWrite, ...] = (),
+    attempts: tuple[AttemptWrite, ...] = (),
+    deaths: int | None = None,
+    take: bool = False,
+) -> Transition:
+    """End a run in failure: its letter and its state, in one transition."""
+    text = ending.to_json()
+    if not run.options.dead_letter:
+        quiet = RunStatus.FAILED if status is RunStatus.DLQ_PENDING else status
+        change = _final(quiet, failure=text, deaths=deaths, take=take)
+        return _transition(run, *entries, attempts=attempts, change=change)
+    letter = LetterWrite(
+        public_id=letter_id(run.public_id),
+        code=ending.code.value,
+        stage=ending.stage.value,
+        category=ending.failure.category.value,
+        reason=ending.reason,
+        failure=text,
+        fingerprint=fingerprint(ending.failure, workflow=run.workflow, step=ending.step),
+        expires_in=run.options.letter_keeps,
+        payload_hash=payload_hash(run.input),
+        step=ending.step,
+        step_index=ending.step_index,
+        attempts=ending.attempts,
+    )
+    change = _final(status, failure=text, deaths=deaths, take=take)
+    return _transition(run, *entries, attempts=attempts, change=change, letter=letter)
+
+
+def letter_id(run_id: str) -> str:
+    """A run has at most one dead letter, so its id follows from the run's."""
+    return f"dl-{run_id}"
+
+
+# -- pieces -----------------------------------------------------------------------------------------
+
+
+def _transition(
+    run: RunView,
+    *entries: EntryWrite,
+    change: RunWrite | None = None,
+    attempts: tuple[AttemptWrite, ...] = (),
+    letter: LetterWrite | None = None,
+) -> Transition:
+    return Transition(
+        run=run.id,
+        tenant=run.tenant,
+        fence=run.fence,
+        entries=entries,
+        attempts=attempts,
+        change=change,
+        letter=letter,
+    )
+
+
+def _progress(
+    run: RunView,
+    *entries: EntryWrite,
+    change: RunWrite | None = None,
+    attempts: tuple[AttemptWrite, ...] = (),
+) -> Transition:
+    """A transition that shows the run is no poison: whatever it was suspected of is forgotten."""
+    return Transition(
+        run=run.id,
+        tenant=run.tenant,
+        fence=run.fence,
+        entries=entries,
+        attempts=attempts,
+        change=change,
+        clears_suspicion=run.deaths > 0,
+        version=run.new_version,
+    )
+
+
+def _entry(
+    place: Place,
+    status: StepStatus,
+    *,
+    attempt: int = 1,
+    began_ago: int = 0,
+    done: int | None = None,
+    wake_in: int | None = None,
+    input: str | None = None,
+    output: str | None = None,
+) -> EntryWrite:
+    return EntryWrite(
+        index=place.index,
+        key=place.key,
+        kind=place.kind,
+        name=place.name,
+        status=status,
+        attempt=attempt,
+        began_ago=began_ago,
+        done=done,
+        wake_in=wake_in,
+        input=input,
+        output=output,
+    )
+
+
+def _to_repeat(steps: tuple[OpenStep, ...]) -> tuple[EntryWrite, ...]:
+    """Attempts cut short stay open, to be repeated under their number; nobody limits them meanwhile."""
+    return tuple(
+        _entry(step.place, StepStatus.RUNNING, attempt=step.attempt) for step in steps if step.executing
+    )
+
+
+def _given_up(steps: tuple[OpenStep, ...]) -> tuple[EntryWrite, ...]:
+    return tuple(_entry(step.place, StepStatus.CANCELLED, attempt=step.attempt) for step in steps)
+
+
+def _cut_short(steps: tuple[OpenStep, ...], end: AttemptEnd) -> tuple[AttemptWrite, ...]:
+    return tuple(
+        AttemptWrite(index=step.place.index, attempt=step.attempt, end=end, began_ago=step.began_ago)
+        for step in steps
+        if step.executing
+    )
+
+
+def _sleep(delay: int, hold: int) -> RunWrite:
+    """Wait: in its worker's memory if that is short, otherwise put down for any worker to pick up."""
+    return RunWrite(status=RunStatus.SLEEPING, wake_in=delay, release=delay > hold)
+
+
+def _final(
+    status: RunStatus,
+    *,
+    output: str | None = None,
+    failure: str | None = None,
+    deaths: int | None = None,
+    take: bool = False,
+) -> RunWrite:
+    """The end of a run; `take` where another than its holder may have ended it."""
+    return RunWrite(status=status, output=output, failure=failure, deaths=deaths, take=take)
+
+
+def _failure_json(failure: Failure) -> str:
+    return json.dumps(failure.to_json())
+
+
+def _micros(seconds: float) -> int:
+    """Seconds as microseconds, rounded up: a retry is never early."""
+    return math.ceil(seconds * 1_000_000)

@@ -1,0 +1,247 @@
+"""A failure as the engine keeps it: plain text and numbers, never the exception itself.
+
+Whatever was raised, `capture` gives a record that can be stored: no NUL bytes, no lone surrogates,
+bounded in size. An exception that resists (its `__str__` raises, its details are not JSON) costs only
+the part that resists.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, fields
+from types import FrameType, TracebackType
+from typing import Any
+
+from redrive.core.classify import Category, Rule, classify, first_leaf, leaves, lineage
+from redrive.errors import NonRetryable, RetryAfter
+
+__all__ = ["MESSAGE_LIMIT", "STACK_LIMIT", "Failure", "capture", "clean_text"]
+
+MESSAGE_LIMIT = 4_000
+STACK_LIMIT = 32_000
+
+_DETAIL_TEXT = 2_000
+_DETAIL_VALUES = 200
+_DETAIL_DEPTH = 8
+_DETAIL_BITS = 1_024  # a longer whole number may be more than json can write
+_LEFT_OUT = "…"
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A classified error. `retryable` is what the error itself decided, None if it left that open.
+
+    `error_type` and `bases` are qualified names ("builtins.ValueError"); `bases` begins with the type
+    itself. `frame` is the function of the user's code in which it happened.
+    """
+
+    category: Category
+    error_type: str
+    message: str
+    bases: tuple[str, ...] = ()
+    stack: str = ""
+    frame: str | None = None
+    status_code: int | None = None
+    retry_after: float | None = None
+    retryable: bool | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, category: Category, message: str, error_type: str = "redrive.errors.RedriveError") -> Failure:
+        """A failure that no exception stands for, such as a timeout or the death of a worker."""
+        text = clean_text(message, MESSAGE_LIMIT)
+        return cls(category=category, error_type=error_type, bases=(error_type,), message=text)
+
+    @property
+    def short_type(self) -> str:
+        """The class's own name, for people: `ValueError`."""
+        return self.error_type.rpartition(".")[2]
+
+    @property
+    def uncertain(self) -> bool:
+        """True if the effect may have happened although the call failed."""
+        return self.category in (Category.TIMEOUT, Category.NETWORK)
+
+    def to_json(self) -> dict[str, Any]:
+        """The failure as plain JSON."""
+        return {
+            "category": self.category.value,
+            "error_type": self.error_type,
+            "message": self.message,
+            "bases": list(self.bases),
+            "stack": self.stack,
+            "frame": self.frame,
+            "status_code": self.status_code,
+            "retry_after": self.retry_after,
+            "retryable": self.retryable,
+            "details": self.details,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Failure:
+        """The failure that `to_json` wrote."""
+        known = {
+            one.name: data[one.name] for one in fields(cls) if one.name in data
+        }  # newer ones may be there
+        return cls(**{**known, "category": Category(data["category"]), "bases": tuple(data["bases"])})
+
+
+def capture(error: BaseException, rules: Sequence[Rule] = (), now: float | None = None) -> Failure:
+    """Make a failure of an exception; `rules` and `now` as for `classify`."""
+    signal = classify(error, rules, now)
+    names = tuple(clean_text(name, _DETAIL_TEXT) for name in lineage(error))
+    return Failure(
+        category=signal.category,
+        error_type=names[0],
+        bases=names,
+        message=clean_text(_message(error), MESSAGE_LIMIT),
+        stack=clean_text("\n".join((_stack(error), *signal.faults)), STACK_LIMIT),
+        frame=_user_frame(error),
+        status_code=signal.status_code,
+        retry_after=signal.retry_after,
+        retryable=_own_decision(error),
+        details=_details(error),
+    )
+
+
+def clean_text(text: str, limit: int) -> str:
+    """Text that any store can hold, of at most `limit` characters: its beginning and its end.
+
+    NUL bytes and lone surrogates become visible escapes (`\\x00`, `\\ud800`).
+    """
+    text = _UNSTORABLE.sub(_visible, str.__str__(text))
+    if len(text) <= limit:
+        return text
+    note = f" {_LEFT_OUT} cut, {len(text)} characters in all {_LEFT_OUT} "
+    room = limit - len(note)
+    if room <= 0:
+        return text[:limit]
+    tail = room // 3
+    return text[: room - tail] + note + text[len(text) - tail :]
+
+
+def _visible(found: re.Match[str]) -> str:
+    return "\\x00" if found[0] == "\x00" else f"\\u{ord(found[0]):04x}"
+
+
+# -- what the exception says ---------------------------------------------------------------------------
+
+
+def _message(error: BaseException) -> str:
+    """Its text; a group's names its first leaf as well, which says more than the group does."""
+    leaf = first_leaf(error)
+    if leaf is error:
+        return _text_of(error)
+    return f"{_text_of(error)}: {type(leaf).__qualname__}: {_text_of(leaf)}"
+
+
+def _text_of(value: object) -> str:
+    try:
+        return str(value)
+    except Exception as raised:  # foreign code; the failure must be kept all the same
+        return f"<{type(value).__qualname__}: its text could not be read, {type(raised).__qualname__} raised>"
+
+
+def _own_decision(error: BaseException) -> bool | None:
+    """False if anything in it is `NonRetryable`, else True if its first leaf is `RetryAfter`."""
+    if any(issubclass(type(leaf), NonRetryable) for leaf in leaves(error)):
+        return False
+    return True if issubclass(type(first_leaf(error)), RetryAfter) else None
+
+
+# -- where it happened ---------------------------------------------------------------------------------
+
+
+def _stack(error: BaseException) -> str:
+    """The traceback as Python prints it, causes and groups included."""
+    try:
+        return "".join(traceback.format_exception(error)).rstrip("\n")
+    except Exception:  # an exception whose notes or causes raise still has frames
+        return "".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__
+
+
+def _user_frame(error: BaseException) -> str | None:
+    """The innermost function that is neither the engine's, installed, nor Python's own.
+
+    Without line numbers, so that it stays the same when code around it moves. If all frames are
+    foreign, the innermost one.
+    """
+    frames = list(_frames(first_leaf(error).__traceback__)) or list(_frames(error.__traceback__))
+    if not frames:
+        return None
+    frame = next((frame for frame in reversed(frames) if _is_users(frame)), frames[-1])
+    return clean_text(f"{_module(frame)}.{frame.f_code.co_qualname}", _DETAIL_TEXT)
+
+
+def _frames(trace: TracebackType | None) -> Iterator[FrameType]:
+    while trace is not None:
+        yield trace.tb_frame
+        trace = trace.tb_next
+
+
+def _is_users(frame: FrameType) -> bool:
+    package = _module(frame).partition(".")[0]
+    if package == "redrive" or package in sys.stdlib_module_names:
+        return False
+    return not _INSTALLED.search(frame.f_code.co_filename)
+
+
+def _module(frame: FrameType) -> str:
+    name = frame.f_globals.get("__name__")
+    return name if type(name) is str else "?"
+
+
+# -- details -------------------------------------------------------------------------------------------
+
+
+def _details(error: BaseException) -> dict[str, Any]:
+    """The exception's `details`, if it has a mapping of that name, as JSON of bounded size."""
+    try:
+        details = getattr(first_leaf(error), "details", None)
+        return _Tidy().mapping(details, 0) if isinstance(details, Mapping) else {}
+    except Exception as raised:  # a hostile mapping costs the details, not the failure
+        return {"details": f"<could not be read, {type(raised).__qualname__} raised>"}
+
+
+class _Tidy:
+    """Turns any value into JSON, counting values so that the whole stays small."""
+
+    def __init__(self) -> None:
+        self.left = _DETAIL_VALUES
+
+    def value(self, value: object, depth: int) -> Any:
+        self.left -= 1
+        match value:
+            case None | bool():
+                return value
+            case int() if value.bit_length() <= _DETAIL_BITS:
+                return int.__int__(value)
+            case int():
+                return hex(value)[:_DETAIL_TEXT]
+            case float() if math.isfinite(value):
+                return float.__float__(value)
+            case Mapping() | list() | tuple() | Set() if depth == _DETAIL_DEPTH:
+                return _LEFT_OUT
+            case Mapping():
+                return self.mapping(value, depth + 1)
+            case list() | tuple() | Set():
+                return [self.value(one, depth + 1) for one in self._some(value)]
+            case _:
+                return clean_text(_text_of(value), _DETAIL_TEXT)
+
+    def mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        keys = self._some(value)
+        return {clean_text(_text_of(key), _DETAIL_TEXT): self.value(value[key], depth) for key in keys}
+
+    def _some(self, values: Any) -> Iterator[Any]:
+        for one in values:
+            if self.left <= 0:
+                return
+            yield one

@@ -1,0 +1,115 @@
+"""The ordered record of a run, and how a resumed run finds its way through it.
+
+A run resumes by calling its function again. Each engine call asks the journal for the entry at its
+key; entries that completed are handed out in the order in which they completed the first time, one
+at a time, so that code which looks at "whichever came first" takes the same way again. Only when all
+of them were handed out does new work begin.
+
+    key = branch / name # count          "/charge#0", "1.0/charge#2"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from redrive.core.states import EntryKind, StepStatus
+
+__all__ = ["MAX_ENTRIES", "EntryRow", "Journal", "entry_key"]
+
+MAX_ENTRIES = 10_000
+"""A run may record no more entries than this; a loop that needs more should start other runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryRow:
+    """One journal entry as recorded."""
+
+    index: int
+    key: str
+    kind: EntryKind
+    name: str
+    status: StepStatus
+    attempt: int
+    done: int | None
+    first_at: int
+    began_at: int
+    ended_at: int | None
+    wake_at: int | None
+    limit_at: int | None
+    input: str | None
+    output: str | None
+    failure: str | None
+    options: str | None
+    superseded: int = 0
+    heartbeat_at: int | None = None
+    heartbeat: str | None = None
+
+
+def entry_key(branch: str, name: str, count: int) -> str:
+    """The key of the `count`-th entry called `name` in a branch."""
+    return f"{branch}/{name}#{count}"
+
+
+class Journal:
+    """What a run recorded before, and how much of it the resumed function has asked for."""
+
+    __slots__ = ("_asked", "_entries", "_order", "_position", "next_done", "next_index")
+
+    def __init__(self, entries: Iterable[EntryRow] = ()) -> None:
+        rows = [entry for entry in entries if not entry.superseded]
+        completed = [(entry.done, entry.key) for entry in rows if entry.done is not None]
+        self._entries = {entry.key: entry for entry in rows}
+        self._order = [key for _, key in sorted(completed)]
+        self._position = 0
+        self._asked: set[str] = set()
+        self.next_index = max((entry.index for entry in rows), default=-1) + 1
+        self.next_done = max((number for number, _ in completed), default=-1) + 1
+
+    def ask(self, key: str) -> EntryRow | None:
+        """The recorded entry at this key, which thereby counts as asked for."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._asked.add(key)
+        return entry
+
+    @property
+    def turn(self) -> str | None:
+        """The key whose result is to be handed out next, or None when all were."""
+        return self._order[self._position] if self._position < len(self._order) else None
+
+    def was_asked(self, key: str) -> bool:
+        """True if the function asked for this entry, even if it gave up waiting since."""
+        return key in self._asked
+
+    def hand_out(self, key: str) -> None:
+        """Note that the result whose turn it is was handed out."""
+        if key != self.turn:
+            raise ValueError(f"it is the turn of {self.turn!r}, not of {key!r}")
+        self._position += 1
+
+    def forgotten(self) -> list[EntryRow]:
+        """Recorded entries that the function has not asked for, in the order they began."""
+        missing = (
+            entry
+            for entry in self._entries.values()
+            if entry.key not in self._asked
+            and (entry.done is not None or entry.kind in (EntryKind.NOTE, EntryKind.START))
+        )
+        return sorted(missing, key=lambda entry: entry.index)
+
+    def difference(self, wanted: Iterable[str]) -> str:
+        """Say in words how the code's requests differ from the record."""
+        recorded = ", ".join(_words(entry.key) for entry in self.forgotten()[:5]) or "nothing more"
+        asked = ", ".join(_words(key) for key in list(wanted)[:5]) or "nothing more"
+        return (
+            f"the journal holds {recorded}, but the code now asks for {asked}; "
+            "the workflow function changed while this run was under way"
+        )
+
+
+def _words(key: str) -> str:
+    branch, _, rest = key.rpartition("/")
+    name, _, count = rest.rpartition("#")
+    call = f"{name!r}" if count == "0" else f"{name!r} (call {int(count) + 1})"
+    return f"{call} in branch {branch}" if branch else call

@@ -1,0 +1,117 @@
+"""What a run and a step carry with them, so that a process without the user's code can decide."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from redrive.policy import RetryPolicy
+
+__all__ = ["DEFAULT_RETRY", "PolicyBook", "RunOptions", "StepOptions", "find_policy"]
+
+DEFAULT_RETRY = RetryPolicy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """A run's snapshot: its own retry override, and its workflow's options when it started."""
+
+    override: RetryPolicy | None = None
+    retry: RetryPolicy | None = None
+    dead_letter: bool = True
+    max_crashes: int = 3
+    letter_keeps: int = 30 * 86_400 * 1_000_000
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "override": self.override and self.override.to_json(),
+                "retry": self.retry and self.retry.to_json(),
+                "dead_letter": self.dead_letter,
+                "max_crashes": self.max_crashes,
+                "letter_keeps": self.letter_keeps,
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> RunOptions:
+        data = json.loads(text)
+        return cls(
+            override=_policy(data["override"]),
+            retry=_policy(data["retry"]),
+            dead_letter=data["dead_letter"],
+            max_crashes=data["max_crashes"],
+            letter_keeps=data["letter_keeps"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOptions:
+    """A step's snapshot, written with its begin mark. Times are seconds."""
+
+    retry: RetryPolicy | None = None
+    timeout: float = 600.0
+    heartbeat_timeout: float | None = None
+    at_most_once: bool = False
+    transactional: bool = False
+    effect: str | None = None
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "retry": self.retry and self.retry.to_json(),
+                "timeout": self.timeout,
+                "heartbeat_timeout": self.heartbeat_timeout,
+                "at_most_once": self.at_most_once,
+                "transactional": self.transactional,
+                "effect": self.effect,
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> StepOptions:
+        data = json.loads(text)
+        return cls(
+            retry=_policy(data["retry"]),
+            timeout=data["timeout"],
+            heartbeat_timeout=data["heartbeat_timeout"],
+            at_most_once=data["at_most_once"],
+            transactional=data["transactional"],
+            effect=data["effect"],
+        )
+
+    @property
+    def limit(self) -> float:
+        """Seconds after which an attempt that shows no sign of life may be ended."""
+        return min(self.timeout, self.heartbeat_timeout or self.timeout)
+
+
+def _policy(data: Any) -> RetryPolicy | None:
+    return None if data is None else RetryPolicy.from_json(data)
+
+
+PolicyBook = dict[tuple[str, str, str], RetryPolicy]
+"""The stored policies by (tenant, workflow, step); an empty string stands for any."""
+
+
+def find_policy(
+    stored: PolicyBook, *, run: RunOptions, step: StepOptions, tenant: str, workflow: str, name: str
+) -> RetryPolicy:
+    """The policy in force for the next attempt, the most particular first.
+
+    Run override, stored for the step, stored for the workflow, code on the step, code on the
+    workflow, default. A policy stored for one tenant goes before one stored for all.
+    """
+    if run.override is not None:
+        return run.override
+    if stored:
+        places = ((workflow, name), ("", name), (workflow, ""))
+        for place in places:
+            for owner in (tenant, ""):
+                policy = stored.get((owner, *place))
+                if policy is not None:
+                    return policy
+    return step.retry or run.retry or DEFAULT_RETRY

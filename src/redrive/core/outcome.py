@@ -1,0 +1,283 @@
+"""What happened: every way in which a piece of work can begin, wait or end, as a value.
+
+The worker, the reaper and a person's command all say what they saw with one of these; `decide` alone
+says what follows. Durations are microseconds, `began_ago` is how long ago the attempt began.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from redrive.core.ending import Ending, LetterCode, Stage
+from redrive.core.failure import Failure
+from redrive.core.options import RunOptions, StepOptions
+from redrive.core.states import EntryKind
+from redrive.core.transition import AttemptEnd
+
+__all__ = [
+    "Began",
+    "Cancelled",
+    "Diverged",
+    "Ended",
+    "Escaped",
+    "Expired",
+    "Interrupted",
+    "Lost",
+    "Noted",
+    "OpenStep",
+    "Outcome",
+    "Place",
+    "Raised",
+    "Released",
+    "Returned",
+    "RunView",
+    "Slept",
+    "Waits",
+    "Woke",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """What there is to know of a run when deciding about it.
+
+    `new_version` is set while a worker executes the run with other code than recorded its journal.
+    """
+
+    id: int
+    public_id: str
+    tenant: str
+    workflow: str
+    fence: int
+    input: str
+    options: RunOptions
+    deaths: int = 0
+    new_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A journal entry's identity: its index in the run, its key, its kind and its name."""
+
+    index: int
+    key: str
+    kind: EntryKind
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenStep:
+    """An entry that had not ended when something happened to its run: executing, or waiting for its time."""
+
+    place: Place
+    attempt: int
+    began_ago: int = 0
+    executing: bool = True
+
+
+# -- one step -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Began:
+    """An attempt begins. `resumes`: the run was waiting until now."""
+
+    run: RunView
+    place: Place
+    attempt: int
+    input: str
+    options: str
+    limit: int
+    resumes: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returned:
+    """An attempt returned a value."""
+
+    run: RunView
+    place: Place
+    attempt: int
+    began_ago: int
+    done: int
+    input: str
+    output: str
+    resumes: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raised:
+    """An attempt raised, timed out, or gave a result that cannot be kept.
+
+    `first_ago`: since the step's first attempt. `idle`: nothing else in the run is going on, so that
+    it may wait; `hold`: how long a wait its worker would rather keep in memory. `cause` and `stage`
+    are set where the failure is not the step's own. `taken`: the reaper saw it and takes the run
+    from its holder, with `others` of its entries open. `last`: the run is ending and does not wait
+    for another try.
+    """
+
+    run: RunView
+    place: Place
+    attempt: int
+    began_ago: int
+    first_ago: int
+    done: int
+    input: str
+    failure: Failure
+    step: StepOptions
+    end: AttemptEnd = AttemptEnd.FAILED
+    idle: bool = False
+    hold: int = 0
+    cause: LetterCode | None = None
+    stage: Stage = Stage.EXEC
+    taken: bool = False
+    others: tuple[OpenStep, ...] = ()
+    last: bool = False
+    resumes: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interrupted:
+    """Workflow code cancelled an entry that was under way: a step, a sleep or a time limit."""
+
+    run: RunView
+    place: Place
+    attempt: int
+    began_ago: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """A value that must be the same on resuming (`now`, `uuid`, `random`, a started run)."""
+
+    run: RunView
+    place: Place
+    output: str
+    done: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slept:
+    """A sleep or time limit begins. `idle` and `hold` as in `Raised`."""
+
+    run: RunView
+    place: Place
+    delay: int
+    idle: bool
+    hold: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Woke:
+    """A sleep is over, or a time limit was reached."""
+
+    run: RunView
+    place: Place
+    done: int
+    resumes: bool
+
+
+# -- a whole run --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """Every branch of the run waits; the first wait is over in `delay`."""
+
+    run: RunView
+    delay: int
+    hold: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The workflow function returned."""
+
+    run: RunView
+    output: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Escaped:
+    """A failure left the workflow function; `place` and `attempt` name the step it came from, if any."""
+
+    run: RunView
+    ending: Ending
+    place: Place | None = None
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    """The worker gives the run back unharmed, to be picked up by any worker after `delay`."""
+
+    run: RunView
+    open: tuple[OpenStep, ...] = ()
+    delay: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """The worker that held the run died. `deaths` counts this one if it is laid to the run."""
+
+    run: RunView
+    deaths: int
+    executing: bool
+    wake_in: int = 0
+    open: tuple[OpenStep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expired:
+    """The run's deadline passed."""
+
+    run: RunView
+    open: tuple[OpenStep, ...] = ()
+
+
+class Wait(StrEnum):
+    """Whether changed code may yet be waited out."""
+
+    FOR_CODE = "for_code"
+    NO_MORE = "no_more"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diverged:
+    """The code asks for other entries than the journal holds."""
+
+    run: RunView
+    difference: str
+    wait: Wait
+    delay: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    """Somebody cancelled the run."""
+
+    run: RunView
+    by: str
+    reason: str = ""
+    open: tuple[OpenStep, ...] = ()
+
+
+Outcome: TypeAlias = (
+    Began
+    | Returned
+    | Raised
+    | Interrupted
+    | Noted
+    | Slept
+    | Woke
+    | Waits
+    | Ended
+    | Escaped
+    | Released
+    | Lost
+    | Expired
+    | Diverged
+    | Cancelled
+)

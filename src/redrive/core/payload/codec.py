@@ -1,0 +1,127 @@
+"""One annotation's way to JSON text and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, final
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import CoreSchema, SchemaSerializer, SchemaValidator
+
+from redrive.core.payload.adapt import CONFIG, split, union_classes
+from redrive.core.payload.explain import Path, misfit, refused, unstorable, unwritable
+from redrive.core.payload.plain import typed_text
+from redrive.errors import PayloadError
+
+
+@final
+class Codec:
+    """Writes values of one schema and reads them back. What it writes, it has read once already."""
+
+    __slots__ = ("_root", "_schema", "_serializer", "_to_json", "_unions", "_validate_json", "_validator")
+
+    def __init__(self, schema: CoreSchema, root: Path = ()) -> None:
+        # Prebuilt serializers of models would bring back the configuration that the schema corrects.
+        self._schema = schema
+        self._serializer = SchemaSerializer(schema, CONFIG, _use_prebuilt=False)
+        self._validator = SchemaValidator(schema, CONFIG, _use_prebuilt=False)
+        self._to_json = self._serializer.to_json
+        self._validate_json = self._validator.validate_json
+        self._unions = union_classes(schema)  # type: ignore[arg-type]
+        self._root = root
+
+    def encode(self, value: Any) -> str:
+        """Compact JSON text, or a PayloadError that names the place."""
+        try:
+            raw = self._to_json(value, warnings="error", round_trip=True, by_alias=False)
+        except Exception as error:  # serializers of user types raise what they like
+            if "surrogates not allowed" not in str(error):
+                raise self._unwritable(value) from error
+            return self._encode_carefully(value)
+        text = raw.decode()
+        if not raw.isascii() and "\ufffd" in text:  # perhaps a lone surrogate: in keys it is no error
+            return self._encode_carefully(value)
+        try:
+            back = self._validate_json(text, by_alias=True, by_name=True)
+        except Exception:
+            back = self._read_back(text, value)
+        if self._unions:
+            self._refuse_swaps(value, back, self._root)
+        return text
+
+    def decode(self, text: str) -> Any:
+        """The typed value, or a PayloadError that names the place."""
+        try:
+            return self._validate_json(text, by_alias=True, by_name=True)
+        except ValidationError as error:
+            if r"\u" not in text or error.errors()[0]["type"] != "json_invalid":
+                raise misfit(error, text, self._root) from None
+            return self._read_carefully(text, error)
+        except Exception as error:
+            raise refused(self._root, f"cannot be read back: {type(error).__name__}: {error}") from error
+
+    def _read_back(self, text: str, value: Any) -> Any:
+        try:
+            return self.decode(text)
+        except PayloadError as error:
+            raise unstorable(value, self._root) or error from None
+
+    def _encode_carefully(self, value: Any) -> str:
+        """The way that minds lone surrogates. It is longer, so it proves that nothing was changed."""
+        text = self._write_carefully(value)
+        back = self._read_back(text, value)
+        if self._write_carefully(back) != text:
+            raise refused(self._root, "reading it back would change it; pass text without lone surrogates")
+        self._refuse_swaps(value, back, self._root)
+        return text
+
+    def _write_carefully(self, value: Any) -> str:
+        try:
+            tree = self._serializer.to_python(value, warnings="error", round_trip=True, by_alias=False)
+            return typed_text(tree)
+        except Exception as error:
+            raise self._unwritable(value) from error
+
+    def _unwritable(self, value: Any) -> PayloadError:
+        return unwritable(value, *split(self._schema), self._root)
+
+    def _read_carefully(self, text: str, error: ValidationError) -> Any:
+        """pydantic's parser refuses lone surrogates; Python's does not."""
+        try:
+            tree = json.loads(text)
+        except (ValueError, RecursionError):
+            raise misfit(error, text, self._root) from None
+        try:
+            return self._validator.validate_python(tree, by_alias=True, by_name=True)
+        except ValidationError as misfits:
+            raise misfit(misfits, text, self._root) from None
+
+    def _refuse_swaps(self, value: Any, back: Any, path: Path) -> None:
+        """Refuse a value that came back as another member of its union."""
+        kind, other = type(value), type(back)
+        if kind is not other:
+            swapped = kind in self._unions and other in self._unions and not issubclass(kind, other)
+            if swapped and value != back:
+                raise refused(
+                    path,
+                    f"a {kind.__qualname__} would be read back as {other.__qualname__}; "
+                    "give the members of the union a Literal field that tells them apart, "
+                    "or put the narrower one first",
+                )
+            return
+        for part, left, right in _pairs(value, back):
+            self._refuse_swaps(left, right, (*path, part))
+
+
+def _pairs(value: Any, back: Any) -> list[tuple[str | int, Any, Any]]:
+    if isinstance(value, dict):
+        return [(str(key), item, back.get(key)) for key, item in value.items()]
+    if isinstance(value, list | tuple):
+        return [(index, *pair) for index, pair in enumerate(zip(value, back, strict=False))]
+    names: list[str] = []
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
+    elif isinstance(value, BaseModel):
+        names = list(type(value).model_fields)
+    return [(name, getattr(value, name), getattr(back, name)) for name in names]

@@ -1,0 +1,263 @@
+"""A function's parameters and result as JSON: worked out once at registration, cheap at every call."""
+
+from __future__ import annotations
+
+import contextlib
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import typing_extensions
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation
+from pydantic_core import CoreSchema
+
+from redrive.core.payload.adapt import adapted, box, joined, split
+from redrive.core.payload.codec import Codec
+from redrive.core.payload.plain import SCALARS, Writer, writers
+from redrive.core.payload.resolve import (
+    REQUIRED,
+    NotYet,
+    Parameter,
+    name_of,
+    namespace,
+    read_signature,
+    resolve,
+    storable_parameters,
+    where,
+)
+from redrive.errors import PayloadError, RegistrationError
+
+_RETURN = "return"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """Everything that needs resolved annotations."""
+
+    input: Codec
+    output: Codec
+    input_adapter: TypeAdapter[Any]
+    output_adapter: TypeAdapter[Any]
+    names: tuple[str, ...]
+    fields: tuple[tuple[str, Mapping[type, Writer], Writer], ...]
+    """For each parameter the text before its value, and the short ways to write the value."""
+    result: tuple[Mapping[type, Writer], Writer]
+    immutable: frozenset[type]
+    """Results of these types need no copy."""
+
+
+@final
+class Signature:
+    """How one function's calls and results are stored. Make it with `Signature.of`."""
+
+    __slots__ = ("_fn", "_names", "_parameters", "_plan", "_positional", "_returns", "name")
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        parameters: tuple[Parameter, ...],
+        returns: Any,
+        names: Mapping[str, Any],
+    ) -> None:
+        self.name = name_of(fn)
+        self._fn = fn
+        self._returns = returns
+        self._parameters = parameters
+        self._positional = sum(not parameter.keyword_only for parameter in parameters)
+        self._names = names
+        self._plan: _Plan | None = None
+
+    @classmethod
+    def of(
+        cls,
+        fn: Callable[..., Any],
+        *,
+        skip_first: bool = False,
+        reserved: frozenset[str] = frozenset(),
+        names: Mapping[str, Any] | None = None,
+    ) -> Signature:
+        """Read a function's signature, or say in a RegistrationError why it cannot be stored.
+
+        `skip_first` leaves out a parameter that the engine supplies. `names` helps to resolve annotations
+        written as text, beside the function's globals and closure. A name that is not defined yet is looked
+        up again by `prepare`, at the latest by the first call.
+        """
+        read = read_signature(fn)
+        if skip_first:
+            read = read.replace(parameters=list(read.parameters.values())[1:])
+        parameters = storable_parameters(fn, read, reserved)
+        signature = cls(fn, parameters, read.return_annotation, dict(names or {}))
+        with contextlib.suppress(NotYet):
+            signature._plan = signature._build()
+        return signature
+
+    def prepare(self) -> None:
+        """Resolve what `of` could not. Raises RegistrationError if a name is still unknown."""
+        if self._plan is None:
+            try:
+                self._plan = self._build()
+            except NotYet as missing:
+                raise RegistrationError(
+                    f"{self.name}(): the annotation of {missing.where} refers to {missing.name!r}, which is "
+                    "not defined. Define or import it at module level, and not only under TYPE_CHECKING"
+                ) from None
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """A call as the JSON text of an object from parameter name to value, defaults included."""
+        plan = self._plan or self._prepared()
+        if kwargs or len(args) != len(self._parameters) or len(args) != self._positional:
+            args = self._bind(args, kwargs)
+        text = "{"
+        for (prefix, short, other), value in zip(plan.fields, args, strict=True):
+            written = short.get(type(value), other)(value)
+            if written is None:
+                return plan.input.encode(dict(zip(plan.names, args, strict=True)))
+            text += prefix + written
+        return text + "}"
+
+    def decode(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and keyword arguments, typed, ready for the call."""
+        plan = self._plan or self._prepared()
+        values = plan.input.decode(text)
+        positional, keywords = [], {}
+        for parameter in self._parameters:
+            value = values.get(parameter.name, parameter.default)
+            if parameter.keyword_only:
+                keywords[parameter.name] = value
+            else:
+                positional.append(value)
+        return tuple(positional), keywords
+
+    def encode_result(self, value: Any) -> str:
+        """A result as JSON text, by the return annotation."""
+        plan = self._plan or self._prepared()
+        short, other = plan.result
+        written = short.get(type(value), other)(value)
+        return plan.output.encode(value) if written is None else written
+
+    def decode_result(self, text: str) -> Any:
+        """The typed result."""
+        return (self._plan or self._prepared()).output.decode(text)
+
+    def roundtrip_result(self, value: Any, text: str) -> Any:
+        """What live workflow code gets, so that it sees what resumed code will see."""
+        plan = self._plan or self._prepared()
+        return value if type(value) in plan.immutable else plan.output.decode(text)
+
+    def schema_in(self) -> dict[str, Any]:
+        """The JSON Schema of the input object; {} if a type has none."""
+        schema = _json_schema((self._plan or self._prepared()).input_adapter, "validation")
+        if schema:
+            schema["additionalProperties"] = False
+            for parameter in self._parameters:
+                if type(parameter.default) in SCALARS:
+                    schema["properties"][parameter.name]["default"] = parameter.default
+        return schema
+
+    def schema_out(self) -> dict[str, Any]:
+        """The JSON Schema of the result; {} if its type has none."""
+        schema = _json_schema((self._plan or self._prepared()).output_adapter, "serialization")
+        shared = {"$defs": schema["$defs"]} if "$defs" in schema else {}
+        return {**schema["properties"][_RETURN], **shared} if schema else {}
+
+    def _prepared(self) -> _Plan:
+        self.prepare()
+        return typing.cast("_Plan", self._plan)
+
+    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """One value per parameter, in order."""
+        if len(args) > self._positional:
+            raise PayloadError(
+                f"{self.name}() takes {self._positional} positional arguments, {len(args)} were given"
+            )
+        left = dict(kwargs)
+        values = list(args)
+        for parameter in self._parameters[: len(args)]:
+            if parameter.name in left:
+                raise PayloadError(
+                    f"{self.name}() got argument {parameter.name!r} twice", path=parameter.name
+                )
+        for parameter in self._parameters[len(args) :]:
+            value = left.pop(parameter.name, parameter.default)
+            if value is REQUIRED:
+                raise PayloadError(
+                    f"{self.name}() is missing argument {parameter.name!r}", path=parameter.name
+                )
+            values.append(value)
+        if left:
+            known = ", ".join(parameter.name for parameter in self._parameters) or "none"
+            extra = next(iter(left))
+            raise PayloadError(f"{self.name}() has no parameter {extra!r}; it takes: {known}", path=extra)
+        return tuple(values)
+
+    def _build(self) -> _Plan:
+        names = namespace(self._fn, self._names)
+        hints = {each.name: self._hint(each, names) for each in self._parameters}
+        returns = resolve(self._fn, _RETURN, self._returns, names)
+        required = {each.name for each in self._parameters if each.default is REQUIRED}
+        marked = {
+            name: hint if name in required else typing_extensions.NotRequired[hint]
+            for name, hint in hints.items()
+        }
+        input_adapter = self._adapter(marked, names)
+        output_adapter = self._adapter({_RETURN: returns}, names)
+        return _Plan(
+            input=Codec(_closed(adapted(input_adapter))),
+            output=Codec(_unboxed(adapted(output_adapter)), ("result",)),
+            input_adapter=input_adapter,
+            output_adapter=output_adapter,
+            names=tuple(hints),
+            fields=tuple(
+                (("," if position else "") + f'"{name}":', *writers(hint))
+                for position, (name, hint) in enumerate(hints.items())
+            ),
+            result=writers(returns),
+            immutable=frozenset(writers(returns)[0].keys() & SCALARS.keys()),
+        )
+
+    def _hint(self, parameter: Parameter, names: Mapping[str, Any]) -> Any:
+        hint = resolve(self._fn, parameter.name, parameter.annotation, names)
+        return hint if parameter.default is not None else typing.Optional[hint]  # noqa: UP045
+
+    def _adapter(self, hints: Mapping[str, Any], names: Mapping[str, Any]) -> TypeAdapter[Any]:
+        try:
+            return box(self.name, hints, names)
+        except Exception as error:
+            problems = (self._problem(name, hint, names) for name, hint in hints.items())
+            raise next(filter(None, problems), error) from error
+
+    def _problem(self, name: str, hint: Any, names: Mapping[str, Any]) -> Exception | None:
+        try:
+            box(self.name, {name: hint}, names)
+        except PydanticUndefinedAnnotation as error:
+            return NotYet(where(name), str(error.name))
+        except Exception as error:
+            return RegistrationError(
+                f"{self.name}(): {where(name)} cannot be stored as JSON: {_first_line(error)}"
+            )
+        return None
+
+
+def _closed(schema: CoreSchema) -> CoreSchema:
+    """The input object takes no other fields than the parameters: a misspelt one must not be ignored."""
+    node, definitions = split(schema)
+    return joined({**node, "extra_behavior": "forbid"}, definitions)
+
+
+def _unboxed(schema: CoreSchema) -> CoreSchema:
+    node, definitions = split(schema)
+    return joined(node["fields"][_RETURN]["schema"], definitions)
+
+
+def _json_schema(adapter: TypeAdapter[Any], mode: Literal["validation", "serialization"]) -> dict[str, Any]:
+    try:
+        return adapter.json_schema(by_alias=False, mode=mode)
+    except PydanticInvalidForJsonSchema:
+        return {}
+
+
+def _first_line(error: Exception) -> str:
+    text, cut, _ = str(error).partition("\n")[0].partition(" Set `arbitrary_types_allowed")
+    return f"{text} Use a dataclass, a pydantic model or plain data" if cut else text

@@ -1,0 +1,67 @@
+"""What to record instead of an outcome whose rows the store refused for what they contain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from redrive.core.classify import Category
+from redrive.core.ending import Ending, LetterCode, Stage
+from redrive.core.failure import Failure
+from redrive.core.options import StepOptions
+from redrive.core.outcome import Began, Ended, Escaped, Noted, Outcome, Raised, Returned
+
+__all__ = ["instead_of"]
+
+
+def instead_of(outcome: Outcome, refusal: str) -> Outcome:
+    """The nearest outcome that carries none of the refused data: the failure it amounts to.
+
+    A result that cannot be stored fails its step, a failure that cannot be stored is replaced by a
+    plain one, and so is what belongs to the run as a whole.
+    """
+    failure = Failure.of(Category.INTERNAL, f"the store refused the data: {refusal}", error_type=_TYPE)
+    match outcome:
+        case Returned():
+            return Raised(
+                run=outcome.run,
+                place=outcome.place,
+                attempt=outcome.attempt,
+                began_ago=outcome.began_ago,
+                first_ago=outcome.began_ago,
+                done=outcome.done,
+                input="null",
+                failure=failure,
+                step=StepOptions(),
+                cause=LetterCode.INFRASTRUCTURE_FAILURE,
+                stage=Stage.COMMIT,
+                resumes=outcome.resumes,
+            )
+        case Raised():
+            return replace(
+                outcome,
+                input="null",
+                failure=failure,
+                cause=LetterCode.INFRASTRUCTURE_FAILURE,
+                stage=Stage.COMMIT,
+            )
+        case Began():
+            return replace(outcome, input="null")
+        case Noted():
+            return _escaped(outcome, failure)
+        case Ended() | Escaped():
+            return _escaped(outcome, failure)
+        case _:
+            return outcome
+
+
+_TYPE = "redrive.errors.DataRefused"
+
+
+def _escaped(outcome: Noted | Ended | Escaped, failure: Failure) -> Escaped:
+    ending = Ending(
+        failure=failure,
+        code=LetterCode.INFRASTRUCTURE_FAILURE,
+        reason=failure.message,
+        stage=Stage.COMMIT,
+    )
+    return Escaped(run=outcome.run, ending=ending)

@@ -1,0 +1,1 @@
+"""What people do: look at runs and dead letters, cancel, set policies, pause workflows."""

@@ -1,0 +1,89 @@
+"""`app.policies`: retry policies that people store, in force from the next attempt on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from redrive.clock import MICROS
+from redrive.errors import InputError
+from redrive.policy import RetryPolicy
+from redrive.store.port import PolicyRow, Store
+
+__all__ = ["Policies", "StoredPolicy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPolicy:
+    """A stored policy and what it applies to; None means any."""
+
+    policy: RetryPolicy
+    workflow: str | None
+    step: str | None
+    tenant: str | None
+    updated_at: datetime
+    updated_by: str
+
+
+class Policies:
+    """Stored retry policies: for a step, or for all steps of a workflow; of one tenant or of all."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def set(
+        self,
+        policy: RetryPolicy,
+        *,
+        workflow: str | None = None,
+        step: str | None = None,
+        tenant: str | None = None,
+        by: str = "unknown",
+    ) -> StoredPolicy:
+        """Store a policy, replacing the one for the same place."""
+        if not isinstance(policy, RetryPolicy):
+            raise InputError(f"a RetryPolicy is expected, not {type(policy).__name__}")
+        if not workflow and not step:
+            raise InputError("name the workflow, the step, or both, that the policy is for")
+        row = PolicyRow(
+            tenant=tenant or "",
+            workflow=workflow or "",
+            step=step or "",
+            policy=json.dumps(policy.to_json()),
+            updated_at=self._store.now(),
+            updated_by=by,
+        )
+        await self._store.set_policy(row)
+        return _shaped(row)
+
+    async def get(
+        self, *, workflow: str | None = None, step: str | None = None, tenant: str | None = None
+    ) -> StoredPolicy | None:
+        """The policy stored for exactly this place, or None."""
+        place = (tenant, workflow, step)
+        for stored in await self.list():
+            if (stored.tenant, stored.workflow, stored.step) == place:
+                return stored
+        return None
+
+    async def list(self) -> list[StoredPolicy]:
+        """All stored policies."""
+        return [_shaped(row) for row in await self._store.policies()]
+
+    async def delete(
+        self, *, workflow: str | None = None, step: str | None = None, tenant: str | None = None
+    ) -> bool:
+        """Remove the policy stored for exactly this place; False if there was none."""
+        return await self._store.delete_policy(tenant or "", workflow or "", step or "")
+
+
+def _shaped(row: PolicyRow) -> StoredPolicy:
+    return StoredPolicy(
+        policy=RetryPolicy.from_json(json.loads(row.policy)),
+        workflow=row.workflow or None,
+        step=row.step or None,
+        tenant=row.tenant or None,
+        updated_at=datetime.fromtimestamp(row.updated_at / MICROS, UTC),
+        updated_by=row.updated_by,
+    )

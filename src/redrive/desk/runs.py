@@ -1,0 +1,75 @@
+"""`app.runs`: look at runs, cancel them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from redrive.clock import Clock
+from redrive.core.decide import letter_id
+from redrive.core.outcome import Cancelled
+from redrive.core.states import FINAL, RunStatus, StepStatus
+from redrive.desk.shapes import Run, Shaper
+from redrive.errors import Conflict, NotFound
+from redrive.store.port import Page, RunFilter, RunRow, Store
+from redrive.worker.settler import LocalSettler
+from redrive.worker.view import open_steps, view_of
+
+__all__ = ["Runs"]
+
+_OPEN = frozenset({StepStatus.PENDING, StepStatus.RUNNING, StepStatus.RETRYING})
+_WITH_LETTER = frozenset({RunStatus.DLQ_PENDING, RunStatus.TIMED_OUT, RunStatus.FAILED})
+
+
+class Runs:
+    """Runs as people see and handle them."""
+
+    def __init__(self, store: Store, clock: Clock, shaper: Shaper, on_change: Callable[[str], None]) -> None:
+        self._store = store
+        self._settler = LocalSettler(store, clock)
+        self._shaper = shaper
+        self._on_change = on_change
+
+    async def get(self, run_id: str, *, tenant: str | None = None) -> Run:
+        """One run with its input, result, steps and every attempt."""
+        row = await self._find(run_id, tenant)
+        return self._shaper.run(
+            row,
+            entries=await self._store.journal(row.id),
+            attempts=await self._store.attempts(row.id),
+            letter_id=letter_id(row.public_id) if row.status in _WITH_LETTER else None,
+        )
+
+    async def list(
+        self, filter: RunFilter | None = None, *, limit: int = 50, cursor: str | None = None
+    ) -> Page[Run]:
+        """A page of runs, newest first; `page.next` and `page.prev` are cursors to its neighbours."""
+        page = await self._store.runs(filter or RunFilter(), limit=limit, cursor=cursor)
+        return Page([self._shaper.run(row) for row in page.items], page.next, page.prev)
+
+    async def cancel(
+        self, run_id: str, *, by: str = "unknown", reason: str = "", tenant: str | None = None
+    ) -> Run:
+        """Cancel a run for good. Its worker hears of it with its next heartbeat and stops the step in flight.
+
+        Cancelling a cancelled run changes nothing; one that ended otherwise is a conflict.
+        """
+        while True:
+            row = await self._find(run_id, tenant)
+            if row.status is RunStatus.CANCELLED:
+                return await self.get(run_id, tenant=tenant)
+            if row.status in FINAL:
+                raise Conflict(f"run {run_id} has ended as {row.status} and can no longer be cancelled")
+            entries = await self._store.journal(row.id)
+            now = self._store.now()
+            still_open = open_steps((e for e in entries if e.status in _OPEN and not e.superseded), now)
+            outcome = Cancelled(run=view_of(row), by=by, reason=reason, open=still_open)
+            (settled,) = await self._settler.settle([outcome])
+            if settled.kept:
+                self._on_change(row.public_id)
+                return await self.get(run_id, tenant=tenant)
+
+    async def _find(self, run_id: str, tenant: str | None) -> RunRow:
+        row = await self._store.run(run_id, tenant=tenant)
+        if row is None:
+            raise NotFound(f"there is no run {run_id!r}")
+        return row

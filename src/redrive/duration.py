@@ -1,0 +1,101 @@
+"""Durations as users write them (`"1h30m"`, `90`, `timedelta(...)`) and as people read them."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import timedelta
+from typing import TypeAlias
+
+from redrive.errors import ConfigurationError
+
+__all__ = ["LONGEST", "Duration", "seconds", "words"]
+
+Duration: TypeAlias = timedelta | float | int | str
+"""A span of time: a `timedelta`, a number of seconds, or text such as `"30s"` or `"1h30m"`."""
+
+LONGEST = 36_500 * 86_400.0
+"""A hundred years. Anything longer is taken for a mistake: no calendar could hold its end."""
+
+_FORMS = 'a timedelta, a number of seconds, or text such as "250ms" "30s" "5m" "1h30m" "2d"'
+_NUMBER = r"(\d+(?:\.\d+)?)"
+_PARTS = re.compile(
+    rf"(?:{_NUMBER} ?d)? ?(?:{_NUMBER} ?h)? ?(?:{_NUMBER} ?m)? ?(?:{_NUMBER} ?s)? ?(?:{_NUMBER} ?ms)?",
+    re.ASCII,
+)
+_PLAIN = re.compile(_NUMBER, re.ASCII)
+_SIZES = (86_400.0, 3_600.0, 60.0, 1.0)
+
+
+def seconds(value: Duration, what: str = "duration") -> float:
+    """Read a duration in any of its forms as seconds; `what` names it in the error if it is none."""
+    match value:
+        case bool():
+            number = None
+        case timedelta():
+            number = value.total_seconds()
+        case int() | float():
+            number = _as_float(value)
+        case str():
+            number = _parse(value.strip())
+        case _:
+            number = None
+    if number is None or math.isnan(number):
+        raise ConfigurationError(f"{what} is {value!r}, which is no duration. Give {_FORMS}.")
+    if number < 0:
+        raise ConfigurationError(f"{what} is {value!r}, but cannot be negative. Give {_FORMS}.")
+    if number > LONGEST:
+        raise ConfigurationError(f"{what} is longer than a hundred years. Give {_FORMS}.")
+    return number + 0.0  # -0.0 becomes 0.0
+
+
+def words(seconds: float) -> str:
+    """Write seconds for people, in at most two units: `250 ms`, `4.5 s`, `1 m 30 s`, `2 d 3 h`."""
+    if seconds < 0:
+        return f"-{words(-seconds)}"
+    if seconds == 0:
+        return "0 s"
+    if seconds < 0.001:
+        return "under 1 ms"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 9.95:
+        return f"{round(seconds, 1):g} s"
+    return _whole_words(seconds)
+
+
+def _whole_words(seconds: float) -> str:
+    """Round to the smaller of the two units shown first, so that 59.9 s reads `1 m`, never `60 s`."""
+    whole = round(seconds)
+    if whole < 3_600:
+        return _two(whole, 60, "m", "s")
+    minutes = round(seconds / 60)
+    if minutes < 1_440:
+        return _two(minutes, 60, "h", "m")
+    return _two(round(seconds / 3_600), 24, "d", "h")
+
+
+def _two(amount: int, size: int, large: str, small: str) -> str:
+    many, rest = divmod(amount, size)
+    parts = [f"{many} {large}"] if many else []
+    if rest:
+        parts.append(f"{rest} {small}")
+    return " ".join(parts)
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an int beyond any float
+        return math.inf if value > 0 else -math.inf
+
+
+def _parse(text: str) -> float | None:
+    if _PLAIN.fullmatch(text):
+        return float(text)
+    found = _PARTS.fullmatch(text)
+    if not text or found is None:
+        return None
+    *large, milliseconds = (float(part or 0) for part in found.groups())
+    # Divided, not multiplied by 0.001, which would make 250 ms something else than 0.25 s.
+    return sum(size * part for size, part in zip(_SIZES, large, strict=True)) + milliseconds / 1_000

@@ -1,0 +1,217 @@
+"""Every error Redrive raises, and what happens next when it does.
+
+    RedriveError
+    ├── ConfigurationError      the app, a decorator or a setting is wrong; nothing was started
+    │   └── RegistrationError   a workflow or step cannot be registered as written
+    ├── InputError              a call was refused before anything was stored
+    │   ├── UnknownWorkflow     nobody registered that name
+    │   ├── PayloadError        a value does not fit its type or cannot be written as JSON
+    │   └── PayloadTooLarge     a value is larger than REDRIVE_MAX_PAYLOAD
+    ├── NotFound                no such run or dead letter (for this tenant)
+    ├── Conflict                the thing exists already, or moved on, in a way that contradicts the call
+    ├── StoreError              the store cannot be used as it is
+    │   ├── StoreUnavailable    it did not answer; the same call may be repeated
+    │   ├── SchemaMismatch      its schema is older or newer than this code can use
+    │   └── DataRefused         it refused one row for what the row contains
+    ├── MisusedStep             a step was called where a step cannot run
+    ├── StepFailed              raised into workflow code: a step failed for good; catch it to go on
+    ├── RunFailed               raised by `handle.result()`: the run ended without a result
+    │   ├── RunPartial          ... only one step was replayed; retry `from_failed` continues it
+    │   └── RunCancelled        ... somebody cancelled it
+    ├── NonRetryable            raise it in a step: never retried
+    └── RetryAfter              raise it in a step: retried, but not before the delay
+
+`PutDown` stands outside the tree: it is a BaseException that unwinds workflow code whose run this
+process no longer executes. Code that catches `Exception` does not see it; let it pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+__all__ = [
+    "ConfigurationError",
+    "Conflict",
+    "DataRefused",
+    "InputError",
+    "MisusedStep",
+    "NonRetryable",
+    "NotFound",
+    "PayloadError",
+    "PayloadTooLarge",
+    "PutDown",
+    "RedriveError",
+    "RegistrationError",
+    "RetryAfter",
+    "RunCancelled",
+    "RunFailed",
+    "RunPartial",
+    "SchemaMismatch",
+    "StepFailed",
+    "StoreError",
+    "StoreUnavailable",
+    "UnknownWorkflow",
+]
+
+
+class RedriveError(Exception):
+    """The root of everything Redrive raises on purpose."""
+
+
+class ConfigurationError(RedriveError):
+    """The app, a decorator or a setting is wrong. Nothing was started; correct it and start again.
+
+    Raise it in a step when configuration is missing: the failure is classified `missing_config`
+    and is not retried.
+    """
+
+
+class RegistrationError(ConfigurationError):
+    """A workflow or step cannot be registered as written."""
+
+
+class InputError(RedriveError):
+    """A call was refused before anything was stored."""
+
+
+class UnknownWorkflow(InputError):
+    """Nobody registered a workflow of that name."""
+
+
+class PayloadError(InputError):
+    """A value does not fit its type, or cannot be written as JSON. `path` names the place."""
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class PayloadTooLarge(InputError):
+    """A value is larger than `REDRIVE_MAX_PAYLOAD`. Store it elsewhere and pass a reference."""
+
+
+class NotFound(RedriveError):
+    """There is no such thing, or it belongs to another tenant."""
+
+
+class Conflict(RedriveError):
+    """The thing exists already or moved on, in a way that contradicts the call."""
+
+
+class StoreError(RedriveError):
+    """The store cannot be used as it is. The message says what to do."""
+
+
+class StoreUnavailable(StoreError):
+    """The store did not answer. Nothing is lost; the same call may be repeated."""
+
+
+class SchemaMismatch(StoreError):
+    """The store's schema is older or newer than this code can use."""
+
+
+class DataRefused(StoreError):
+    """The store refused one row for what it contains. Repeating it would not help."""
+
+
+class MisusedStep(RedriveError):
+    """A step was called where a step cannot run, such as inside another step's body."""
+
+
+class StepFailed(RedriveError):
+    """A step failed for good. It looks the same live and after a crash.
+
+    Workflow code may catch it and go another way; if it leaves the workflow function, the run
+    becomes a dead letter.
+    """
+
+    def __init__(
+        self,
+        *,
+        step: str,
+        category: str,
+        error_type: str,
+        message: str,
+        details: Mapping[str, Any] | None = None,
+        bases: tuple[str, ...] = (),
+        key: str = "",
+    ) -> None:
+        super().__init__(f"step {step!r} failed ({category}): {error_type}: {message}")
+        self.step = step
+        self.category = category
+        self.error_type = error_type
+        self.message = message
+        self.details = dict(details or {})
+        self.bases = bases
+        self.key = key
+
+    def is_a(self, error: type[BaseException] | str) -> bool:
+        """True if the step raised this class or one derived from it, compared by qualified name."""
+        name = error if isinstance(error, str) else f"{error.__module__}.{error.__qualname__}"
+        return name == self.error_type or name in self.bases
+
+
+class RunFailed(RedriveError):
+    """The run ended without a result. Its dead letter, if it has one, tells the whole story."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        run_id: str,
+        status: str,
+        step: str | None = None,
+        category: str | None = None,
+        error_type: str | None = None,
+        code: str | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.run_id = run_id
+        self.status = status
+        self.step = step
+        self.category = category
+        self.error_type = error_type
+        self.code = code
+        self.details = dict(details or {})
+
+
+class RunPartial(RunFailed):
+    """Only one step of the run was replayed. `retry` with `from_failed` continues it."""
+
+
+class RunCancelled(RunFailed):
+    """Somebody cancelled the run."""
+
+
+class NonRetryable(RedriveError):
+    """Raise it in a step to fail for good at once, whatever the retry policy says."""
+
+    def __init__(self, message: str = "", *, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.details = dict(details or {})
+
+
+class RetryAfter(RedriveError):
+    """Raise it in a step to be retried no earlier than `delay` from now.
+
+    It still counts as an attempt of the retry policy.
+    """
+
+    def __init__(
+        self,
+        delay: timedelta | float | str,
+        message: str = "",
+        *,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message or f"retry after {delay}")
+        self.delay = delay
+        self.details = dict(details or {})
+
+
+class PutDown(BaseException):
+    """This process no longer executes the run; its code unwinds and nothing more is recorded."""

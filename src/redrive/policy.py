@@ -1,0 +1,264 @@
+"""What users write about failure: how to retry, and when to stop calling.
+
+Every record is checked once, when it is made, and is a plain value afterwards: durations are seconds,
+names are strings, equal settings compare equal, and `from_json(to_json())` gives the same record back.
+"""
+
+from __future__ import annotations
+
+import builtins
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any, Literal, TypeAlias, get_args
+
+from redrive.duration import Duration, seconds
+from redrive.errors import ConfigurationError
+
+__all__ = ["Cap", "Category", "Circuit", "ErrorName", "OnOpen", "RetryPolicy", "qualified_name"]
+
+
+class Category(StrEnum):
+    """What kind of failure it was; `core.classify` tells how each is recognised."""
+
+    TIMEOUT = "timeout"
+    NETWORK = "network"
+    RATE_LIMIT = "rate_limit"
+    SERVER_ERROR = "server_error"
+    DEPENDENCY_UNAVAILABLE = "dependency_unavailable"
+    VALIDATION = "validation"
+    AUTHORIZATION = "authorization"
+    NOT_FOUND = "not_found"
+    CLIENT_ERROR = "client_error"
+    MISSING_CONFIG = "missing_config"
+    INTERNAL = "internal"
+    UNKNOWN = "unknown"
+
+
+_CATEGORIES = frozenset(Category)  # `in Category` raises for other texts before Python 3.12
+
+Cap: TypeAlias = Literal["hard", "mean", "clip"]
+OnOpen: TypeAlias = Literal["park", "fail"]
+ErrorName: TypeAlias = str | type[BaseException]
+"""A category, an exception class, or the qualified name of one (`"shop.errors.CardDeclined"`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
+class RetryPolicy:
+    """How often, how soon and for which failures a step is tried again.
+
+    After failed attempt n (the first is 1) the delay is `base_delay * factor ** (n - 1)`, or the n-th
+    of `delays` (the last one repeats), spread by `jitter` and held by `cap` as `core.backoff` tells.
+    `max_retries` left out means 3, or as many as there are `delays`; -1 means without end.
+    `retry_on` left out means the default categories; `never_retry_on` goes before it.
+    """
+
+    max_retries: int
+    base_delay: float
+    factor: float
+    max_delay: float
+    jitter: float
+    cap: Cap
+    max_elapsed: float | None
+    retry_on: tuple[str, ...] | None
+    never_retry_on: tuple[str, ...]
+    delays: tuple[float, ...] | None
+
+    # Written by hand so that what may be given (any duration, any error name) and what is kept
+    # (seconds, strings) can have different types.
+    def __init__(
+        self,
+        *,
+        max_retries: int | None = None,
+        base_delay: Duration = 5.0,
+        factor: float = 2.0,
+        max_delay: Duration = 300.0,
+        jitter: float = 0.1,
+        cap: Cap = "hard",
+        max_elapsed: Duration | None = None,
+        retry_on: ErrorName | Iterable[ErrorName] | None = None,
+        never_retry_on: ErrorName | Iterable[ErrorName] = (),
+        delays: Iterable[Duration] | None = None,
+    ) -> None:
+        table = None if delays is None else _delays(delays)
+        if max_retries is None:
+            max_retries = 3 if table is None else len(table)
+        put = object.__setattr__
+        put(self, "max_retries", _whole("max_retries", max_retries, at_least=-1, hint="-1 for no limit, "))
+        put(self, "base_delay", seconds(base_delay, "base_delay"))
+        put(self, "factor", _between("factor", factor, 1.0, 1_000.0))
+        put(self, "max_delay", seconds(max_delay, "max_delay"))
+        put(self, "jitter", _between("jitter", jitter, 0.0, 1.0))
+        put(self, "cap", _one_of("cap", cap, get_args(Cap)))
+        put(self, "max_elapsed", None if max_elapsed is None else seconds(max_elapsed, "max_elapsed"))
+        put(self, "retry_on", None if retry_on is None else _error_names("retry_on", retry_on))
+        put(self, "never_retry_on", _error_names("never_retry_on", never_retry_on))
+        put(self, "delays", table)
+
+    def to_json(self) -> dict[str, Any]:
+        """The policy as plain JSON, every field given."""
+        return _to_json(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RetryPolicy:
+        """Read a policy; fields left out have their defaults, unknown ones are refused."""
+        return cls(**_known(cls, data))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
+class Circuit:
+    """When to stop calling a dependency, for how long, and what its runs do meanwhile.
+
+    `failures` within `window` open it; after `open_for` up to `probes` calls try whether the
+    dependency is back. `name` is shared by every step that gives it; without one the circuit belongs
+    to its step. `on_open="park"` lets runs wait at no cost, `"fail"` raises into the workflow.
+    """
+
+    name: str | None
+    failures: int
+    window: float
+    open_for: float
+    probes: int
+    on_open: OnOpen
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        failures: int = 5,
+        window: Duration = 60.0,
+        open_for: Duration = 60.0,
+        probes: int = 3,
+        on_open: OnOpen = "park",
+    ) -> None:
+        put = object.__setattr__
+        put(self, "name", _name(name))
+        put(self, "failures", _whole("failures", failures, at_least=1))
+        put(self, "window", _some_time("window", window))
+        put(self, "open_for", _some_time("open_for", open_for))
+        put(self, "probes", _whole("probes", probes, at_least=1))
+        put(self, "on_open", _one_of("on_open", on_open, get_args(OnOpen)))
+
+    def to_json(self) -> dict[str, Any]:
+        """The circuit as plain JSON, every field given."""
+        return _to_json(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Circuit:
+        """Read a circuit; fields left out have their defaults, unknown ones are refused."""
+        return cls(**_known(cls, data))
+
+
+def qualified_name(cls: type) -> str:
+    """A class's name as the engine stores and compares it: `module.Qualname`."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _to_json(record: RetryPolicy | Circuit) -> dict[str, Any]:
+    values = {one.name: getattr(record, one.name) for one in fields(record)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _known(cls: type[RetryPolicy | Circuit], data: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields given in `data`, or an error that names those that do not exist."""
+    if not isinstance(data, Mapping):
+        raise ConfigurationError(f"a {cls.__name__} is written as an object of its fields, not as {data!r}.")
+    names = [one.name for one in fields(cls)]
+    unknown = [str(key) for key in data if key not in names]
+    if unknown:
+        raise ConfigurationError(
+            f"{cls.__name__} has no field {', '.join(map(repr, unknown))}{_near(unknown[0], names)}. "
+            f"It has {', '.join(names)}."
+        )
+    return dict(data)
+
+
+def _whole(what: str, value: int, *, at_least: int, hint: str = "") -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+        allowed = (
+            f"{hint}or a whole number from {max(at_least, 0)} on"
+            if hint
+            else (f"a whole number from {at_least} on")
+        )
+        raise ConfigurationError(f"{what} is {value!r}. Give {allowed}.")
+    return value
+
+
+def _between(what: str, value: float, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise ConfigurationError(f"{what} is {value!r}. Give a number from {low:g} to {high:g}.")
+    return float(value)
+
+
+def _one_of(what: str, value: str, allowed: tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value not in allowed:
+        raise ConfigurationError(f"{what} is {value!r}. Give one of {', '.join(map(repr, allowed))}.")
+    return str(value)
+
+
+def _some_time(what: str, value: Duration) -> float:
+    length = seconds(value, what)
+    if not length:
+        raise ConfigurationError(f"{what} is {value!r}. Give a duration longer than nothing.")
+    return length
+
+
+def _name(value: str | None) -> str | None:
+    if value is not None and (not isinstance(value, str) or not value.strip()):
+        raise ConfigurationError(f"a circuit's name is {value!r}. Give a text, or leave it out.")
+    return value
+
+
+def _delays(value: Iterable[Duration]) -> tuple[float, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ConfigurationError(f"delays is {value!r}. Give a list of durations, such as [20, 300, 1800].")
+    table = tuple(seconds(one, f"delays[{index}]") for index, one in enumerate(value))
+    if not table:
+        raise ConfigurationError("delays is empty. Give at least one duration, or leave it out.")
+    return table
+
+
+def _error_names(what: str, value: ErrorName | Iterable[ErrorName]) -> tuple[str, ...]:
+    """Category and qualified class names, each once, in the order given."""
+    if isinstance(value, str | type):
+        value = (value,)
+    if not isinstance(value, Iterable):
+        raise ConfigurationError(f"{what} is {value!r}. Give a list of categories or exception classes.")
+    return tuple(dict.fromkeys(_error_name(what, one) for one in value))
+
+
+def _error_name(what: str, value: ErrorName) -> str:
+    if isinstance(value, type) and issubclass(value, BaseException):
+        return qualified_name(value)
+    if not isinstance(value, str):
+        raise ConfigurationError(
+            f"{what} holds {value!r}. Give categories ({', '.join(Category)}), exception classes, "
+            "or their qualified names."
+        )
+    if value in _CATEGORIES or _is_dotted(value):
+        return str(value)
+    raise ConfigurationError(
+        f"{what} holds {value!r}, which is neither a category nor the qualified name of an exception"
+        f"{_near(value, [*map(str, Category), *_builtin_errors()])}. Categories are {', '.join(Category)}."
+    )
+
+
+def _is_dotted(text: str) -> bool:
+    parts = text.split(".")
+    return len(parts) > 1 and all(part.isidentifier() or part == "<locals>" for part in parts)
+
+
+def _builtin_errors() -> list[str]:
+    return [f"builtins.{name}" for name, value in vars(builtins).items() if _is_error(value)]
+
+
+def _is_error(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)
+
+
+def _near(text: str, known: list[str]) -> str:
+    """`; did you mean ...?` with the names most like `text`, or nothing."""
+    by_last_part = {name.rpartition(".")[2].lower(): name for name in known}
+    found = difflib.get_close_matches(text.lower(), by_last_part, n=3)
+    return f"; did you mean {' or '.join(repr(by_last_part[one]) for one in found)}?" if found else ""

@@ -1,0 +1,25 @@
+"""Durable rows behind one port: `port` says what a store promises, `sqlite` keeps it."""
+
+from __future__ import annotations
+
+from redrive.clock import Clock
+from redrive.errors import ConfigurationError
+from redrive.store.port import Store
+
+__all__ = ["open_store"]
+
+
+def open_store(url: str, clock: Clock) -> Store:
+    """The store that a URL names, not yet opened. Drivers are imported only when they are asked for."""
+    scheme = url.partition(":")[0].partition("+")[0]
+    if scheme == "sqlite":
+        from redrive.store.sqlite import SqliteStore
+
+        return SqliteStore(url, clock)
+    if scheme in ("postgresql", "postgres"):
+        raise ConfigurationError(
+            f"{url.partition('@')[2] or url}: PostgreSQL needs its driver: install redrive[postgres]"
+        )
+    raise ConfigurationError(
+        f"{url!r} names no store: write sqlite:///file.db, sqlite:////absolute/file.db or postgresql://..."
+    )

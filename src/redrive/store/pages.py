@@ -1,0 +1,92 @@
+"""Pages of a list, newest first, and the opaque cursors between them.
+
+A cursor names a place (an id) and a direction from it, so that rows which arrive or go between two
+calls neither repeat nor hide others, and page 1,000 costs no more than page 1.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from redrive.errors import InputError
+from redrive.store.port import Page
+
+__all__ = ["Window", "page"]
+
+MOST = 500
+_CURSOR = re.compile(r"([<>])(\d{1,19})")
+
+
+class _HasId(Protocol):
+    @property
+    def id(self) -> int: ...
+
+
+Item = TypeVar("Item", bound=_HasId)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Which rows a page wants: up to `most` older than `below`, or newer than `above`, nearest first."""
+
+    most: int
+    below: int | None = None
+    above: int | None = None
+
+
+def page(fetch: Callable[[Window], list[Item]], *, limit: int, cursor: str | None) -> Page[Item]:
+    """Fetch one page; `fetch` answers a window with rows, nearest to the cursor's place first."""
+    size = _size(limit)
+    direction, place = _decode(cursor) if cursor is not None else ("<", None)
+    if direction == "<":
+        rows = fetch(Window(most=size + 1, below=place))
+        items = rows[:size]
+        more_older, more_newer = len(rows) > size, cursor is not None
+    else:
+        rows = fetch(Window(most=size + 1, above=place))
+        items = rows[:size][::-1]
+        more_older, more_newer = True, len(rows) > size
+    if not items:
+        return _empty(direction, place)
+    return Page(
+        items,
+        next=_encode("<", items[-1].id) if more_older else None,
+        prev=_encode(">", items[0].id) if more_newer else None,
+    )
+
+
+def _empty(direction: str, place: int | None) -> Page[Item]:
+    """Nothing there: the way back is all there is to offer."""
+    if place is None:
+        return Page([], next=None, prev=None)
+    if direction == "<":
+        return Page([], next=None, prev=_encode(">", place - 1))
+    return Page([], next=_encode("<", place + 1), prev=None)
+
+
+def _size(limit: int) -> int:
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise InputError(f"limit is {limit!r}; it must be a whole number from 1 to {MOST}")
+    return min(limit, MOST)
+
+
+def _encode(direction: str, place: int) -> str:
+    return base64.urlsafe_b64encode(f"{direction}{place}".encode()).decode().rstrip("=")
+
+
+def _decode(cursor: str) -> tuple[str, int]:
+    try:
+        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode(
+            "ascii"
+        )
+    except (binascii.Error, ValueError, TypeError):
+        text = ""
+    found = _CURSOR.fullmatch(text)
+    if found is None or int(found[2]) >= 2**63:
+        raise InputError(f"{cursor!r} is no cursor of a list: pass one that a page gave you, or none")
+    return found[1], int(found[2])

@@ -1,0 +1,494 @@
+"""What the engine asks of a store: few calls, batch-shaped, one transaction each, safe to repeat.
+
+Three rules hold for every implementation and are proved by one conformance suite:
+
+* **Time** is the store's own. Callers pass delays in microseconds; rows hold microseconds since 1970.
+* **Fences.** `apply` writes a transition only if the run still carries the transition's fence (and the
+  worker, if named, is still alive), under a lock that conflicts with changing either.
+* **Repeats.** A call whose reply was lost may be sent again; the second one changes nothing more.
+
+Errors: `StoreUnavailable` means "repeat it", `DataRefused` means "one of these rows is at fault".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from redrive.core.journal import EntryRow
+from redrive.core.states import LetterStatus, RunStatus
+from redrive.core.transition import Answer, AttemptEnd, Transition
+
+Item = TypeVar("Item")
+
+__all__ = [
+    "AttemptRow",
+    "Beat",
+    "Catalogue",
+    "CatalogueItem",
+    "Claim",
+    "Claimed",
+    "Claims",
+    "EntryRow",
+    "HeldRun",
+    "Lane",
+    "LeaseLine",
+    "LetterFilter",
+    "LetterRow",
+    "NewRun",
+    "NewWorker",
+    "Page",
+    "PolicyRow",
+    "Purge",
+    "RunFilter",
+    "RunRow",
+    "Started",
+    "Store",
+    "Transaction",
+    "WorkerRow",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun:
+    """A run to be accepted. `public_id` is made by the caller, so that a repeat is recognised.
+
+    `key` is the encoded idempotency key, `key_hash` the hash of the input it stands for.
+    `options` is the snapshot from which processes without the code decide.
+    """
+
+    public_id: str
+    tenant: str
+    workflow: str
+    input: str
+    options: str
+    queue: str = "default"
+    priority: int = 0
+    delay: int = 0
+    timeout: int | None = None
+    deadline: int | None = None
+    version: str = ""
+    correlation_id: str | None = None
+    parent: str | None = None
+    key: str | None = None
+    key_hash: str | None = None
+    key_keeps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The accepted run: new, the one an equal key already named, or a clash (same key, other input)."""
+
+    public_id: str
+    new: bool
+    clash: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRow:
+    """One try that did not succeed, as recorded."""
+
+    index: int
+    attempt: int
+    fence: int
+    end: AttemptEnd
+    began_at: int
+    ended_at: int
+    category: str | None
+    failure: str | None
+    decision: str | None
+    next_at: int | None
+    worker: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """One run as recorded, without its payloads unless they were asked for."""
+
+    id: int
+    public_id: str
+    tenant: str
+    workflow: str
+    queue: str
+    priority: int
+    status: RunStatus
+    fence: int
+    worker: int | None
+    available_at: int | None
+    deadline: int | None
+    deaths: int
+    version: str
+    created_at: int
+    started_at: int | None
+    finished_at: int | None
+    correlation_id: str | None
+    parent: str | None
+    root: str | None
+    replay_of: str | None
+    generation: int
+    parked_on: str | None
+    diverged_at: int | None
+    input: str | None = None
+    options: str | None = None
+    output: str | None = None
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterRow:
+    """One dead letter as recorded."""
+
+    id: int
+    public_id: str
+    tenant: str
+    run: int
+    run_id: str
+    workflow: str
+    status: LetterStatus
+    code: str
+    stage: str
+    category: str
+    reason: str
+    failure: str
+    fingerprint: str
+    payload_hash: str
+    input: str
+    options: str
+    step: str | None
+    step_index: int | None
+    attempts: int
+    replay_count: int
+    owner: str | None
+    correlation_id: str | None
+    version: str
+    created_at: int
+    failed_at: int
+    closed_at: int | None
+    closed_by: str | None
+    resolution: str | None
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs to list. What is left out does not filter; no tenant means all tenants."""
+
+    tenant: str | None = None
+    workflow: str | None = None
+    status: RunStatus | str | Sequence[RunStatus | str] | None = None
+    correlation_id: str | None = None
+    idempotency_key: str | None = None
+    queue: str | None = None
+    since: int | None = None
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterFilter:
+    """Which dead letters to list. What is left out does not filter; no tenant means all tenants."""
+
+    tenant: str | None = None
+    status: LetterStatus | str | Sequence[LetterStatus | str] | None = None
+    code: str | None = None
+    stage: str | None = None
+    category: str | None = None
+    workflow: str | None = None
+    step: str | None = None
+    fingerprint: str | None = None
+    owner: str | None = None
+    since: int | None = None
+    until: int | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Item]):
+    """A page of a list, newest first, with cursors to its neighbours."""
+
+    items: list[Item]
+    next: str | None
+    prev: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueItem:
+    """What is known of one registered workflow or step."""
+
+    name: str
+    options: str
+    schema_in: str
+    schema_out: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalogue:
+    """What one version of the user's code registers."""
+
+    version: str
+    workflows: tuple[CatalogueItem, ...]
+    steps: tuple[CatalogueItem, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewWorker:
+    """A worker process that wants to claim runs."""
+
+    name: str
+    version: str
+    workflows: tuple[str, ...]
+    lease: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRow:
+    """One worker as recorded."""
+
+    id: int
+    name: str
+    version: str
+    state: str
+    workflows: tuple[str, ...]
+    started_at: int
+    beat_at: int
+    lease_until: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A row of due work that is served in turn with the others: see `core.fair`."""
+
+    tenant: str
+    queue: str
+    rank: int
+    workflow: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A worker's wish for up to `capacity` due runs of these workflows.
+
+    Lanes are visited in turn, starting after `after`; at most one suspect is taken, and only if
+    `suspect` says that the worker holds none.
+    """
+
+    worker: int
+    workflows: tuple[str, ...]
+    capacity: int
+    suspect: bool
+    after: Lane | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """A run that is now this worker's, with all it takes to execute it."""
+
+    id: int
+    public_id: str
+    tenant: str
+    workflow: str
+    fence: int
+    version: str
+    input: str
+    options: str
+    deadline: int | None
+    deaths: int
+    correlation_id: str | None
+    root: str | None
+    generation: int
+    created_at: int
+    diverged_at: int | None
+    status: RunStatus = RunStatus.RUNNING
+    journal: tuple[EntryRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claims:
+    """What a claim brought, how long until the next run is due (if any is known), and where to go on."""
+
+    runs: list[Claimed]
+    now: int
+    next_in: int | None
+    after: Lane | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """The answer to a heartbeat: `alive` is False once the worker was declared dead."""
+
+    alive: bool
+    held: frozenset[int]
+    now: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRun:
+    """A run that a dead worker held, that passed its deadline, or whose step hangs.
+
+    `open` are its entries that have not ended: attempts under way, retries and sleeps that wait.
+    """
+
+    run: RunRow
+    worker: int | None
+    open: tuple[EntryRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRow:
+    """A stored retry policy. Empty strings mean "any"."""
+
+    tenant: str
+    workflow: str
+    step: str
+    policy: str
+    updated_at: int
+    updated_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purge:
+    """How long things are kept, in microseconds, and how many rows one call may remove."""
+
+    runs: int
+    letters: int
+    workers: int
+    limit: int
+
+
+class LeaseLine(Protocol):
+    """A worker's own connection for heartbeats, used from the lease's thread only."""
+
+    def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> Beat:
+        """Renew the lease; note the heartbeats of steps, keyed by (run, entry index)."""
+
+    def close(self) -> None:
+        """Give the connection back."""
+
+
+class Transaction(Protocol):
+    """The transaction of one transactional step, on a connection of its own."""
+
+    async def execute(self, statement: str, *params: Any) -> int:
+        """Run a statement; return the number of rows it changed."""
+
+    async def fetch(self, statement: str, *params: Any) -> list[dict[str, Any]]:
+        """Run a query; return its rows."""
+
+    async def fetchrow(self, statement: str, *params: Any) -> dict[str, Any] | None:
+        """Run a query; return its first row."""
+
+    async def commit(self, worker: int, transition: Transition) -> Answer:
+        """Record the step as the transaction's last act and commit; roll back if the fence is gone."""
+
+    async def rollback(self) -> None:
+        """Undo everything. Harmless after `commit`."""
+
+
+class Store(Protocol):
+    """The whole port."""
+
+    async def open(self, *, migrate: bool = True) -> None:
+        """Connect; bring the schema up to date if that is safe, otherwise say what to do."""
+
+    async def close(self) -> None:
+        """Let go of every connection."""
+
+    def now(self) -> int:
+        """The store's time in microseconds since 1970, as well as this process knows it."""
+
+    def change_token(self) -> int:
+        """A number that changes when another process commits; the bell between processes."""
+
+    # -- accepting work ------------------------------------------------------------------------------
+
+    async def start(self, runs: Sequence[NewRun]) -> list[Started]:
+        """Accept runs, each together with its idempotency key."""
+
+    # -- workers -------------------------------------------------------------------------------------
+
+    async def enlist(self, worker: NewWorker, catalogue: Catalogue) -> int:
+        """Register a worker and what its code contains; return the worker's id."""
+
+    async def retire(self, worker: int) -> None:
+        """Mark a worker as stopped. Runs it still holds are orphans at once."""
+
+    async def workers(self) -> list[WorkerRow]:
+        """All workers still known, newest first."""
+
+    def lease_line(self) -> LeaseLine:
+        """Open the connection for one worker's heartbeats."""
+
+    async def claim(self, claim: Claim) -> Claims:
+        """Give a live worker due runs, each under a fence one higher than before."""
+
+    async def apply(self, transitions: Sequence[Transition], *, worker: int | None = None) -> list[Answer]:
+        """Write each transition whose fence still holds; one commit for all of them."""
+
+    def transaction(self, limit: float) -> Transaction:
+        """A transaction for a transactional step, begun at its first statement, at most `limit` seconds long."""
+
+    # -- chores --------------------------------------------------------------------------------------
+
+    async def bury(self) -> list[WorkerRow]:
+        """Declare workers dead whose lease has run out; return all dead or stopped ones that still hold runs."""
+
+    async def held(self, worker: int) -> list[HeldRun]:
+        """The runs a worker holds, with their open entries."""
+
+    async def hung(self, margin: int, limit: int) -> list[HeldRun]:
+        """Runs in which an attempt passed its limit, or its heartbeat's, by more than `margin`."""
+
+    async def overdue(self, margin: int, limit: int) -> list[HeldRun]:
+        """Unfinished runs that passed their deadline by more than `margin`."""
+
+    async def purge(self, purge: Purge) -> int:
+        """Remove what was kept long enough; return the number of rows removed."""
+
+    # -- reading -------------------------------------------------------------------------------------
+
+    async def run(self, public_id: str, *, tenant: str | None = None) -> RunRow | None:
+        """One run with its payloads."""
+
+    async def runs_by_id(self, public_ids: Sequence[str]) -> list[RunRow]:
+        """Several runs with their payloads, for those who wait for results."""
+
+    async def runs(self, where: RunFilter, *, limit: int, cursor: str | None) -> Page[RunRow]:
+        """A page of runs, newest first."""
+
+    async def journal(self, run: int) -> list[EntryRow]:
+        """All entries of a run, superseded ones too, in order of their index."""
+
+    async def attempts(self, run: int) -> list[AttemptRow]:
+        """All tries of a run that did not succeed, in order of time."""
+
+    async def letter(self, public_id: str, *, tenant: str | None = None) -> LetterRow | None:
+        """One dead letter."""
+
+    async def letter_of(self, run: int) -> LetterRow | None:
+        """The dead letter of a run."""
+
+    async def letters(self, where: LetterFilter, *, limit: int, cursor: str | None) -> Page[LetterRow]:
+        """A page of dead letters, newest first."""
+
+    async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
+        """Workflows with due runs that no live worker has registered, with a capped count of them."""
+
+    # -- settings ------------------------------------------------------------------------------------
+
+    async def policies(self) -> list[PolicyRow]:
+        """All stored retry policies."""
+
+    async def set_policy(self, policy: PolicyRow) -> None:
+        """Store a policy, replacing the one with the same tenant, workflow and step."""
+
+    async def delete_policy(self, tenant: str, workflow: str, step: str) -> bool:
+        """Remove a policy; False if there was none."""
+
+    async def pause(self, workflow: str, *, by: str) -> None:
+        """Let no run of the workflow be claimed until it is resumed."""
+
+    async def resume(self, workflow: str) -> None:
+        """Undo `pause`."""
+
+    async def paused(self) -> dict[str, str]:
+        """Paused workflows and who paused them."""

@@ -1,0 +1,86 @@
+"""What chores ask of the store. Each call is short, bounded and safe to make from several processes at once."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from redrive.store.port import HeldRun, Purge, WorkerRow
+from redrive.store.sqlite.rows import entry_row, run_row, worker_row
+from redrive.store.statements import load
+
+__all__ = ["anybody_to_bury", "bury", "graves", "held", "hung", "overdue", "purge"]
+
+SQL = load(__package__, "chores.sql")
+
+
+def anybody_to_bury(con: sqlite3.Connection, now: int) -> bool:
+    """Whether `bury` has anything to write; asked first, because most of the time it has not."""
+    return bool(con.execute(SQL["expired"], (now,)).fetchone()[0])
+
+
+def bury(con: sqlite3.Connection, now: int) -> None:
+    """Declare workers dead whose lease has run out. They can write nothing from then on."""
+    con.execute(SQL["bury"], (now,))
+
+
+def graves(con: sqlite3.Connection) -> list[WorkerRow]:
+    """Dead or stopped workers that still hold runs."""
+    return [worker_row(row) for row in con.execute(SQL["graves"])]
+
+
+def held(con: sqlite3.Connection, worker: int) -> list[HeldRun]:
+    """The runs that a worker holds."""
+    return _with_open_entries(con, con.execute(SQL["held"], (worker,)).fetchall())
+
+
+def hung(con: sqlite3.Connection, now: int, margin: int, limit: int) -> list[HeldRun]:
+    """Runs in which a try passed its limit by more than the margin, the latest first."""
+    late = {"before": now - margin, "most": limit}
+    return _with_open_entries(con, con.execute(SQL["hung"], late).fetchall())
+
+
+def overdue(con: sqlite3.Connection, now: int, margin: int, limit: int) -> list[HeldRun]:
+    """Unfinished runs that passed their deadline by more than the margin."""
+    return _with_open_entries(con, con.execute(SQL["overdue"], (now - margin, limit)).fetchall())
+
+
+def purge(con: sqlite3.Connection, now: int, purge: Purge) -> int:
+    """Remove what was kept long enough, at most `limit` things of each kind; return how many."""
+    removed = _expire_letters(con, now, purge.limit)
+    removed += _removed(con, "old_letters", now - purge.letters, purge.limit)
+    removed += _drop_runs(con, now - purge.runs, purge.limit)
+    removed += _removed(con, "old_keys", now, purge.limit)
+    removed += _removed(con, "old_workers", now - purge.workers, purge.limit)
+    return removed
+
+
+def _expire_letters(con: sqlite3.Connection, now: int, limit: int) -> int:
+    expired = con.execute(SQL["expiring_letters"], (now, limit)).fetchall()
+    con.executemany(SQL["expire_letter"], [{"id": id, "now": now} for id, _ in expired])
+    con.executemany(SQL["fail_expired"], [(run,) for _, run in expired])
+    return len(expired)
+
+
+def _drop_runs(con: sqlite3.Connection, before: int, limit: int) -> int:
+    ids = json.dumps([row[0] for row in con.execute(SQL["old_runs"], (before, limit))])
+    for name in ("drop_entries", "drop_attempts", "drop_inputs", "drop_results"):
+        con.execute(SQL[name], (ids,))
+    return con.execute(SQL["drop_runs"], (ids,)).rowcount
+
+
+def _removed(con: sqlite3.Connection, name: str, before: int, limit: int) -> int:
+    return con.execute(SQL[name], (before, limit)).rowcount
+
+
+def _with_open_entries(con: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> list[HeldRun]:
+    runs = [run_row(row) for row in rows]
+    found = con.execute(SQL["open_entries"], (json.dumps([run.id for run in runs]),)).fetchall()
+    entries = {
+        id: tuple(entry_row(row[1:]) for row in group) for id, group in groupby(found, key=itemgetter(0))
+    }
+    return [HeldRun(run=run, worker=run.worker, open=entries.get(run.id, ())) for run in runs]

@@ -1,0 +1,215 @@
+"""Claiming: find lanes with due runs, choose fairly, take under a new fence, bring what it takes to execute.
+
+look      without a lock: which lanes are there, and is anything due?  (an idle poll ends here)
+choose    under the write lock: the oldest due runs of those lanes, picked by `core.fair`
+take      fence + 1, and the worker's name on them
+gather    inputs, options, journals
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
+
+from redrive.core.fair import Due, in_turn
+from redrive.core.states import RunStatus
+from redrive.store.port import Claim, Claimed, Claims, EntryRow, Lane
+from redrive.store.sqlite.rows import entry_row
+from redrive.store.statements import load
+
+__all__ = ["MOST_LANES", "Look", "lanes", "look", "nothing", "take"]
+
+SQL = load(__package__, "claims.sql")
+
+MOST_LANES = 1000
+"""A claim looks at no more lanes than this; the next one goes on behind them."""
+
+_START = Lane("", "", -(2**63), "")
+_LAST_RANK = 2**63 - 1  # a lane of this rank stands for the end of its queue
+
+
+@dataclass(slots=True, kw_only=True)
+class Look:
+    """What a look at the lanes found. `known` are lanes the worker may serve, `due` those with due runs."""
+
+    workflows: tuple[str, ...]
+    known: list[Lane] = field(default_factory=list)
+    due: list[Lane] = field(default_factory=list)
+    after: Lane | None = None
+    next_at: int | None = None
+
+    def has_due(self, now: int) -> bool:
+        """True if there is something to take."""
+        return self.next_at is not None and self.next_at <= now
+
+
+def look(con: sqlite3.Connection, now: int, claim: Claim) -> Look:
+    """Find the lanes to claim from. Takes no lock."""
+    found = Look(workflows=_unpaused(con, claim.workflows), after=claim.after)
+    if not found.workflows or claim.capacity < 1:
+        return found
+    _visit(con, now, claim, found)
+    if claim.suspect:
+        found.next_at = _earlier(found.next_at, _suspect(con, found.workflows)[1])
+    return found
+
+
+def take(con: sqlite3.Connection, now: int, claim: Claim, found: Look) -> Claims:
+    """Take due runs of the lanes that were found, if the worker is alive. The caller holds the write lock."""
+    worker = con.execute(SQL["claimer"], (claim.worker,)).fetchone()
+    if worker is None:
+        return nothing(now, claim.after)
+    suspect, suspect_at = _suspect(con, found.workflows) if claim.suspect else (None, None)
+    ids = [suspect] if suspect is not None and suspect_at is not None and suspect_at <= now else []
+    free = claim.capacity - len(ids)
+    chosen = in_turn(_candidates(con, now, found.due, free), free)
+    next_suspect_at = None if ids else suspect_at
+    ids = sorted(ids + [due.run for due in chosen])
+    _mark(con, now, claim.worker, worker[0], ids)
+    filled = len(chosen) == free and chosen
+    return Claims(
+        runs=_gather(con, ids),
+        now=now,
+        next_in=_delay(now, _earlier(_next_due(con, found.known), next_suspect_at)),
+        after=_end_of_queue(chosen[-1]) if filled else found.after,
+    )
+
+
+def nothing(now: int, after: Lane | None, next_at: int | None = None) -> Claims:
+    """The answer when there is nothing to take."""
+    return Claims(runs=[], now=now, next_in=_delay(now, next_at), after=after)
+
+
+# -- looking -------------------------------------------------------------------------------------------
+
+
+def _unpaused(con: sqlite3.Connection, workflows: Sequence[str]) -> tuple[str, ...]:
+    paused = {row[0] for row in con.execute(SQL["paused_names"])}
+    return tuple(name for name in workflows if name not in paused)
+
+
+def _visit(con: sqlite3.Connection, now: int, claim: Claim, found: Look) -> None:
+    """Walk the lanes once around from the cursor, until enough queues have something due."""
+    workflows = frozenset(found.workflows)
+    queues: set[tuple[str, str]] = set()
+    visited = 0
+    for lane, head in _around(con, claim.after or _START):
+        if len(queues) >= claim.capacity and (lane.tenant, lane.queue) not in queues:
+            return
+        visited += 1
+        if lane.workflow in workflows:
+            found.known.append(lane)
+            found.next_at = _earlier(found.next_at, head)
+            if head <= now:
+                found.due.append(lane)
+                queues.add((lane.tenant, lane.queue))
+        if visited >= MOST_LANES:
+            found.after = lane
+            return
+
+
+def _around(con: sqlite3.Connection, start: Lane) -> Iterator[tuple[Lane, int]]:
+    """Every lane with the time its first run is due: those behind the start, then the others."""
+    yield from lanes(con, start)
+    if start != _START:
+        for lane, head in lanes(con):
+            if _place(lane) > _place(start):
+                return
+            yield lane, head
+
+
+def lanes(
+    con: sqlite3.Connection, after: Lane = _START, most: int = MOST_LANES
+) -> Iterator[tuple[Lane, int]]:
+    """Each lane behind a place, in order, with the time its first run is due."""
+    place = {"tenant": after.tenant, "queue": after.queue, "rank": after.rank, "workflow": after.workflow}
+    cursor = con.execute(SQL["lanes"], {**place, "most": most})
+    try:
+        for tenant, queue, rank, workflow, head in cursor:
+            yield Lane(tenant, queue, rank, workflow), head
+    finally:
+        cursor.close()  # an unfinished query would keep its snapshot, and with it the write-ahead log, alive
+
+
+def _suspect(con: sqlite3.Connection, workflows: Sequence[str]) -> tuple[int, int] | tuple[None, None]:
+    row = con.execute(SQL["next_suspect"], (json.dumps(workflows, ensure_ascii=False),)).fetchone()
+    return row or (None, None)
+
+
+# -- choosing and taking -------------------------------------------------------------------------------
+
+
+def _candidates(con: sqlite3.Connection, now: int, lanes: Sequence[Lane], free: int) -> Iterator[Due]:
+    """Due runs to choose from: as many of each lane as could be needed if the other queues had one each."""
+    queues = len({(lane.tenant, lane.queue) for lane in lanes})
+    if free < 1 or not queues:
+        return
+    wanted = {"lanes": _json_lanes(lanes), "now": now, "most": max(1, free - queues + 1)}
+    for number, runs in con.execute(SQL["candidates"], wanted):
+        lane = lanes[number]
+        for due_at, run in json.loads(runs):
+            yield Due(lane.tenant, lane.queue, lane.rank, due_at, run)
+
+
+def _mark(con: sqlite3.Connection, now: int, worker: int, version: str, ids: list[int]) -> None:
+    con.execute(SQL["take"], {"worker": worker, "now": now, "version": version, "ids": json.dumps(ids)})
+
+
+def _next_due(con: sqlite3.Connection, lanes: Sequence[Lane]) -> int | None:
+    at: int | None = con.execute(SQL["next_due"], {"lanes": _json_lanes(lanes)}).fetchone()[0]
+    return at
+
+
+def _gather(con: sqlite3.Connection, ids: Sequence[int]) -> list[Claimed]:
+    rows = con.execute(SQL["taken"], (json.dumps(ids),)).fetchall()
+    journals = _journals(con, [row[0] for row in rows if row[5] > 1])
+    return [_claimed(row, journals.get(row[0], ())) for row in rows]
+
+
+def _journals(con: sqlite3.Connection, ids: Sequence[int]) -> dict[int, tuple[EntryRow, ...]]:
+    if not ids:
+        return {}
+    rows = con.execute(SQL["journals"], (json.dumps(ids),)).fetchall()
+    return {
+        run: tuple(entry_row(row[1:]) for row in group) for run, group in groupby(rows, key=itemgetter(0))
+    }
+
+
+def _claimed(row: tuple[object, ...], journal: tuple[EntryRow, ...]) -> Claimed:
+    values = dict(zip(_CLAIMED, row, strict=True))
+    return Claimed(**{**values, "status": RunStatus(values["status"]), "journal": journal})  # type: ignore[arg-type]
+
+
+_CLAIMED = (
+    "id", "public_id", "tenant", "workflow", "status", "fence", "version", "input", "options", "deadline",
+    "deaths", "correlation_id", "root", "generation", "created_at", "diverged_at",
+)  # fmt: skip
+
+
+# -- places and times ----------------------------------------------------------------------------------
+
+
+def _place(lane: Lane) -> tuple[str, str, int, str]:
+    return (lane.tenant, lane.queue, lane.rank, lane.workflow)
+
+
+def _end_of_queue(due: Due) -> Lane:
+    return Lane(due.tenant, due.queue, _LAST_RANK, "")
+
+
+def _json_lanes(lanes: Sequence[Lane]) -> str:
+    return json.dumps([_place(lane) for lane in lanes], ensure_ascii=False)
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def _delay(now: int, at: int | None) -> int | None:
+    return None if at is None else max(0, at - now)

@@ -1,0 +1,114 @@
+"""Accepting runs: the run, its input and its idempotency key in one commit."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+
+from redrive.core.keys import decode
+from redrive.store.port import NewRun, Started
+from redrive.store.statements import load
+
+__all__ = ["start"]
+
+SQL = load(__package__, "starts.sql")
+
+_Bound = dict[tuple[str, str], tuple[str, str | None]]  # (tenant, key) -> (public id, hash)
+
+
+def start(con: sqlite3.Connection, now: int, runs: Sequence[NewRun]) -> list[Started]:
+    """Accept the runs that are new; answer for the others as the first call did."""
+    known = _known_ids(con, runs)
+    bound = _known_keys(con, now, runs)
+    accepted: list[NewRun] = []
+    answers = [_judge(run, known, bound, accepted) for run in runs]
+    _insert(con, now, accepted)
+    return answers
+
+
+def _judge(run: NewRun, known: set[str], bound: _Bound, accepted: list[NewRun]) -> Started:
+    if run.public_id in known:
+        return Started(run.public_id, new=True)
+    if run.key is not None:
+        public_id, hashed = bound.setdefault((run.tenant, run.key), (run.public_id, run.key_hash or ""))
+        if public_id != run.public_id:
+            return Started(public_id, new=False, clash=hashed != (run.key_hash or ""))
+    known.add(run.public_id)
+    accepted.append(run)
+    return Started(run.public_id, new=True)
+
+
+def _known_ids(con: sqlite3.Connection, runs: Sequence[NewRun]) -> set[str]:
+    wanted = _json([run.public_id for run in runs])
+    return {row[0] for row in con.execute(SQL["known_ids"], (wanted,))}
+
+
+def _known_keys(con: sqlite3.Connection, now: int, runs: Sequence[NewRun]) -> _Bound:
+    wanted = [(run.tenant, run.key) for run in runs if run.key is not None]
+    if not wanted:
+        return {}
+    rows = con.execute(SQL["known_keys"], (_json(wanted), now))
+    return {(tenant, key): (public_id, hashed) for tenant, key, public_id, hashed in rows}
+
+
+def _insert(con: sqlite3.Connection, now: int, runs: Sequence[NewRun]) -> None:
+    """Ids are given here, under the write lock, so that every table is filled by one statement."""
+    first = con.execute(SQL["last_id"]).fetchone()[0] + 1
+    con.executemany(SQL["insert_run"], (_run_row(id, run, now) for id, run in enumerate(runs, first)))
+    con.executemany(
+        SQL["insert_input"], ((id, run.tenant, run.input, run.options) for id, run in enumerate(runs, first))
+    )
+    keys = [
+        (
+            run.tenant,
+            run.key,
+            _given(run.key),
+            id,
+            run.public_id,
+            run.key_hash or "",
+            now,
+            now + run.key_keeps,
+        )
+        for id, run in enumerate(runs, first)
+        if run.key is not None
+    ]
+    if keys:
+        con.executemany(SQL["insert_key"], keys)
+
+
+def _run_row(id: int, run: NewRun, now: int) -> tuple[object, ...]:
+    return (
+        id,
+        run.public_id,
+        run.tenant,
+        run.workflow,
+        run.queue,
+        -run.priority,
+        now + run.delay,
+        _deadline(run, now),
+        run.timeout,
+        run.version,
+        now,
+        run.correlation_id,
+        run.parent,
+    )
+
+
+def _deadline(run: NewRun, now: int) -> int | None:
+    if run.timeout is None:
+        return run.deadline
+    return now + run.timeout if run.deadline is None else min(run.deadline, now + run.timeout)
+
+
+def _given(key: str) -> str:
+    """The key as the caller gave it, the last part of the encoded one."""
+    try:
+        return decode(key)[1][-1]
+    except (ValueError, IndexError):
+        return key
+
+
+def _json(values: Iterable[object]) -> str:
+    # Not escaped: a lone surrogate must be refused here, as everywhere else, not smuggled in as \ud800.
+    return json.dumps(list(values), ensure_ascii=False)

@@ -1,0 +1,115 @@
+-- What chores ask: who died, what hangs, what is overdue, what was kept long enough.
+
+-- name: bury
+-- Declare workers dead whose lease has run out.
+UPDATE workers SET state = 'DEAD' WHERE state = 'LIVE' AND lease_until < ?;
+
+-- name: expired
+-- Whether there is anybody to bury: a look that takes no lock.
+SELECT count(*) FROM workers WHERE state = 'LIVE' AND lease_until < ?;
+
+-- name: graves
+-- Dead or stopped workers that still hold runs.
+SELECT id, name, version, state, workflows, started_at, beat_at, lease_until FROM workers
+WHERE state <> 'LIVE' AND EXISTS (SELECT 1 FROM runs WHERE runs.worker = workers.id)
+ORDER BY id;
+
+-- name: held
+-- The runs that a worker holds.
+SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
+       r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, i.input, i.options
+FROM runs AS r LEFT JOIN inputs AS i ON i.run = r.id
+WHERE r.worker = ?
+ORDER BY r.id;
+
+-- name: hung
+-- Runs in whose present claim a try passed its limit.
+SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
+       r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, i.input, i.options
+FROM (SELECT e.run FROM entries AS e INDEXED BY entries_limited
+      CROSS JOIN runs AS holder ON holder.id = e.run
+      WHERE e.limit_at IS NOT NULL AND e.limit_at < :before AND e.superseded = 0
+        AND holder.worker IS NOT NULL AND holder.fence = e.fence
+      GROUP BY e.run ORDER BY min(e.limit_at) LIMIT :most) AS late
+CROSS JOIN runs AS r ON r.id = late.run LEFT JOIN inputs AS i ON i.run = r.id;
+
+-- name: overdue
+-- Unfinished runs that passed their deadline.
+SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
+       r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, i.input, i.options
+FROM runs AS r INDEXED BY runs_deadline LEFT JOIN inputs AS i ON i.run = r.id
+WHERE r.deadline IS NOT NULL AND r.finished_at IS NULL AND r.deadline < ?
+ORDER BY r.deadline LIMIT ?;
+
+-- name: open_entries
+-- The entries of these runs that have not ended.
+SELECT run, idx, key, kind, name, status, attempt, done, first_at, began_at, ended_at, wake_at, limit_at, input,
+       output, failure, options, superseded, heartbeat_at, heartbeat
+FROM entries
+WHERE run IN (SELECT value FROM json_each(?)) AND ended_at IS NULL AND superseded = 0
+ORDER BY run, idx;
+
+-- name: expiring_letters
+-- Open letters that nobody decided on in time.
+SELECT id, run FROM letters INDEXED BY letters_expiring
+WHERE status = 'OPEN' AND expires_at <= ? ORDER BY expires_at LIMIT ?;
+
+-- name: expire_letter
+-- Close a letter that waited too long.
+UPDATE letters SET status = 'EXPIRED', closed_at = :now, resolution = 'expired' WHERE id = :id;
+
+-- name: fail_expired
+-- The run of an expired letter has failed for good.
+UPDATE runs SET status = 'FAILED' WHERE id = ? AND status = 'DLQ_PENDING';
+
+-- name: old_letters
+-- Letters that were closed long enough ago.
+DELETE FROM letters WHERE id IN (
+    SELECT id FROM letters INDEXED BY letters_closed
+    WHERE closed_at IS NOT NULL AND closed_at <= ? ORDER BY closed_at LIMIT ?);
+
+-- name: old_runs
+-- Runs that ended long enough ago and that no undecided letter needs.
+SELECT r.id FROM runs AS r INDEXED BY runs_finished
+WHERE r.finished_at IS NOT NULL AND r.finished_at <= ?
+  AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.run = r.id AND l.status IN ('OPEN', 'REPLAYING'))
+ORDER BY r.finished_at LIMIT ?;
+
+-- name: drop_entries
+-- The journal of purged runs.
+DELETE FROM entries WHERE run IN (SELECT value FROM json_each(?));
+
+-- name: drop_attempts
+-- The failed tries of purged runs.
+DELETE FROM attempts WHERE run IN (SELECT value FROM json_each(?));
+
+-- name: drop_inputs
+-- The inputs of purged runs.
+DELETE FROM inputs WHERE run IN (SELECT value FROM json_each(?));
+
+-- name: drop_results
+-- The results of purged runs.
+DELETE FROM results WHERE run IN (SELECT value FROM json_each(?));
+
+-- name: drop_runs
+-- The purged runs themselves.
+DELETE FROM runs WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: old_keys
+-- Idempotency keys that have expired, unless a letter could still replay their run.
+DELETE FROM idempotency WHERE (tenant, key) IN (
+    SELECT k.tenant, k.key FROM idempotency AS k INDEXED BY idempotency_expiring
+    WHERE k.expires_at <= ?
+      AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.run = k.run AND l.status IN ('OPEN', 'REPLAYING'))
+    ORDER BY k.expires_at LIMIT ?);
+
+-- name: old_workers
+-- Workers that ended long ago and hold nothing.
+DELETE FROM workers WHERE id IN (
+    SELECT id FROM workers
+    WHERE state <> 'LIVE' AND lease_until <= ?
+      AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.worker = workers.id)
+    ORDER BY id LIMIT ?);

@@ -1,0 +1,99 @@
+-- Claiming due runs. A lane is one (tenant, queue, rank, workflow); see core/fair.py.
+
+-- name: claimer
+-- The version of a worker that may claim.
+SELECT version FROM workers WHERE id = ? AND state = 'LIVE';
+
+-- name: lanes
+-- The first run of each lane behind a place. The index is leapt through lane by lane, from each to the next workflow,
+-- else rank, else queue, else tenant; one comparison of all four would walk through every run of the lane it leaves.
+WITH RECURSIVE heads (id, n) AS (
+    SELECT NULL, 0
+    UNION ALL
+    SELECT COALESCE(
+            (SELECT id FROM runs INDEXED BY runs_due
+             WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0
+               AND tenant = COALESCE(head.tenant, :tenant)
+               AND queue = COALESCE(head.queue, :queue) AND rank = COALESCE(head.rank, :rank)
+               AND workflow > COALESCE(head.workflow, :workflow)
+             ORDER BY workflow, available_at, id LIMIT 1),
+            (SELECT id FROM runs INDEXED BY runs_due
+             WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0
+               AND tenant = COALESCE(head.tenant, :tenant)
+               AND queue = COALESCE(head.queue, :queue) AND rank > COALESCE(head.rank, :rank)
+             ORDER BY rank, workflow, available_at, id LIMIT 1),
+            (SELECT id FROM runs INDEXED BY runs_due
+             WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0
+               AND tenant = COALESCE(head.tenant, :tenant) AND queue > COALESCE(head.queue, :queue)
+             ORDER BY queue, rank, workflow, available_at, id LIMIT 1),
+            (SELECT id FROM runs INDEXED BY runs_due
+             WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0
+               AND tenant > COALESCE(head.tenant, :tenant)
+             ORDER BY tenant, queue, rank, workflow, available_at, id LIMIT 1)), heads.n + 1
+    FROM heads LEFT JOIN runs AS head ON head.id = heads.id
+    WHERE heads.n < :most AND (heads.n = 0 OR heads.id IS NOT NULL)
+)
+SELECT runs.tenant, runs.queue, runs.rank, runs.workflow, runs.available_at
+FROM heads CROSS JOIN runs ON runs.id = heads.id;
+
+-- name: candidates
+-- The oldest due runs of these lanes, as many of each as could be needed.
+SELECT lane.key, (
+    SELECT json_group_array(json_array(available_at, id)) FROM (
+        SELECT available_at, id FROM runs INDEXED BY runs_due
+        WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0
+          AND tenant = json_extract(lane.value, '$[0]') AND queue = json_extract(lane.value, '$[1]')
+          AND rank = json_extract(lane.value, '$[2]') AND workflow = json_extract(lane.value, '$[3]')
+          AND available_at <= :now
+        ORDER BY available_at, id LIMIT :most))
+FROM json_each(:lanes) AS lane
+ORDER BY lane.key;
+
+-- name: next_due
+-- When the next run of these lanes is due.
+SELECT min((
+    SELECT available_at FROM runs INDEXED BY runs_due
+    WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0
+      AND tenant = json_extract(lane.value, '$[0]') AND queue = json_extract(lane.value, '$[1]')
+      AND rank = json_extract(lane.value, '$[2]') AND workflow = json_extract(lane.value, '$[3]')
+    ORDER BY available_at LIMIT 1))
+FROM json_each(:lanes) AS lane;
+
+-- name: next_suspect
+-- The suspect that is due first, among workflows the worker knows and nobody paused.
+SELECT id, available_at FROM runs INDEXED BY runs_suspect
+WHERE worker IS NULL AND available_at IS NOT NULL AND deaths > 0
+  AND workflow IN (SELECT value FROM json_each(?))
+ORDER BY available_at, id LIMIT 1;
+
+-- name: paused_names
+-- Workflows of which nothing may be claimed.
+SELECT workflow FROM pauses;
+
+-- name: take
+-- Hand the runs to the worker. The version is the one that began the run.
+UPDATE runs SET
+    status = CASE status WHEN 'COMPENSATING' THEN status ELSE 'RUNNING' END,
+    worker = :worker,
+    fence = fence + 1,
+    available_at = NULL,
+    started_at = COALESCE(started_at, :now),
+    version = CASE fence WHEN 0 THEN :version ELSE version END
+WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- name: taken
+-- Everything it takes to execute these runs, in order of their ids.
+SELECT runs.id, runs.public_id, runs.tenant, runs.workflow, runs.status, runs.fence, runs.version, inputs.input,
+       inputs.options, runs.deadline, runs.deaths, runs.correlation_id, runs.root, runs.generation,
+       runs.created_at, runs.diverged_at
+FROM runs JOIN inputs ON inputs.run = runs.id
+WHERE runs.id IN (SELECT value FROM json_each(?))
+ORDER BY runs.id;
+
+-- name: journals
+-- The journals of these runs, as far as they count.
+SELECT run, idx, key, kind, name, status, attempt, done, first_at, began_at, ended_at, wake_at, limit_at, input,
+       output, failure, options, superseded, heartbeat_at, heartbeat
+FROM entries
+WHERE run IN (SELECT value FROM json_each(?)) AND superseded = 0
+ORDER BY run, idx;

@@ -1,0 +1,34 @@
+-- Accepting runs.
+
+-- name: known_ids
+-- Which of these runs were accepted before: their caller never got the answer and asks again.
+SELECT public_id FROM runs WHERE public_id IN (SELECT value FROM json_each(?));
+
+-- name: known_keys
+-- What these idempotency keys stand for; an expired key stands for nothing.
+SELECT k.tenant, k.key, k.run_id, k.hash
+FROM json_each(?1) AS wanted
+JOIN idempotency AS k ON k.tenant = json_extract(wanted.value, '$[0]') AND k.key = json_extract(wanted.value, '$[1]')
+WHERE k.expires_at > ?2;
+
+-- name: last_id
+-- The highest run id ever given; ids are never used twice, not even after a purge.
+SELECT COALESCE(max(seq), 0) FROM sqlite_sequence WHERE name = 'runs';
+
+-- name: insert_run
+-- Accept a run.
+INSERT INTO runs (id, public_id, tenant, workflow, queue, rank, status, available_at, deadline, timeout, version,
+                  created_at, correlation_id, parent)
+VALUES (?, ?, ?, ?, ?, ?, 'PENDING', ?, ?, ?, ?, ?, ?, ?);
+
+-- name: insert_input
+-- Keep what an accepted run was given.
+INSERT INTO inputs (run, tenant, input, options) VALUES (?, ?, ?, ?);
+
+-- name: insert_key
+-- Bind an idempotency key to its run; only an expired one can be in the way, and gives up its place.
+INSERT INTO idempotency (tenant, key, given, run, run_id, hash, created_at, expires_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (tenant, key) DO UPDATE SET
+    run = excluded.run, run_id = excluded.run_id, hash = excluded.hash,
+    created_at = excluded.created_at, expires_at = excluded.expires_at;

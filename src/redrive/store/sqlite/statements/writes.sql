@@ -1,0 +1,92 @@
+-- Applying transitions.
+
+-- name: worker_lives
+-- Whether a worker may still write.
+SELECT 1 FROM workers WHERE id = ? AND state = 'LIVE';
+
+-- name: fences
+-- The fences these runs carry now.
+SELECT id, fence FROM runs WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: put_entry
+-- A journal entry as it shall stand. A begin mark that comes late changes nothing.
+INSERT INTO entries (run, idx, tenant, key, kind, name, status, attempt, fence, done, first_at, began_at, ended_at,
+                     wake_at, timeout_at, patience, limit_at, input, output, failure, options)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)
+ON CONFLICT (run, idx) DO UPDATE SET
+    status = excluded.status,
+    attempt = excluded.attempt,
+    fence = excluded.fence,
+    done = COALESCE(excluded.done, done),
+    began_at = CASE WHEN excluded.attempt > attempt OR (excluded.fence > fence AND excluded.status = 'RUNNING')
+                    THEN excluded.began_at ELSE began_at END,
+    ended_at = CASE WHEN excluded.ended_at IS NOT NULL THEN COALESCE(ended_at, excluded.ended_at) END,
+    wake_at = excluded.wake_at,
+    timeout_at = excluded.timeout_at,
+    patience = COALESCE(excluded.patience, patience),
+    limit_at = excluded.limit_at,
+    input = COALESCE(excluded.input, input),
+    output = COALESCE(excluded.output, output),
+    failure = COALESCE(excluded.failure, failure),
+    options = COALESCE(excluded.options, options)
+WHERE excluded.status <> 'RUNNING'
+   OR (ended_at IS NULL
+       AND excluded.attempt >= attempt
+       AND NOT (status = 'RETRYING' AND excluded.attempt = attempt AND excluded.fence = fence));
+
+-- name: put_attempt
+-- A try that did not succeed; a repeat finds it there.
+INSERT INTO attempts (run, idx, attempt, fence, tenant, ending, began_at, ended_at, category, failure, decision,
+                      next_at, worker)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (run, idx, attempt, fence) DO NOTHING;
+
+-- name: change_run
+-- The run's new state: ?4 releases it from its worker, ?5 raises the fence, ?6 is the time it ended.
+UPDATE runs SET
+    status = ?2,
+    available_at = ?3,
+    worker = CASE WHEN ?4 THEN NULL ELSE worker END,
+    fence = fence + ?5,
+    finished_at = CASE WHEN ?6 IS NOT NULL THEN COALESCE(finished_at, ?6) END,
+    deaths = COALESCE(?7, deaths),
+    diverged_at = CASE ?8 WHEN 1 THEN COALESCE(diverged_at, ?10) WHEN 0 THEN NULL ELSE diverged_at END,
+    parked_on = CASE WHEN ?9 IS NULL THEN parked_on ELSE NULLIF(?9, '') END
+WHERE id = ?1;
+
+-- name: forget_limits
+-- A run was taken away: limits of the tries its holder left open no longer mean anything.
+UPDATE entries SET limit_at = NULL WHERE run = ? AND limit_at IS NOT NULL;
+
+-- name: clear_suspicion
+-- The run made progress, so it did not kill its workers.
+UPDATE runs SET deaths = 0 WHERE id = ? AND deaths > 0;
+
+-- name: set_version
+-- Other code than before goes on with the run.
+UPDATE runs SET version = ? WHERE id = ?;
+
+-- name: put_result
+-- What a run ended with; an ending that brings nothing of its own keeps what is there.
+INSERT INTO results (run, tenant, output, failure) VALUES (?, ?, ?, ?)
+ON CONFLICT (run) DO UPDATE SET output = excluded.output, failure = excluded.failure
+WHERE excluded.output IS NOT NULL OR excluded.failure IS NOT NULL;
+
+-- name: put_letter
+-- The dead letter of a run, with copies of what a purge of the run would take away; a second one reopens the first.
+INSERT INTO letters (public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, failure,
+                     fingerprint, payload_hash, input, options, step, step_index, attempts, correlation_id, version,
+                     created_at, failed_at, expires_at)
+SELECT ?2, runs.tenant, runs.id, runs.public_id, runs.workflow, 'OPEN', ?3, ?4, ?5, ?6, ?7,
+       ?8, ?9, COALESCE(inputs.input, ''), COALESCE(inputs.options, ''), ?10, ?11, ?12, runs.correlation_id,
+       runs.version, ?13, ?13, ?14
+FROM runs LEFT JOIN inputs ON inputs.run = runs.id
+WHERE runs.id = ?1
+ON CONFLICT (tenant, run) DO UPDATE SET
+    replay_count = replay_count + (status = 'REPLAYING'),
+    status = 'OPEN', code = excluded.code, stage = excluded.stage, category = excluded.category,
+    reason = excluded.reason, failure = excluded.failure, fingerprint = excluded.fingerprint,
+    payload_hash = excluded.payload_hash, input = excluded.input, options = excluded.options,
+    step = excluded.step, step_index = excluded.step_index, attempts = excluded.attempts,
+    version = excluded.version, failed_at = excluded.failed_at, expires_at = excluded.expires_at,
+    closed_at = NULL, closed_by = NULL, resolution = NULL;

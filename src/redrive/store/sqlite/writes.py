@@ -1,0 +1,214 @@
+"""Applying transitions: each is written whole if its fence still holds, and not at all otherwise.
+
+Rows of all transitions are gathered by table and written by one `executemany` each. That is safe
+because a row's meaning never depends on a row of another table, and rows of the same table keep the
+order of their transitions.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from functools import lru_cache
+
+from redrive.core.options import StepOptions
+from redrive.core.states import FINAL, StepStatus
+from redrive.core.transition import Answer, AttemptWrite, EntryWrite, LetterWrite, RunWrite, Transition
+from redrive.store.statements import load
+
+__all__ = ["apply"]
+
+SQL = load(__package__, "writes.sql")
+
+_Row = tuple[object, ...]
+_ENDED = frozenset(
+    {StepStatus.SUCCESS, StepStatus.FAILED, StepStatus.DLQ, StepStatus.SKIPPED, StepStatus.CANCELLED}
+)
+# Rows take an enum's `_value_`, a plain string: the driver is several times slower to bind anything else.
+
+
+def apply(
+    con: sqlite3.Connection, now: int, transitions: Sequence[Transition], worker: int | None
+) -> list[Answer]:
+    """Write what may be written, and answer for each transition in turn."""
+    if worker is not None and con.execute(SQL["worker_lives"], (worker,)).fetchone() is None:
+        return [Answer(False, now)] * len(transitions)
+    fences = _fences(con, transitions)
+    rows = _Rows(now, worker)
+    kept, lost = Answer(True, now), Answer(False, now)
+    answers = []
+    for transition in transitions:
+        if fences.get(transition.run) == transition.fence:
+            rows.add(transition)
+            answers.append(kept)
+            if transition.change is not None and transition.change.take:
+                fences[transition.run] += 1
+        else:
+            answers.append(lost)
+    rows.write(con)
+    return answers
+
+
+def _fences(con: sqlite3.Connection, transitions: Sequence[Transition]) -> dict[int, int]:
+    if len(transitions) == 1:
+        wanted = f"[{transitions[0].run}]"
+    else:
+        wanted = json.dumps(list({transition.run for transition in transitions}))
+    return dict(con.execute(SQL["fences"], (wanted,)).fetchall())
+
+
+class _Rows:
+    """The rows of a batch, by the statement that writes them."""
+
+    def __init__(self, now: int, worker: int | None) -> None:
+        self._now = now
+        self._worker = worker
+        self._entries: list[_Row] = []
+        self._attempts: list[_Row] = []
+        self._changes: list[_Row] = []
+        self._taken: list[_Row] = []
+        self._cleared: list[_Row] = []
+        self._versions: list[_Row] = []
+        self._results: list[_Row] = []
+        self._letters: list[_Row] = []
+
+    def add(self, transition: Transition) -> None:
+        """Gather the rows of one transition."""
+        for entry in transition.entries:
+            self._entries.append(_entry_row(transition, entry, self._now))
+        for attempt in transition.attempts:
+            self._attempts.append(_attempt_row(transition, attempt, self._now, self._worker))
+        if transition.change is not None:
+            self._add_change(transition, transition.change)
+        elif transition.clears_suspicion:
+            self._cleared.append((transition.run,))
+        if transition.version is not None:
+            self._versions.append((transition.version, transition.run))
+        if transition.letter is not None:
+            self._letters.append(_letter_row(transition.run, transition.letter, self._now))
+
+    def _add_change(self, transition: Transition, change: RunWrite) -> None:
+        self._changes.append(_change_row(transition, change, self._now))
+        if change.take:
+            self._taken.append((transition.run,))
+        if change.output is not None or change.failure is not None or change.status in FINAL:
+            self._results.append((transition.run, transition.tenant, change.output, change.failure))
+
+    def write(self, con: sqlite3.Connection) -> None:
+        """Write everything, in the lock order of the architecture."""
+        for name, rows in (
+            ("change_run", self._changes),
+            ("clear_suspicion", self._cleared),
+            ("set_version", self._versions),
+            ("put_result", self._results),
+            ("put_entry", self._entries),
+            ("forget_limits", self._taken),
+            ("put_attempt", self._attempts),
+            ("put_letter", self._letters),
+        ):
+            if rows:
+                con.executemany(SQL[name], rows)
+
+
+def _entry_row(transition: Transition, entry: EntryWrite, now: int) -> _Row:
+    timeout_at = patience = limit_at = None
+    if entry.status is StepStatus.RUNNING and entry.limit_in is not None:
+        limit_at = timeout_at = now + entry.limit_in
+        if entry.options is not None and (rule := _heartbeat_rule(entry.options)) is not None:
+            timeout, patience = rule
+            timeout_at = now - entry.began_ago + timeout
+            limit_at = min(limit_at, timeout_at, now + patience)
+    return (
+        transition.run,
+        entry.index,
+        transition.tenant,
+        entry.key,
+        entry.kind._value_,
+        entry.name,
+        entry.status._value_,
+        entry.attempt,
+        transition.fence,
+        entry.done,
+        now - entry.began_ago,
+        now if entry.status in _ENDED else None,
+        _after(now, entry.wake_in),
+        timeout_at,
+        patience,
+        limit_at,
+        entry.input,
+        entry.output,
+        entry.failure,
+        entry.options,
+    )
+
+
+def _attempt_row(transition: Transition, attempt: AttemptWrite, now: int, worker: int | None) -> _Row:
+    return (
+        transition.run,
+        attempt.index,
+        attempt.attempt,
+        transition.fence,
+        transition.tenant,
+        attempt.end._value_,
+        now - attempt.began_ago,
+        now,
+        attempt.category,
+        attempt.failure,
+        attempt.decision,
+        _after(now, attempt.next_in),
+        worker,
+    )
+
+
+def _change_row(transition: Transition, change: RunWrite, now: int) -> _Row:
+    deaths = change.deaths
+    if deaths is None and transition.clears_suspicion:
+        deaths = 0
+    return (
+        transition.run,
+        change.status._value_,
+        _after(now, change.wake_in),
+        change.release,
+        1 if change.take else 0,
+        now if change.status in FINAL else None,
+        deaths,
+        change.diverged,
+        change.parked_on,
+        now,
+    )
+
+
+def _letter_row(run: int, letter: LetterWrite, now: int) -> _Row:
+    return (
+        run,
+        letter.public_id,
+        letter.code,
+        letter.stage,
+        letter.category,
+        letter.reason,
+        letter.failure,
+        letter.fingerprint,
+        letter.payload_hash,
+        letter.step,
+        letter.step_index,
+        letter.attempts,
+        now,
+        now + letter.expires_in,
+    )
+
+
+def _after(now: int, delay: int | None) -> int | None:
+    return None if delay is None else now + delay
+
+
+@lru_cache(maxsize=1024)
+def _heartbeat_rule(options: str) -> tuple[int, int] | None:
+    """A step's timeout and how long it may go without a heartbeat; None if it may for ever.
+
+    Remembered, because every begin mark of a step brings the same text.
+    """
+    step = StepOptions.from_json(options)
+    if step.heartbeat_timeout is None:
+        return None
+    return int(step.timeout * 1_000_000), int(step.heartbeat_timeout * 1_000_000)

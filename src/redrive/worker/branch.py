@@ -1,0 +1,133 @@
+"""Branches: which task of a run is making an engine call, and what its next call is named.
+
+A run's function is its root branch. Each task that workflow code creates is a branch of the task
+that created it, numbered in order, so that a resumed run gives its calls the same keys:
+
+    ""      the function itself
+    "0"     the first task it created          gather(a(), b())  ->  "0", "1"
+    "0.2"   the third task that one created
+
+Tasks made inside a step's body, or by the engine, are no branches. `wait_for` and `shield` wrap what
+they are given in a task of their own, on some Python versions and not on others; such a task gets its
+number only if and when it makes an engine call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+from collections.abc import Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from redrive.worker.attempt import Attempt
+    from redrive.worker.execution import Execution
+
+__all__ = ["Branch", "Outside", "current", "engine_task", "install_task_factory", "outside"]
+
+_ASYNCIO_FOLDER = asyncio.__file__.rpartition("/")[0] or asyncio.__file__.rpartition("\\")[0]
+_WRAPPERS = frozenset({"wait_for", "shield"})
+_Coro: TypeAlias = "Coroutine[Any, Any, Any] | Generator[Any, None, Any]"
+
+
+class Branch:
+    """One line of execution within a run.
+
+    `busy` counts the engine calls it is in: while that is not zero, the branch is blocked by the
+    engine and not by itself.
+    """
+
+    __slots__ = ("_children", "_counts", "_parent", "_path", "busy", "execution", "live_children", "threaded")
+
+    def __init__(self, execution: Execution, parent: Branch | None = None, *, numbered: bool = True) -> None:
+        self.execution = execution
+        self.busy = 0
+        self.live_children = 0
+        self.threaded = False
+        self._parent = parent
+        self._children = 0
+        self._counts: dict[str, int] = {}
+        self._path: str | None = "" if parent is None else None
+        if parent is not None and numbered:
+            self._path = parent.number_child()
+
+    @property
+    def path(self) -> str:
+        """Where this branch stands in the run; a wrapper's task is numbered when this is first asked."""
+        if self._path is None:
+            assert self._parent is not None
+            self._path = self._parent.number_child()
+        return self._path
+
+    def number_child(self) -> str:
+        """The path of the next branch under this one."""
+        number = self._children
+        self._children += 1
+        return f"{self.path}.{number}" if self.path else str(number)
+
+    def count(self, name: str) -> int:
+        """How many entries of this name the branch asked for before."""
+        count = self._counts.get(name, 0)
+        self._counts[name] = count + 1
+        return count
+
+
+class Outside:
+    """Marks workflow functions that are called directly, without an engine (as unit tests do)."""
+
+
+outside = Outside()
+
+current: contextvars.ContextVar[Branch | Attempt | Outside | None] = contextvars.ContextVar(
+    "redrive_current", default=None
+)
+"""Where the running code stands: in workflow code, in a step's body, or neither."""
+
+
+def install_task_factory(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+    """Make tasks of workflow code into branches; returns what undoes it. Chains to a factory in place."""
+    before = loop.get_task_factory()
+
+    def make_task(loop: asyncio.AbstractEventLoop, coro: _Coro, **options: Any) -> asyncio.Future[Any]:
+        context: contextvars.Context | None = options.get("context")
+        parent = current.get() if context is None else context.get(current)
+        if not isinstance(parent, Branch):
+            return _make(loop, coro, options)
+        child = Branch(parent.execution, parent, numbered=not _wrapped(sys._getframe(1)))
+        options["context"] = contextvars.copy_context() if context is None else context.copy()
+        options["context"].run(current.set, child)
+        task = _make(loop, coro, options)
+        parent.execution.adopt(task, child, parent)
+        return task
+
+    def _make(loop: asyncio.AbstractEventLoop, coro: _Coro, options: dict[str, Any]) -> asyncio.Future[Any]:
+        if before is not None:
+            return before(loop, coro, **options)
+        return asyncio.Task(coro, loop=loop, **options)
+
+    loop.set_task_factory(make_task)
+
+    def undo() -> None:
+        if loop.get_task_factory() is make_task:
+            loop.set_task_factory(before)
+
+    return undo
+
+
+def engine_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """A task of the engine's own, which is no branch of any run."""
+    context = contextvars.copy_context()
+    context.run(current.set, None)
+    return loop.create_task(work, context=context)
+
+
+def _wrapped(frame: FrameType | None) -> bool:
+    """True if asyncio itself creates the task in order to wrap what it was given."""
+    while frame is not None and frame.f_code.co_filename.startswith(_ASYNCIO_FOLDER):
+        if frame.f_code.co_name in _WRAPPERS:
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,152 @@
+"""What workflow and step code may ask of the engine. All of these are exported by `redrive`."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid as uuid_module
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Protocol
+
+from redrive.clock import MICROS, SystemClock
+from redrive.duration import Duration, seconds
+from redrive.errors import MisusedStep
+from redrive.worker.attempt import Attempt
+from redrive.worker.branch import Branch, current
+from redrive.worker.execution import Execution
+
+__all__ = ["RunInfo", "StepInfo", "now", "random", "run_info", "sleep", "step_info", "timeout", "uuid"]
+
+
+class StepInfo(Protocol):
+    """What a step can learn and say about itself while it runs."""
+
+    @property
+    def step(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def idempotency_key(self) -> str: ...
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def correlation_id(self) -> str: ...
+    def heartbeat(self, details: Any = None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """What workflow or step code can learn about its run."""
+
+    run_id: str
+    workflow: str
+    tenant: str
+    correlation_id: str
+    version: str
+
+
+def step_info() -> StepInfo:
+    """The attempt this code runs in: its number, its idempotency key, and `heartbeat()`."""
+    here = current.get()
+    if isinstance(here, Attempt):
+        return here
+    raise MisusedStep("step_info() is for the body of a step that an engine runs")
+
+
+def run_info() -> RunInfo:
+    """The run this code belongs to, in workflow code and in steps."""
+    here = current.get()
+    if not isinstance(here, Branch | Attempt):
+        raise MisusedStep("run_info() is for code that an engine runs")
+    execution: Execution = here.execution
+    return RunInfo(
+        run_id=execution.claimed.public_id,
+        workflow=execution.claimed.workflow,
+        tenant=execution.claimed.tenant,
+        correlation_id=execution.correlation_id,
+        version=execution.worker.version,
+    )
+
+
+def sleep(duration: Duration) -> Awaitable[None]:
+    """Wait durably: the run costs nothing meanwhile and goes on after a crash or a deploy.
+
+    In a `def` workflow the call itself blocks. Outside a run it is an ordinary sleep.
+    """
+    wait = seconds(duration, "sleep")
+    branch = _branch("redrive.sleep")
+    if branch is None:
+        return asyncio.sleep(wait)
+    blocked: Awaitable[None] = branch.execution.enter(branch, branch.execution.sleep(branch, wait))
+    return blocked
+
+
+def now() -> datetime:
+    """The current time (UTC), recorded: a resumed run sees the same."""
+    branch = _branch("redrive.now")
+    if branch is None:
+        return datetime.fromtimestamp(SystemClock().now() / MICROS, UTC)
+    execution = branch.execution
+    micros = execution.noted(branch, "redrive.now", execution.worker.store.now)
+    return datetime.fromtimestamp(micros / MICROS, UTC)
+
+
+def uuid() -> uuid_module.UUID:
+    """A random UUID, recorded: a resumed run gets the same."""
+    branch = _branch("redrive.uuid")
+    if branch is None:
+        return uuid_module.uuid4()
+    return uuid_module.UUID(branch.execution.noted(branch, "redrive.uuid", lambda: str(uuid_module.uuid4())))
+
+
+def random() -> float:
+    """A random number in [0, 1), recorded: a resumed run gets the same."""
+    branch = _branch("redrive.random")
+    if branch is None:
+        return SystemClock().draw()
+    return float(branch.execution.noted(branch, "redrive.random", branch.execution.clock.draw))
+
+
+class timeout:
+    """Limit a block of workflow code, durably: raises TimeoutError inside when the time is up.
+
+    The limit counts from when the block was first entered, over crashes and deploys. A step in flight
+    is cancelled.
+    """
+
+    def __init__(self, duration: Duration) -> None:
+        self._seconds = seconds(duration, "timeout")
+        self._limit: Any = None
+        self._plain: asyncio.Timeout | None = None
+
+    async def __aenter__(self) -> None:
+        branch = _branch("redrive.timeout")
+        if branch is None:
+            self._plain = asyncio.timeout(self._seconds)
+            await self._plain.__aenter__()
+        else:
+            self._limit = await branch.execution.limit(branch, self._seconds)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._plain is not None:
+            await self._plain.__aexit__(kind, error, trace)
+            return
+        if self._limit.leave(kind):
+            raise TimeoutError(f"the time limit of {self._seconds:g} s passed") from error
+
+
+def _branch(what: str) -> Branch | None:
+    """The branch that calls; None outside a run."""
+    here = current.get()
+    if isinstance(here, Attempt):
+        raise MisusedStep(
+            f"{what} is for workflow code, and step {here.step!r} called it; "
+            "a step is repeated as a whole and needs no record of what it does inside"
+        )
+    return here if isinstance(here, Branch) else None

@@ -1,0 +1,118 @@
+"""Natural batching: while one commit is under way, everything else queues and goes out as the next.
+
+There is no timer. An idle worker commits at once; a busy one groups by itself, because whatever
+arrives during a commit shares the next. Each caller gets its own answer, after the commit.
+
+A begin mark is queued without waiting. If the attempt ends before the mark went out, the mark is
+withdrawn: a fast step costs one row, a slow one shows as RUNNING.
+
+One bad row never fails its batch. A batch that the store refuses for what it contains is halved until
+the culprit is alone, and the culprit becomes a failure of its own run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from redrive.core.outcome import Outcome
+from redrive.core.refusal import instead_of
+from redrive.errors import DataRefused
+from redrive.worker.settler import Settled, Settler
+
+__all__ = ["Committer", "Mark"]
+
+BATCH = 250  # larger batches are slower, not faster: see docs/internals
+
+
+class Mark:
+    """An outcome in the queue."""
+
+    __slots__ = ("answer", "outcome")
+
+    def __init__(self, outcome: Outcome, answer: asyncio.Future[Settled] | None) -> None:
+        self.outcome: Outcome | None = outcome
+        self.answer = answer
+
+    def withdraw(self) -> bool:
+        """Take the outcome back; False if it already went out."""
+        waiting = self.outcome is not None
+        self.outcome = None
+        return waiting
+
+
+class Committer:
+    """Settles outcomes in the order they came, one batch at a time."""
+
+    def __init__(self, settler: Settler) -> None:
+        self._settler = settler
+        self._queue: deque[Mark] = deque()
+        self._wake: asyncio.Event = asyncio.Event()
+        self._idle: asyncio.Event = asyncio.Event()
+        self._idle.set()
+        self.batches = 0
+        self.outcomes = 0
+
+    def submit(self, outcome: Outcome) -> asyncio.Future[Settled]:
+        """Queue an outcome; the future holds what became of it, once that is durable."""
+        answer: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
+        self._enqueue(Mark(outcome, answer))
+        return answer
+
+    def post(self, outcome: Outcome) -> Mark:
+        """Queue an outcome nobody waits for. It goes out before anything that is queued later."""
+        mark = Mark(outcome, None)
+        self._enqueue(mark)
+        return mark
+
+    def _enqueue(self, mark: Mark) -> None:
+        self._queue.append(mark)
+        self._wake.set()
+        self._idle.clear()
+
+    async def flush(self) -> None:
+        """Wait until nothing is queued or under way."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Commit for as long as the task lives."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._queue:
+                await self._commit(self._take())
+            self._idle.set()
+
+    def _take(self) -> list[Mark]:
+        queue = self._queue
+        batch: list[Mark] = []
+        while queue and len(batch) < BATCH:
+            mark = queue.popleft()
+            if mark.outcome is not None:
+                batch.append(mark)
+        return batch
+
+    async def _commit(self, batch: list[Mark]) -> None:
+        if not batch:
+            return
+        outcomes = [mark.outcome for mark in batch]
+        for mark in batch:
+            mark.outcome = None  # from here on it can no longer be withdrawn
+        await self._settle(batch, outcomes)  # type: ignore[arg-type]
+
+    async def _settle(self, batch: list[Mark], outcomes: list[Outcome]) -> None:
+        try:
+            settled = await self._settler.settle(outcomes)
+        except DataRefused as refusal:
+            if len(batch) == 1:
+                await self._settle(batch, [instead_of(outcomes[0], str(refusal))])
+                return
+            half = len(batch) // 2
+            await self._settle(batch[:half], outcomes[:half])
+            await self._settle(batch[half:], outcomes[half:])
+            return
+        self.batches += 1
+        self.outcomes += len(batch)
+        for mark, answer in zip(batch, settled, strict=True):
+            if mark.answer is not None and not mark.answer.done():
+                mark.answer.set_result(answer)

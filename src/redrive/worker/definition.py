@@ -1,0 +1,63 @@
+"""Steps and workflows as the engine knows them."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from redrive.core.options import StepOptions
+from redrive.core.payload import Signature
+from redrive.errors import MisusedStep
+from redrive.worker.attempt import Attempt
+from redrive.worker.branch import Branch, current, outside
+
+__all__ = ["Step", "WorkflowDefinition"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Step(Generic[P, R]):
+    """A function whose result is recorded. Called outside a run, it is the plain function `fn`."""
+
+    def __init__(self, fn: Callable[P, R], *, name: str, options: StepOptions, signature: Signature) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self.name = name
+        self.options = options
+        self.options_text = options.to_json()
+        self.limit = int(options.limit * 1_000_000)
+        self.signature = signature
+        self.is_async = inspect.iscoroutinefunction(fn)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        here = current.get()
+        if here is None:
+            return self.fn(*args, **kwargs)
+        if isinstance(here, Branch):
+            return here.execution.enter(here, here.execution.step(here, self, args, kwargs))  # type: ignore[no-any-return]
+        if isinstance(here, Attempt):
+            raise MisusedStep(
+                f"step {self.name!r} was called inside the body of step {here.step!r}; "
+                f"call it from the workflow function, or call {self.name}.fn to make it part of {here.step!r}"
+            )
+        if here is outside and not self.is_async:
+            return asyncio.to_thread(self.fn, *args, **kwargs)  # type: ignore[return-value]
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<step {self.name}>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowDefinition:
+    """What the worker needs of a registered workflow."""
+
+    name: str
+    fn: Callable[..., Any]
+    signature: Signature
+    is_async: bool

@@ -1,0 +1,630 @@
+"""One run in the hands of a worker: what its workflow function sees of the engine.
+
+    drive     decode the input, call the function, settle how it ended
+    step      recorded? -> the record.   new? -> try, settle, wait, try again ... -> value or StepFailed
+    sleep     recorded? -> go on.        new? -> record when it is over, wait
+    note      recorded? -> the record.   new? -> record it
+
+Everything that leaves this module goes through the committer as an outcome, and comes back as what
+was decided. When the run is no longer this worker's (it waits too long, was taken away, or the
+worker stops), the execution is *put down*: from then on every engine call raises `PutDown`, nothing
+more is sent, and its tasks are cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import json
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from redrive.clock import MICROS, Timer
+from redrive.core.ending import Ending, LetterCode, Stage, code_for, step_failed
+from redrive.core.failure import Failure
+from redrive.core.failure import capture as capture_failure
+from redrive.core.journal import MAX_ENTRIES, EntryRow, Journal, entry_key
+from redrive.core.outcome import (
+    Ended,
+    Escaped,
+    Expired,
+    Interrupted,
+    Noted,
+    OpenStep,
+    Outcome,
+    Place,
+    Released,
+    RunView,
+    Slept,
+    Waits,
+    Woke,
+)
+from redrive.core.payload import check_size
+from redrive.core.states import EntryKind, StepStatus
+from redrive.core.transition import RunWrite
+from redrive.errors import PayloadError, PayloadTooLarge, PutDown, RedriveError, StepFailed
+from redrive.worker.attempt import Attempt
+from redrive.worker.branch import Branch, current, engine_task
+from redrive.worker.limit import TimeLimit
+from redrive.worker.tries import Tries
+from redrive.worker.turnstile import Turnstile
+
+if TYPE_CHECKING:
+    from redrive.store.port import Claimed
+    from redrive.worker.definition import Step, WorkflowDefinition
+    from redrive.worker.loop import Worker
+    from redrive.worker.settler import Settled
+
+__all__ = ["Execution"]
+
+T = TypeVar("T")
+log = logging.getLogger("redrive.worker")
+
+
+class TooManyEntries(RedriveError):
+    """The run recorded as many entries as a run may."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A branch that waits for its time: a sleep, or a retry."""
+
+    place: Place
+    attempt: int
+    due: float
+
+
+class Execution:
+    """A claimed run while this worker has it."""
+
+    def __init__(self, worker: Worker, claimed: Claimed, workflow: WorkflowDefinition) -> None:
+        self.worker = worker
+        self.claimed = claimed
+        self.clock = worker.clock
+        self.correlation_id = claimed.correlation_id or claimed.public_id
+        self.dead = False
+        self.winding = False
+        self.ending = False
+        self.sleeping = False
+        self.view = RunView(
+            id=claimed.id,
+            public_id=claimed.public_id,
+            tenant=claimed.tenant,
+            workflow=claimed.workflow,
+            fence=claimed.fence,
+            input=claimed.input,
+            options=worker.options_of(claimed.options),
+            deaths=claimed.deaths,
+            new_version=None if claimed.version == worker.version else worker.version,
+        )
+        self._workflow = workflow
+        self._journal = Journal(claimed.journal)
+        self._loop = asyncio.get_running_loop()
+        self.turnstile = Turnstile(
+            self._loop, self._journal, on_quiet=self._all_wait, on_diverged=self._diverged
+        )
+        self.open: dict[int, Attempt] = {}
+        self._in_flight = 0
+        self._waits: dict[str, _Waiting] = {}
+        self._unsaved: asyncio.Future[Settled] | None = None
+        self._parking: asyncio.Future[None] | None = None
+        self.endings: dict[str, tuple[Ending, Place, int]] = {}
+        self._difference: str | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # -- the life of the run ------------------------------------------------------------------------
+
+    def launch(self) -> asyncio.Task[None]:
+        """Begin executing; the task ends when the run ended or was put down."""
+        self._task = self._loop.create_task(self._drive(), name=f"redrive run {self.claimed.public_id}")
+        return self._task
+
+    async def _drive(self) -> None:
+        root = Branch(self)
+        me = asyncio.current_task()
+        assert me is not None
+        self.turnstile.tasks[me] = root
+        deadline = self._arm_deadline()
+        try:
+            outcome = await self._call_function(root)
+            if not self.dead:
+                await self._close_branches(me)
+                await self._finish(outcome)
+        except PutDown:
+            pass  # the run is somebody else's by now, or waits in the store
+        except asyncio.CancelledError:
+            if not self.dead:
+                raise
+        finally:
+            if deadline is not None:
+                deadline.cancel()
+            self.turnstile.close()
+
+    async def _call_function(self, root: Branch) -> Outcome:
+        """Call the workflow function; whatever it does is an outcome."""
+        try:
+            args, kwargs = self._workflow.signature.decode(self.claimed.input)
+        except PayloadError as error:
+            return self._bad_input(error)
+        token = current.set(root)
+        try:
+            value = await self._invoke(root, args, kwargs)
+        except PutDown:
+            raise
+        except asyncio.CancelledError as error:
+            if self.dead or (self._task is not None and self._task.cancelling()):
+                raise
+            return self._escape(error)
+        except Exception as error:
+            return self._escape(error)
+        finally:
+            current.reset(token)
+        return self._returned(value)
+
+    async def _invoke(self, root: Branch, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._workflow.is_async:
+            return await self._workflow.fn(*args, **kwargs)
+        root.threaded = True
+        return await self.worker.threads.run(functools.partial(self._workflow.fn, *args, **kwargs))
+
+    def _returned(self, value: Any) -> Outcome:
+        try:
+            text = self._workflow.signature.encode_result(value)
+            check_size(text, self.worker.max_payload, f"the result of workflow {self.claimed.workflow!r}")
+        except (PayloadError, PayloadTooLarge) as error:
+            return self._escape(error, stage=Stage.OUTPUT)
+        return Ended(run=self.view, output=text)
+
+    def _bad_input(self, error: PayloadError) -> Escaped:
+        code = LetterCode.VALIDATION_FAILED
+        try:
+            json.loads(self.claimed.input)
+        except ValueError:
+            code = LetterCode.PARSE_ERROR
+        return Escaped(
+            run=self.view,
+            ending=Ending(
+                failure=self.capture(error),
+                code=code,
+                reason=f"the input of workflow {self.claimed.workflow!r} cannot be used: {error}",
+                stage=Stage.INPUT,
+            ),
+        )
+
+    def _escape(self, error: BaseException, *, stage: Stage = Stage.EXEC) -> Escaped:
+        """The outcome of an exception that left the function."""
+        known = next((self.endings[e.key] for e in _step_failures(error) if e.key in self.endings), None)
+        if known is not None:
+            ending, place, attempt = known
+            return Escaped(run=self.view, ending=ending, place=place, attempt=attempt)
+        failure = self.capture(error)
+        match error:
+            case TooManyEntries() | PayloadTooLarge():
+                code = LetterCode.POLICY_VIOLATION
+            case PayloadError():
+                code = LetterCode.VALIDATION_FAILED
+            case _:
+                code = code_for(failure, exhausted=False)
+                code = code if code is LetterCode.VALIDATION_FAILED else LetterCode.NON_RETRYABLE
+        reason = f"workflow {self.claimed.workflow!r} raised {failure.short_type}: {failure.message}"
+        return Escaped(run=self.view, ending=Ending(failure=failure, code=code, reason=reason, stage=stage))
+
+    async def _finish(self, outcome: Outcome) -> None:
+        if self._difference is None and isinstance(outcome, Ended):
+            forgotten = self._journal.forgotten()
+            if forgotten:
+                self._difference = self._journal.difference(())
+        if self._difference is not None:
+            outcome = await self.worker.code_changed(self.claimed, self.view, self._difference)
+        settled = await self.settle(outcome)
+        self.dead = True
+        self.worker.ended(self.claimed, settled)
+
+    async def _close_branches(self, me: asyncio.Task[Any]) -> None:
+        """Cancel branches that wait; let steps in flight come to their end and be recorded."""
+        self.ending = True
+        others = [task for task in self.turnstile.tasks if task is not me]
+        while others:
+            for task in others:
+                branch = self.turnstile.tasks.get(task)
+                if branch is not None and not self._executes(branch):
+                    task.cancel()
+            await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
+            others = [task for task in self.turnstile.tasks if task is not me and not task.done()]
+
+    def _executes(self, branch: Branch) -> bool:
+        return any(attempt.branch is branch for attempt in self.open.values())
+
+    # -- engine calls -------------------------------------------------------------------------------
+
+    def enter(self, branch: Branch, call: Coroutine[Any, Any, T]) -> Any:
+        """Make an engine call from where the branch is: awaitable on the loop, blocking in a thread."""
+        if not branch.threaded:
+            return call
+        context = contextvars.copy_context()
+        context.run(current.set, None)
+        return context.run(asyncio.run_coroutine_threadsafe, call, self._loop).result()
+
+    def adopt(self, task: asyncio.Future[Any], branch: Branch, parent: Branch) -> None:
+        """Count a task that workflow code created as a branch of this run."""
+        self.turnstile.tasks[task] = branch
+        parent.live_children += 1
+
+        def gone(task: asyncio.Future[Any]) -> None:
+            self.turnstile.tasks.pop(task, None)
+            parent.live_children -= 1
+            if (self.dead or self.ending) and not task.cancelled():
+                task.exception()  # nobody is left to look at it
+            self.turnstile.poke()
+
+        task.add_done_callback(gone)
+
+    async def step(
+        self, branch: Branch, step: Step[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call a step: from the record, or for real until it succeeds or fails for good."""
+        place, entry = self._place(branch, EntryKind.STEP, step.name)
+        branch.busy += 1
+        try:
+            if entry is not None:
+                if entry.done is not None:
+                    await self.turnstile.pass_result(entry.done, entry.key)
+                    return self._recorded(step, place, entry)
+                if entry.status is StepStatus.CANCELLED:
+                    await self._never()
+            if self._journal.turn is not None:
+                await self.turnstile.begin(place.key)
+            text = step.signature.encode(args, kwargs)
+            check_size(text, self.worker.max_payload, f"the input of step {step.name!r}")
+            return await Tries(self, branch, step, place, text).until_settled(entry, args, kwargs)
+        except asyncio.CancelledError:
+            if self.dead or self.ending:
+                raise PutDown from None
+            raise
+        finally:
+            branch.busy -= 1
+
+    async def sleep(self, branch: Branch, seconds: float) -> None:
+        """Wait durably."""
+        place, entry = self._place(branch, EntryKind.SLEEP, "redrive.sleep")
+        branch.busy += 1
+        try:
+            if entry is not None and entry.done is not None:
+                await self.turnstile.pass_result(entry.done, entry.key)
+                return
+            if entry is not None and entry.status is StepStatus.CANCELLED:
+                await self._never()
+            await self._sleep_live(place, entry, seconds)
+        except asyncio.CancelledError:
+            if self.dead or self.ending:
+                raise PutDown from None
+            await self.settle(Interrupted(run=self.view, place=place, attempt=1, began_ago=0))
+            raise
+        finally:
+            branch.busy -= 1
+
+    async def _sleep_live(self, place: Place, entry: EntryRow | None, seconds: float) -> None:
+        if self._journal.turn is not None:
+            await self.turnstile.begin(place.key)
+        await self.ready()
+        if entry is None:
+            delay = int(seconds * MICROS)
+            settled = await self.settle(
+                Slept(run=self.view, place=place, delay=delay, idle=self.alone(), hold=self.worker.hold())
+            )
+            await self.wait_for(place, 1, seconds, settled.transition.change)
+        else:
+            await self.wait_for(place, 1, self.left_until(entry.wake_at), None)
+        done = self.next_done()
+        await self.settle(Woke(run=self.view, place=place, done=done, resumes=self.wake_up()))
+        await self.turnstile.pass_result(done, place.key)
+
+    def noted(self, branch: Branch, name: str, make: Callable[[], Any]) -> Any:
+        """A value that is made once and is the same ever after."""
+        if branch.threaded:
+            return self.enter(branch, self._noted_later(branch, name, make))
+        return self._note(branch, name, make)
+
+    async def _noted_later(self, branch: Branch, name: str, make: Callable[[], Any]) -> Any:
+        return self._note(branch, name, make)
+
+    def _note(self, branch: Branch, name: str, make: Callable[[], Any]) -> Any:
+        place, entry = self._place(branch, EntryKind.NOTE, name)
+        if entry is not None and entry.output is not None:
+            return json.loads(entry.output)
+        value = make()
+        self._unsaved = self.worker.committer.submit(
+            Noted(run=self.view, place=place, output=json.dumps(value))
+        )
+        return value
+
+    async def limit(self, branch: Branch, seconds: float) -> TimeLimit:
+        """Begin a durable time limit for the block of code that the current task enters."""
+        place, entry = self._place(branch, EntryKind.TIMER, "redrive.timeout")
+        task = asyncio.current_task()
+        assert task is not None
+        if entry is None:
+            if self._journal.turn is None:
+                await self.ready()
+            delay = int(seconds * MICROS)
+            self.worker.committer.post(Slept(run=self.view, place=place, delay=delay, idle=False, hold=0))
+        elif entry.done is None:
+            seconds = self.left_until(entry.wake_at)
+        limit = TimeLimit(self, place, task)
+        limit.begin(entry, seconds)
+        return limit
+
+    async def start(self, branch: Branch, name: str, start: Callable[[str], Coroutine[Any, Any, str]]) -> str:
+        """Start another run, once: `start` is given a key that stays the same when resumed."""
+        place, entry = self._place(branch, EntryKind.START, f"redrive.start {name}")
+        branch.busy += 1
+        try:
+            if entry is not None and entry.done is not None and entry.output is not None:
+                await self.turnstile.pass_result(entry.done, entry.key)
+                return str(json.loads(entry.output))
+            if self._journal.turn is not None:
+                await self.turnstile.begin(place.key)
+            await self.ready()
+            started = await start(f"{self.claimed.public_id}{place.key}")
+            done = self.next_done()
+            await self.settle(Noted(run=self.view, place=place, output=json.dumps(started), done=done))
+            await self.turnstile.pass_result(done, place.key)
+            return started
+        except asyncio.CancelledError:
+            if self.dead or self.ending:
+                raise PutDown from None
+            raise
+        finally:
+            branch.busy -= 1
+
+    # -- journal ------------------------------------------------------------------------------------
+
+    def _place(self, branch: Branch, kind: EntryKind, name: str) -> tuple[Place, EntryRow | None]:
+        if self.dead or self.ending:
+            raise PutDown
+        journal = self._journal
+        key = entry_key(branch.path, name, branch.count(name))
+        entry = journal.ask(key)
+        if entry is not None:
+            return Place(entry.index, key, kind, name), entry
+        index = journal.next_index
+        if index >= MAX_ENTRIES:
+            raise TooManyEntries(
+                f"run {self.claimed.public_id} recorded {MAX_ENTRIES:,} entries, the most a run may have; "
+                "split the work over several runs"
+            )
+        journal.next_index = index + 1
+        return Place(index, key, kind, name), None
+
+    def next_done(self) -> int:
+        number = self._journal.next_done
+        self._journal.next_done = number + 1
+        return number
+
+    def _recorded(self, step: Step[Any, Any], place: Place, entry: EntryRow) -> Any:
+        if entry.status in (StepStatus.SUCCESS, StepStatus.SKIPPED):
+            return step.signature.decode_result(entry.output or "null")
+        ending = Ending.from_json(entry.failure or "")
+        self.endings[entry.key] = (ending, place, entry.attempt)
+        raise step_failed(ending, key=entry.key)
+
+    # -- waiting ------------------------------------------------------------------------------------
+
+    async def wait_for(self, place: Place, attempt: int, seconds: float, change: RunWrite | None) -> None:
+        """Wait in memory, unless what was decided puts the run down."""
+        if change is not None and change.release:
+            self.put_down()
+            raise PutDown
+        if change is not None:
+            self._falls_asleep()
+        with self.waiting(place, attempt, seconds):
+            if change is None:
+                self.turnstile.poke()
+            await self.clock.sleep(max(0.0, seconds))
+        await self.ready()
+
+    @contextmanager
+    def waiting(self, place: Place, attempt: int, seconds: float) -> Iterator[None]:
+        """Count an entry as waiting for its time."""
+        self._waits[place.key] = _Waiting(place, attempt, self.clock.monotonic() + seconds)
+        try:
+            yield
+        finally:
+            del self._waits[place.key]
+
+    def _all_wait(self) -> None:
+        """Every branch is blocked; if all of them wait for a time to come, so does the run."""
+        if self.busy or not self._waits or self.sleeping or self.dead or self.ending or self._parking:
+            return
+        self._parking = self._loop.create_future()
+        engine_task(self._loop, self._park())
+
+    async def _park(self) -> None:
+        delay = max(0.0, self._first_due() - self.clock.monotonic())
+        outcome = Waits(run=self.view, delay=int(delay * MICROS), hold=self.worker.hold())
+        try:
+            settled = await self.settle(outcome)
+        except PutDown:
+            return
+        finally:
+            parking, self._parking = self._parking, None
+            if parking is not None and not parking.done():
+                parking.set_result(None)
+        if settled.transition.change is not None and settled.transition.change.release:
+            self.put_down()
+        else:
+            self._falls_asleep()
+
+    def _falls_asleep(self) -> None:
+        """The run waits in memory: it is recorded as sleeping and takes up no slot."""
+        self.sleeping = True
+        self.worker.resting(self)
+
+    def _first_due(self) -> float:
+        return min((waiting.due for waiting in self._waits.values()), default=0.0)
+
+    def wake_up(self) -> bool:
+        """True if the store still shows the run as sleeping, so that the next write must say otherwise."""
+        if not self.sleeping:
+            return False
+        self.sleeping = False
+        self.worker.awake(self)
+        return True
+
+    def alone(self) -> bool:
+        return len(self.turnstile.tasks) <= 1 and not self._in_flight and not self._waits
+
+    def left_until(self, wake_at: int | None) -> float:
+        return max(0.0, ((wake_at or 0) - self.worker.store.now()) / MICROS)
+
+    async def ready(self) -> None:
+        """Return when new work may begin: the lease is good, nothing is being put down or wound up."""
+        while True:
+            if self.dead or self.ending:
+                raise PutDown
+            if self.winding:
+                self.worker.came_to_stop()
+                await self._never()
+            if self._parking is not None:
+                await asyncio.shield(self._parking)
+            elif self._unsaved is not None:
+                unsaved, self._unsaved = self._unsaved, None
+                self.check(await unsaved)
+            elif self.worker.lease.healthy():
+                return
+            else:
+                await self.clock.sleep(0.05)
+
+    @property
+    def is_ready(self) -> bool:
+        """The quick form of `ready`, for the common case."""
+        return (
+            not (self.dead or self.ending or self.winding or self._parking or self._unsaved)
+            and self.worker.lease.healthy()
+        )
+
+    async def _never(self) -> None:
+        await self._loop.create_future()
+
+    # -- settling -----------------------------------------------------------------------------------
+
+    async def settle(self, outcome: Outcome) -> Settled:
+        """Send an outcome and wait until what was decided is durable."""
+        self._in_flight += 1
+        try:
+            return self.check(await self.worker.committer.submit(outcome))
+        finally:
+            self._in_flight -= 1
+
+    def check(self, settled: Settled) -> Settled:
+        if not settled.kept:
+            log.warning("run %s was taken from this worker", self.claimed.public_id)
+            self.put_down()
+            raise PutDown
+        return settled
+
+    def capture(self, error: BaseException) -> Failure:
+        return capture_failure(error, self.worker.rules, self.worker.store.now() / MICROS)
+
+    # -- putting down -------------------------------------------------------------------------------
+
+    def put_down(self) -> None:
+        """This worker has nothing more to do with the run: unwind its code, send nothing."""
+        if self.dead:
+            return
+        self.dead = True
+        self.turnstile.close()
+        here = asyncio.current_task()
+        for task in list(self.turnstile.tasks):
+            if task is not here:
+                task.cancel()
+        self.worker.put_down(self)
+
+    async def give_back(self, delay: int) -> None:
+        """Release the run for any worker to take up after `delay` microseconds."""
+        await self.settle(Released(run=self.view, open=self.open_steps(), delay=delay))
+        self.put_down()
+
+    def wind_up(self) -> None:
+        """The worker stops: begin nothing new; say so once nothing is in flight."""
+        self.winding = True
+        if not self.busy:
+            self.worker.came_to_stop()
+
+    @property
+    def busy(self) -> bool:
+        """True while a step executes or something is being recorded."""
+        return bool(self.open) or self._in_flight > 0
+
+    @property
+    def settling(self) -> bool:
+        """True while an answer is awaited, which will tell whether the run is still this worker's."""
+        return self._in_flight > 0
+
+    def release(self) -> Released:
+        """The outcome of giving the run back as it is."""
+        delay = 0.0
+        if self._waits and not self.open:
+            delay = max(0.0, self._first_due() - self.clock.monotonic())
+        return Released(run=self.view, open=self.open_steps(), delay=int(delay * MICROS))
+
+    def open_steps(self) -> tuple[OpenStep, ...]:
+        """The entries that have not ended: attempts under way, and waits."""
+        now = self.clock.monotonic()
+        executing = (
+            OpenStep(place=a.place, attempt=a.attempt, began_ago=int((now - a.began) * MICROS))
+            for a in self.open.values()
+        )
+        waiting = (OpenStep(place=w.place, attempt=w.attempt, executing=False) for w in self._waits.values())
+        return (*executing, *waiting)
+
+    def heartbeats(self) -> dict[tuple[int, int], str | None]:
+        """The signs of life that steps sent since the last time."""
+        return {(self.claimed.id, a.place.index): a.news() for a in self.open.values() if a.heard}
+
+    def _arm_deadline(self) -> Timer | None:
+        if self.claimed.deadline is None:
+            return None
+        return self.clock.call_later(self.left_until(self.claimed.deadline), self._deadline_passed)
+
+    def _deadline_passed(self) -> None:
+        if not self.dead and not self.ending:
+            engine_task(self._loop, self._expire())
+
+    async def _expire(self) -> None:
+        outcome = Expired(run=self.view, open=self.open_steps())
+        try:
+            settled = await self.settle(outcome)
+        except PutDown:
+            return
+        self.put_down()
+        self.worker.ended(self.claimed, settled)
+
+    def _diverged(self, wanted: list[str]) -> None:
+        """The code asks for something else than is recorded: end the function and settle that."""
+        self._difference = self._journal.difference(wanted)
+        self.turnstile.close()
+        engine_task(self._loop, self._give_up())
+
+    async def _give_up(self) -> None:
+        assert self._difference is not None
+        outcome = await self.worker.code_changed(self.claimed, self.view, self._difference)
+        try:
+            settled = await self.settle(outcome)
+        except PutDown:
+            return
+        self.put_down()
+        self.worker.ended(self.claimed, settled)
+
+
+def _step_failures(error: BaseException) -> Iterator[StepFailed]:
+    """The step failures in what left a workflow function: itself, or those in an exception group."""
+    if isinstance(error, StepFailed):
+        yield error
+    elif isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _step_failures(inner)

@@ -1,0 +1,74 @@
+"""A durable time limit on a block of workflow code."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from redrive.core.outcome import Interrupted, Place, Woke
+from redrive.errors import PutDown
+from redrive.worker.branch import engine_task
+
+if TYPE_CHECKING:
+    from redrive.core.journal import EntryRow
+    from redrive.worker.execution import Execution
+
+__all__ = ["TimeLimit"]
+
+
+class TimeLimit:
+    """Watches the time for one block; when it is up, cancels the task that is inside.
+
+    That the limit was reached is a recorded result like a step's, and takes its turn like one: a
+    resumed run is interrupted at the same place again.
+    """
+
+    def __init__(self, execution: Execution, place: Place, task: asyncio.Task[object]) -> None:
+        self._execution = execution
+        self._place = place
+        self._task = task
+        self._watch: asyncio.Task[None] | None = None
+        self._fired = False
+        self._recorded = False
+
+    def begin(self, entry: EntryRow | None, seconds: float) -> None:
+        """Watch, as the journal has it: reached before, under way, or new."""
+        loop = asyncio.get_running_loop()
+        if entry is not None and entry.done is not None:
+            self._recorded = True
+            self._watch = engine_task(loop, self._fire(entry.done))
+        else:
+            self._watch = engine_task(loop, self._wait(seconds))
+
+    async def _wait(self, seconds: float) -> None:
+        execution = self._execution
+        try:
+            with execution.waiting(self._place, 1, seconds):
+                await execution.clock.sleep(seconds)
+            await execution.turnstile.begin(self._place.key)
+            await execution.ready()
+            done = execution.next_done()
+            self._recorded = True
+            resumes = execution.wake_up()
+            await execution.settle(Woke(run=execution.view, place=self._place, done=done, resumes=resumes))
+            await self._fire(done)
+        except PutDown:
+            return
+
+    async def _fire(self, done: int) -> None:
+        await self._execution.turnstile.pass_result(done, self._place.key)
+        self._fired = True
+        self._task.cancel()
+
+    def leave(self, kind: type[BaseException] | None) -> bool:
+        """The block is left. True if it is left because of this limit and nothing else."""
+        if self._watch is not None:
+            self._watch.cancel()
+        execution = self._execution
+        if not self._recorded and not execution.dead and not execution.ending:
+            execution.worker.committer.post(
+                Interrupted(run=execution.view, place=self._place, attempt=1, began_ago=0)
+            )
+        if not self._fired:
+            return False
+        return self._task.uncancel() == 0 and kind is not None and issubclass(kind, asyncio.CancelledError)

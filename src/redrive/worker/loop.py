@@ -1,0 +1,378 @@
+"""The worker: claim due runs, execute them, settle what happens, stop without losing anything.
+
+run         claim ──> launch ──> (executions settle through the committer) ──> claim ...
+stop        begin nothing new ──> steps in flight end ──> release the rest ──> retire
+died        the store declared this worker dead: put everything down, enlist anew
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from redrive.clock import MICROS, Clock
+from redrive.core.classify import Rule
+from redrive.core.options import RunOptions
+from redrive.core.outcome import Diverged, Outcome, Released, RunView, Wait
+from redrive.errors import StoreUnavailable
+from redrive.store.port import Beat, Catalogue, Claim, Claimed, Claims, Lane, NewWorker, Store, Transaction
+from redrive.worker.attempt import Attempt
+from redrive.worker.bell import Bell
+from redrive.worker.branch import install_task_factory
+from redrive.worker.committer import Committer
+from redrive.worker.definition import WorkflowDefinition
+from redrive.worker.execution import Execution
+from redrive.worker.lease import Lease
+from redrive.worker.settler import LocalSettler, Settled, until_answered
+from redrive.worker.threads import Threads
+from redrive.worker.view import view_of
+
+__all__ = ["Worker", "WorkerSettings"]
+
+log = logging.getLogger("redrive.worker")
+
+_POLL = 1.0  # how long an idle worker trusts the bell
+_LISTEN = 0.005  # how often it looks whether another process committed
+_UNWIND = 1.0  # how long code that was put down may take to unwind before it is left alone
+_HELD_PER_SLOT = 10  # runs that wait in memory, for each run that may execute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """How a worker works. Times are seconds."""
+
+    name: str
+    concurrency: int = 100
+    lease: float = 30.0
+    grace: float = 30.0
+    hold: float = 5.0
+    code_wait: float = 600.0
+    max_payload: int = 1 << 20
+    transaction_limit: float = 5.0
+
+
+class Worker:
+    """Executes runs of the registered workflows, up to `concurrency` at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        settings: WorkerSettings,
+        *,
+        workflows: Mapping[str, WorkflowDefinition],
+        catalogue: Catalogue,
+        rules: Sequence[Rule] = (),
+        on_ended: Callable[[Claimed, Settled], None] | None = None,
+        before_step: Callable[[Attempt], Awaitable[None]] | None = None,
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.settings = settings
+        self.version = catalogue.version
+        self.max_payload = settings.max_payload
+        self.rules = rules
+        self.bell = Bell(clock)
+        self.id = 0
+        self.abandoned = 0
+        self.threads: Threads
+        self.committer: Committer
+        self.lease: Lease
+        self._workflows = workflows
+        self._catalogue = catalogue
+        self._on_ended = on_ended
+        self._before_step = before_step
+        self._settler = LocalSettler(store, clock)
+        self._executions: dict[int, Execution] = {}
+        self._tasks: dict[Execution, asyncio.Task[None]] = {}
+        self._resting: set[Execution] = set()
+        self._options: dict[str, RunOptions] = {}
+        self._after: Lane | None = None
+        self._stopping = False
+        self._claiming: asyncio.Task[None] | None = None
+        self._calm: asyncio.Event
+        self._services: list[asyncio.Task[None]] = []
+        self._undo_factory: Callable[[], None] = lambda: None
+        self._automatic = True
+        self._claim_under_way = False
+        self._asked: frozenset[int] = frozenset()
+        self._strays: frozenset[int] = frozenset()
+
+    # -- life ---------------------------------------------------------------------------------------
+
+    async def start(self, *, automatic: bool = True) -> None:
+        """Enlist and begin to claim. `automatic=False`: somebody else renews the lease."""
+        self._automatic = automatic
+        self._stopping = False
+        self._calm = asyncio.Event()
+        self.threads = Threads(self.settings.concurrency)
+        self.committer = Committer(self._settler)
+        self._undo_factory = install_task_factory(asyncio.get_running_loop())
+        await self._enlist()
+        self._services = [asyncio.create_task(self.committer.run(), name="redrive committer")]
+        if automatic:
+            listening = self.bell.listen(self.store.change_token, _LISTEN)
+            self._services.append(asyncio.create_task(listening, name="redrive bell"))
+        self._claiming = asyncio.create_task(self._claim_forever(), name="redrive claims")
+
+    async def _enlist(self) -> None:
+        worker = NewWorker(
+            name=self.settings.name,
+            version=self.version,
+            workflows=tuple(self._workflows),
+            lease=int(self.settings.lease * MICROS),
+        )
+        self.id = await until_answered(lambda: self.store.enlist(worker, self._catalogue), self.clock)
+        self._settler.worker = self.id
+        self.lease = Lease(
+            self.store.lease_line(),
+            self.clock,
+            self.id,
+            self.settings.lease,
+            heartbeats=self._heartbeats,
+            on_beat=self.heard,
+        )
+        if self._automatic:
+            self.lease.start()
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Let steps in flight end, within the grace period; give everything else back; retire."""
+        self._stopping = True
+        await self._end(self._claiming)
+        for execution in list(self._executions.values()):
+            execution.wind_up()
+        await self._settle_down(self.settings.grace if grace is None else grace)
+        await self._give_back(list(self._executions.values()))
+        await self.committer.flush()
+        for service in self._services:
+            await self._end(service)
+        await self.lease.stop()
+        await self._retire()
+        self.threads.close()
+        self._undo_factory()
+
+    async def kill(self) -> None:
+        """Vanish as a crash would: nothing is given back and nothing more is sent."""
+        self._stopping = True
+        for task in (self._claiming, *self._services):
+            await self._end(task)
+        executions = list(self._executions.values())
+        tasks = list(self._tasks.values())
+        for execution in executions:
+            execution.put_down()
+        for task in tasks:
+            await self._end(task)
+        await self.lease.stop()
+        self.threads.close()
+        self._undo_factory()
+
+    async def _settle_down(self, grace: float) -> None:
+        """Wait until no step is in flight, or the grace period is over."""
+        over = self.clock.call_later(grace, self._calm.set)
+        self._look_for_calm()
+        await self._calm.wait()
+        over.cancel()
+
+    def _look_for_calm(self) -> None:
+        if self._stopping and not any(execution.busy for execution in self._executions.values()):
+            self._calm.set()
+
+    async def _give_back(self, executions: list[Execution]) -> None:
+        answers = []
+        for execution in executions:
+            answers.append(self.committer.submit(execution.release()))
+            execution.put_down()
+        for answer in answers:
+            await answer
+
+    async def _retire(self) -> None:
+        try:
+            await self.store.retire(self.id)
+        except StoreUnavailable as error:
+            log.warning("could not say goodbye to the store, the lease will run out: %s", error)
+
+    @staticmethod
+    async def _end(task: asyncio.Task[None] | None) -> None:
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+
+    # -- claiming -----------------------------------------------------------------------------------
+
+    async def _claim_forever(self) -> None:
+        while True:
+            wait = _POLL
+            if self._free and self.lease.healthy():
+                claims = await self._claim(self._free)
+                for claimed in claims.runs:
+                    self._launch(claimed)
+                if claims.next_in is not None:
+                    wait = min(wait, max(claims.next_in, 0) / MICROS)
+                if claims.runs and self._free:
+                    continue
+            await self.bell.wait(wait)
+
+    async def _claim(self, capacity: int) -> Claims:
+        claim = Claim(
+            worker=self.id,
+            workflows=tuple(self._workflows),
+            capacity=capacity,
+            suspect=not any(e.claimed.deaths for e in self._executions.values()),
+            after=self._after,
+        )
+        self._claim_under_way = True
+        try:
+            claims = await self.store.claim(claim)
+        except StoreUnavailable as error:
+            log.warning("no work can be claimed at the moment: %s", error)
+            await self.clock.sleep(min(_POLL, self.settings.lease / 10))
+            return Claims(runs=[], now=self.store.now(), next_in=None, after=self._after)
+        finally:
+            self._claim_under_way = False
+        self._after = claims.after
+        return claims
+
+    @property
+    def _free(self) -> int:
+        executing = len(self._executions) - len(self._resting)
+        return 0 if self._stopping else max(0, self.settings.concurrency - executing)
+
+    def _launch(self, claimed: Claimed) -> None:
+        execution = Execution(self, claimed, self._workflows[claimed.workflow])
+        self._executions[claimed.id] = execution
+        task = execution.launch()
+        self._tasks[execution] = task
+        task.add_done_callback(lambda task: self._gone(execution, task))
+
+    def _gone(self, execution: Execution, task: asyncio.Task[None]) -> None:
+        self._forget(execution)
+        self._tasks.pop(execution, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("run %s broke its worker's task", execution.claimed.public_id, exc_info=error)
+
+    def _forget(self, execution: Execution) -> None:
+        if self._executions.get(execution.claimed.id) is execution:
+            del self._executions[execution.claimed.id]
+        self._resting.discard(execution)
+        self._look_for_calm()
+        self.bell.ring()
+
+    # -- what executions ask of their worker ----------------------------------------------------------
+
+    def options_of(self, text: str) -> RunOptions:
+        """The parsed snapshot; runs of one workflow share it."""
+        options = self._options.get(text)
+        if options is None:
+            if len(self._options) >= 1000:
+                self._options.clear()
+            options = self._options[text] = RunOptions.from_json(text)
+        return options
+
+    def hold(self) -> int:
+        """How long a wait to keep in memory, in microseconds: not at all when many are waiting already."""
+        crowded = len(self._resting) >= self.settings.concurrency * _HELD_PER_SLOT
+        return 0 if crowded or self._stopping else int(self.settings.hold * MICROS)
+
+    def resting(self, execution: Execution) -> None:
+        """The run waits in memory and does not take up a slot."""
+        self._resting.add(execution)
+        self.bell.ring()
+
+    def awake(self, execution: Execution) -> None:
+        """The run goes on."""
+        self._resting.discard(execution)
+
+    def put_down(self, execution: Execution) -> None:
+        """The run is no longer this worker's."""
+        self._forget(execution)
+        task = self._tasks.get(execution)
+        if task is not None and not task.done():
+            self.clock.call_later(_UNWIND, lambda: self._left_alone(task))
+
+    def _left_alone(self, task: asyncio.Task[None]) -> None:
+        if not task.done():
+            self.abandoned += 1
+            log.warning("code that was put down has not unwound: %s", task.get_name())
+
+    def came_to_stop(self) -> None:
+        """A branch of a run that is being wound up came to a stop."""
+        self._look_for_calm()
+
+    def transaction(self) -> Transaction:
+        """A transaction for a transactional step, well within the lease."""
+        return self.store.transaction(min(self.settings.transaction_limit, self.settings.lease / 3))
+
+    async def before_step(self, attempt: Attempt) -> None:
+        """The place where tests inject faults."""
+        if self._before_step is not None:
+            await self._before_step(attempt)
+
+    def ended(self, claimed: Claimed, settled: Settled) -> None:
+        """The run came to an end; tell those in this process who wait for it."""
+        if self._on_ended is not None:
+            self._on_ended(claimed, settled)
+
+    async def code_changed(self, claimed: Claimed, view: RunView, difference: str) -> Outcome:
+        """Whether to leave the run for a worker that has its code, or to give up."""
+        log.warning("run %s: %s", claimed.public_id, difference)
+        if claimed.version == self.version:
+            return Diverged(run=view, difference=difference, wait=Wait.NO_MORE)
+        workers = await until_answered(self.store.workers, self.clock)
+        someone = any(w.version == claimed.version and w.state == "LIVE" for w in workers)
+        since = claimed.diverged_at
+        waited = 0.0 if since is None else (self.store.now() - since) / MICROS
+        if not someone and waited >= self.settings.code_wait:
+            return Diverged(run=view, difference=difference, wait=Wait.NO_MORE)
+        pause = min(5.0, max(0.1, self.settings.code_wait / 10))
+        return Diverged(run=view, difference=difference, wait=Wait.FOR_CODE, delay=int(pause * MICROS))
+
+    # -- heartbeats -----------------------------------------------------------------------------------
+
+    def _heartbeats(self) -> dict[tuple[int, int], str | None]:
+        """Called by the lease, from its thread: the signs of life of all steps."""
+        executions = list(self._executions.values())
+        self._asked = frozenset(execution.claimed.id for execution in executions)
+        signs: dict[tuple[int, int], str | None] = {}
+        for execution in executions:
+            signs.update(execution.heartbeats())
+        return signs
+
+    def heard(self, beat: Beat) -> None:
+        """Act on a heartbeat's answer: let go of what was taken away, give back what got lost."""
+        if self._stopping:
+            return
+        if not beat.alive:
+            self._services.append(asyncio.get_running_loop().create_task(self._rise()))
+            return
+        for run in self._asked - beat.held:
+            execution = self._executions.get(run)
+            if execution is not None and not execution.settling:
+                log.warning("run %s was taken from this worker", execution.claimed.public_id)
+                execution.put_down()
+        self._look_for_strays(beat.held - self._asked - self._executions.keys())
+
+    def _look_for_strays(self, unknown: frozenset[int]) -> None:
+        """Runs the store counts as this worker's, twice in a row, although no claim brought them."""
+        if self._claim_under_way:
+            unknown = frozenset()
+        strays = unknown & self._strays
+        self._strays = unknown
+        if strays:
+            self._services.append(asyncio.get_running_loop().create_task(self._return_strays(strays)))
+
+    async def _return_strays(self, strays: frozenset[int]) -> None:
+        """Give back runs whose claim was answered but never heard."""
+        for held in await until_answered(lambda: self.store.held(self.id), self.clock):
+            if held.run.id in strays and held.run.id not in self._executions:
+                await self.committer.submit(Released(run=view_of(held.run)))
+
+    async def _rise(self) -> None:
+        """This worker was declared dead: whatever it held is gone. Begin anew under another id."""
+        log.warning("worker %d was declared dead; it lets go of its runs and enlists again", self.id)
+        for execution in list(self._executions.values()):
+            execution.put_down()
+        await self.lease.stop()
+        await self._enlist()
+        self.bell.ring()

@@ -1,0 +1,105 @@
+"""The seam between those who see what happened and those who decide what follows.
+
+A worker beside its store settles with `LocalSettler`; a worker elsewhere would send the same outcomes
+to a server, which settles them in the same way.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from redrive.clock import Clock
+from redrive.core.decide import decide
+from redrive.core.options import DEFAULT_RETRY, PolicyBook, find_policy
+from redrive.core.outcome import Outcome, Raised
+from redrive.core.transition import Transition
+from redrive.errors import StoreUnavailable
+from redrive.policy import RetryPolicy
+from redrive.store.port import Store
+
+__all__ = ["LocalSettler", "Settled", "Settler", "load_policies", "until_answered"]
+
+T = TypeVar("T")
+log = logging.getLogger("redrive.worker")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What was decided, whether it was kept, and the store's time when it was."""
+
+    kept: bool
+    now: int
+    transition: Transition
+
+
+class Settler(Protocol):
+    """Turns what happened into durable consequences."""
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        """Decide on each outcome and write what follows, all in one commit."""
+
+
+class LocalSettler:
+    """Decides here and writes to the store. `worker` names whose fences are checked, if anyone's."""
+
+    def __init__(self, store: Store, clock: Clock, worker: int | None = None) -> None:
+        self._store = store
+        self._clock = clock
+        self.worker = worker
+
+    async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        book = await self._policies(outcomes)
+        draw = self._clock.draw
+        transitions = [decide(outcome, _policy(outcome, book), draw()) for outcome in outcomes]
+        # The decision is made once; a store that does not answer is asked again with the same one.
+        answers = await until_answered(
+            lambda: self._store.apply(transitions, worker=self.worker), self._clock
+        )
+        return [
+            Settled(answer.kept, answer.now, transition)
+            for answer, transition in zip(answers, transitions, strict=True)
+        ]
+
+    async def _policies(self, outcomes: Sequence[Outcome]) -> PolicyBook:
+        if not any(isinstance(outcome, Raised) for outcome in outcomes):
+            return {}
+        return await until_answered(lambda: load_policies(self._store), self._clock)
+
+
+async def until_answered(ask: Callable[[], Awaitable[T]], clock: Clock) -> T:
+    """Repeat a store call until the store answers. An outage delays; it decides nothing."""
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return await ask()
+        except StoreUnavailable as error:
+            log.warning("the store does not answer, asking again in %.2g s: %s", pause, error)
+            await clock.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+async def load_policies(store: Store) -> PolicyBook:
+    """All stored retry policies, ready for `find_policy`."""
+    return {
+        (row.tenant, row.workflow, row.step): RetryPolicy.from_json(json.loads(row.policy))
+        for row in await store.policies()
+    }
+
+
+def _policy(outcome: Outcome, book: PolicyBook) -> RetryPolicy:
+    if not isinstance(outcome, Raised):
+        return DEFAULT_RETRY
+    return find_policy(
+        book,
+        run=outcome.run.options,
+        step=outcome.step,
+        tenant=outcome.run.tenant,
+        workflow=outcome.run.workflow,
+        name=outcome.place.name,
+    )

@@ -1,0 +1,273 @@
+"""The attempts of one step call, until it succeeds or fails for good."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from redrive.clock import MICROS
+from redrive.core.classify import Category
+from redrive.core.decide import decide
+from redrive.core.ending import Ending, LetterCode, Stage, step_failed
+from redrive.core.failure import Failure
+from redrive.core.options import DEFAULT_RETRY
+from redrive.core.outcome import Began, Interrupted, Outcome, Place, Raised, Returned
+from redrive.core.payload import check_size
+from redrive.core.states import StepStatus
+from redrive.core.transition import AttemptEnd
+from redrive.errors import PayloadError, PayloadTooLarge, PutDown, StoreUnavailable
+from redrive.worker.attempt import Attempt, perform
+from redrive.worker.settler import Settled
+from redrive.worker.transactional import Tx
+
+if TYPE_CHECKING:
+    from redrive.core.journal import EntryRow
+    from redrive.store.port import Transaction
+    from redrive.worker.branch import Branch
+    from redrive.worker.committer import Mark
+    from redrive.worker.definition import Step
+    from redrive.worker.execution import Execution
+
+__all__ = ["Tries"]
+
+_STORE_PAUSE = MICROS  # how long a transactional step leaves a store alone that did not answer
+
+
+class Tries:
+    """One call of one step by one branch."""
+
+    __slots__ = (
+        "_attempt",
+        "_began",
+        "_branch",
+        "_execution",
+        "_first",
+        "_input",
+        "_place",
+        "_resumes",
+        "_step",
+    )
+
+    def __init__(
+        self, execution: Execution, branch: Branch, step: Step[Any, Any], place: Place, input: str
+    ) -> None:
+        self._execution = execution
+        self._branch = branch
+        self._step = step
+        self._place = place
+        self._input = input
+        self._attempt = 1
+        self._first = self._began = execution.clock.monotonic()
+        self._resumes = False
+
+    async def until_settled(
+        self, entry: EntryRow | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Try, settle, wait, try again: returns the value, or raises StepFailed."""
+        execution = self._execution
+        if entry is not None:
+            await self._take_up(entry)
+        while True:
+            if not execution.is_ready:
+                await execution.ready()
+            value, settled = await self._try(args, kwargs)
+            written = settled.transition.entries[0]
+            match written.status:
+                case StepStatus.SUCCESS:
+                    await self._pass(written.done)
+                    return value
+                case StepStatus.RETRYING:
+                    assert written.wake_in is not None
+                    wait = written.wake_in / MICROS
+                    await execution.wait_for(self._place, self._attempt, wait, settled.transition.change)
+                    self._attempt += 1
+                case _:
+                    await self._pass(written.done)
+                    raise self._failed(Ending.from_json(written.failure or ""))
+
+    async def _pass(self, done: int | None) -> None:
+        execution = self._execution
+        if execution.ending or execution.winding:
+            await execution.ready()  # the function sees nothing more of this run, here
+        assert done is not None
+        await execution.turnstile.pass_result(done, self._place.key)
+
+    def _failed(self, ending: Ending) -> Exception:
+        self._execution.endings[self._place.key] = (ending, self._place, self._attempt)
+        return step_failed(ending, key=self._place.key)
+
+    async def _take_up(self, entry: EntryRow) -> None:
+        """Go on where the journal left off: after a failed attempt, or again with one cut short."""
+        execution = self._execution
+        self._first -= (execution.worker.store.now() - entry.first_at) / MICROS
+        self._attempt = entry.attempt
+        if entry.status is StepStatus.RETRYING:
+            self._attempt += 1
+            wait = execution.left_until(entry.wake_at)
+            if wait > 0:
+                await execution.wait_for(self._place, self._attempt, wait, None)
+        elif entry.status is StepStatus.RUNNING and self._step.options.at_most_once:
+            await self._may_have_happened()
+
+    async def _may_have_happened(self) -> None:
+        message = (
+            f"step {self._step.name!r} runs at most once and was cut short: it may have happened. "
+            "Find out, then skip it or give its result by hand"
+        )
+        failure = Failure.of(Category.UNKNOWN, message, error_type="redrive.MayHaveHappened")
+        outcome = self._raised(failure, AttemptEnd.LOST, LetterCode.INFRASTRUCTURE_FAILURE, Stage.EXEC)
+        settled = await self._execution.settle(outcome)
+        written = settled.transition.entries[0]
+        await self._pass(written.done)
+        raise self._failed(Ending.from_json(written.failure or ""))
+
+    # -- one try ------------------------------------------------------------------------------------
+
+    async def _try(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Settled]:
+        execution, step, place = self._execution, self._step, self._place
+        self._began = execution.clock.monotonic()
+        attempt = Attempt(execution, self._branch, step.name, place, self._attempt, self._began)
+        execution.open[place.index] = attempt
+        try:
+            if step.options.transactional:
+                return await self._try_transaction(attempt, args, kwargs)
+            mark = await self._mark_begin()
+            value, outcome = await self._call(attempt, mark, functools.partial(step.fn, *args, **kwargs))
+            return value, await execution.settle(outcome)
+        except asyncio.CancelledError:
+            if not (execution.dead or execution.ending):
+                await self._interrupted()
+            raise
+        finally:
+            execution.open.pop(place.index, None)
+
+    async def _mark_begin(self) -> Mark | None:
+        """Say that the attempt begins. Only a step that must not begin twice waits until that is durable."""
+        execution = self._execution
+        self._resumes = execution.wake_up()
+        began = Began(
+            run=execution.view,
+            place=self._place,
+            attempt=self._attempt,
+            input=self._input,
+            options=self._step.options_text,
+            limit=self._step.limit,
+            resumes=self._resumes,
+        )
+        if not self._step.options.at_most_once:
+            return execution.worker.committer.post(began)
+        await execution.settle(began)
+        self._resumes = False
+        return None
+
+    async def _call(
+        self, attempt: Attempt, mark: Mark | None, call: Callable[[], Any]
+    ) -> tuple[Any, Outcome]:
+        """Call the body; what it gave back, and what that amounts to."""
+        execution = self._execution
+        try:
+            await execution.worker.before_step(attempt)
+            value = await perform(attempt, self._step, call, execution.worker.threads, execution.clock)
+        except (Exception, SystemExit) as error:
+            if isinstance(error, StoreUnavailable) and self._step.options.transactional:
+                raise
+            self._take_back(mark)
+            end = AttemptEnd.TIMED_OUT if isinstance(error, TimeoutError) else AttemptEnd.FAILED
+            return None, self._raised(execution.capture(error), end)
+        self._take_back(mark)
+        return self._returned(value)
+
+    def _take_back(self, mark: Mark | None) -> None:
+        """The attempt is over. If its begin mark has not gone out yet, it need not."""
+        if mark is not None and not mark.withdraw():
+            self._resumes = False
+
+    def _returned(self, value: Any) -> tuple[Any, Outcome]:
+        signature, name = self._step.signature, self._step.name
+        try:
+            text = signature.encode_result(value)
+            check_size(text, self._execution.worker.max_payload, f"the result of step {name!r}")
+        except PayloadTooLarge as error:
+            return None, self._unusable(error, LetterCode.POLICY_VIOLATION)
+        except PayloadError as error:
+            return None, self._unusable(error, LetterCode.VALIDATION_FAILED)
+        outcome = Returned(
+            run=self._execution.view,
+            place=self._place,
+            attempt=self._attempt,
+            began_ago=self._ago(self._began),
+            done=self._execution.next_done(),
+            input=self._input,
+            output=text,
+            resumes=self._resumes,
+        )
+        return signature.roundtrip_result(value, text), outcome
+
+    def _unusable(self, error: Exception, cause: LetterCode) -> Raised:
+        return self._raised(self._execution.capture(error), AttemptEnd.FAILED, cause, Stage.OUTPUT)
+
+    def _raised(
+        self, failure: Failure, end: AttemptEnd, cause: LetterCode | None = None, stage: Stage = Stage.EXEC
+    ) -> Raised:
+        execution = self._execution
+        return Raised(
+            run=execution.view,
+            place=self._place,
+            attempt=self._attempt,
+            began_ago=self._ago(self._began),
+            first_ago=self._ago(self._first),
+            done=execution.next_done(),
+            input=self._input,
+            failure=failure,
+            step=self._step.options,
+            end=end,
+            idle=execution.alone(),
+            hold=execution.worker.hold(),
+            cause=cause,
+            stage=stage,
+            last=execution.ending,
+            resumes=self._resumes,
+        )
+
+    async def _interrupted(self) -> None:
+        """Workflow code cancelled the step: record that, whatever else is cancelled meanwhile."""
+        outcome = Interrupted(
+            run=self._execution.view,
+            place=self._place,
+            attempt=self._attempt,
+            began_ago=self._ago(self._began),
+        )
+        await self._execution.settle(outcome)
+
+    def _ago(self, since: float) -> int:
+        return int((self._execution.clock.monotonic() - since) * MICROS)
+
+    # -- transactional steps ------------------------------------------------------------------------
+
+    async def _try_transaction(
+        self, attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Settled]:
+        """The user's statements and the step's record commit together, on a connection of their own."""
+        execution = self._execution
+        mark = await self._mark_begin()
+        transaction = execution.worker.transaction()
+        try:
+            call = functools.partial(self._step.fn, Tx(transaction), *args, **kwargs)
+            value, outcome = await self._call(attempt, mark, call)
+            if isinstance(outcome, Returned):
+                return value, await self._commit(transaction, outcome)
+        except StoreUnavailable:
+            # Whether it was committed is in the journal: whoever takes up the run next will see.
+            await execution.give_back(_STORE_PAUSE)
+            raise PutDown from None
+        finally:
+            await transaction.rollback()
+        return value, await execution.settle(outcome)
+
+    async def _commit(self, transaction: Transaction, outcome: Returned) -> Settled:
+        execution = self._execution
+        transition = decide(outcome, DEFAULT_RETRY, 0.0)
+        answer = await transaction.commit(execution.worker.id, transition)
+        return execution.check(Settled(answer.kept, answer.now, transition))

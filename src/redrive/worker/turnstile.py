@@ -1,0 +1,141 @@
+"""One result at a time: branches pass in the order in which their results were recorded.
+
+Were two results handed to a run in the same moment, code that takes "whichever comes first" could
+see both the first time and one when resumed. So a run with several branches lets one result through,
+waits until every branch is blocked again, and lets the next one through; live and resumed alike.
+A run with one branch passes without waiting.
+
+A branch is blocked when it is in an engine call, or waits for branches it created. If it waits for
+something else (its own socket, say), the engine cannot know what it will do: while resuming, the next
+result waits for it; live, nothing is gained by waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from enum import Enum, auto
+
+from redrive.core.journal import Journal
+from redrive.worker.branch import Branch
+
+__all__ = ["Turnstile"]
+
+_FOREIGN_WAIT = 0.005  # how long to leave a branch that waits for something of its own
+
+
+class _Mood(Enum):
+    RUNNABLE = auto()
+    FOREIGN = auto()
+    QUIET = auto()
+
+
+class Turnstile:
+    """Lets the results of one run through to its branches, in order, when every branch is blocked."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        journal: Journal,
+        *,
+        on_quiet: Callable[[], None],
+        on_diverged: Callable[[list[str]], None],
+    ) -> None:
+        self.tasks: dict[asyncio.Future[object], Branch] = {}
+        self._loop = loop
+        self._journal = journal
+        self._on_quiet = on_quiet
+        self._on_diverged = on_diverged
+        self._results: list[tuple[int, str, asyncio.Future[None]]] = []
+        self._begins: list[tuple[str, asyncio.Future[None]]] = []
+        self._scheduled = False
+        self._closed = False
+
+    def close(self) -> None:
+        """Let nobody through any more."""
+        self._closed = True
+
+    async def pass_result(self, done: int, key: str) -> None:
+        """Wait until the result with this completion number may be seen."""
+        turn = self._journal.turn
+        if len(self.tasks) <= 1 and (turn is None or turn == key) and not self._results:
+            if turn is not None:
+                self._journal.hand_out(key)
+            return
+        passed: asyncio.Future[None] = self._loop.create_future()
+        heapq.heappush(self._results, (done, key, passed))
+        self.poke()
+        await passed
+
+    async def begin(self, key: str) -> None:
+        """Wait until everything recorded was handed out, so that new work may begin."""
+        if self._journal.turn is None:
+            return
+        passed: asyncio.Future[None] = self._loop.create_future()
+        self._begins.append((key, passed))
+        self.poke()
+        await passed
+
+    def poke(self) -> None:
+        """Look soon whether every branch is blocked."""
+        if not self._scheduled and not self._closed:
+            self._scheduled = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._scheduled = False
+        if self._closed:
+            return
+        mood = self._mood()
+        if mood is _Mood.RUNNABLE:
+            self.poke()
+        elif mood is _Mood.FOREIGN and self._journal.turn is not None:
+            self._loop.call_later(_FOREIGN_WAIT, self.poke)
+        else:
+            self._let_through(quiet=mood is _Mood.QUIET)
+
+    def _mood(self) -> _Mood:
+        mood = _Mood.QUIET
+        for task, branch in self.tasks.items():
+            if branch.busy or task.done():
+                continue
+            waits_for: asyncio.Future[object] | None = getattr(task, "_fut_waiter", None)
+            if not branch.threaded and (waits_for is None or waits_for.done()):
+                return _Mood.RUNNABLE
+            if not branch.live_children:
+                mood = _Mood.FOREIGN
+        return mood
+
+    def _let_through(self, *, quiet: bool) -> None:
+        self._results = [item for item in self._results if not item[2].done()]
+        heapq.heapify(self._results)
+        if self._journal.turn is not None:
+            self._let_recorded_through(self._journal.turn)
+        elif self._results:
+            heapq.heappop(self._results)[2].set_result(None)
+            self.poke()
+        elif self._begins:
+            for _, passed in self._begins:
+                if not passed.done():
+                    passed.set_result(None)
+            self._begins.clear()
+            self.poke()
+        elif quiet:
+            self._on_quiet()
+
+    def _let_recorded_through(self, turn: str) -> None:
+        for item in self._results:
+            if item[1] == turn:
+                self._results.remove(item)
+                heapq.heapify(self._results)
+                self._journal.hand_out(turn)
+                item[2].set_result(None)
+                self.poke()
+                return
+        if self._journal.was_asked(turn):  # the branch that asked was cancelled before its turn came
+            self._journal.hand_out(turn)
+            self.poke()
+            return
+        waiting = [key for key, passed in self._begins if not passed.done()]
+        self._on_diverged(waiting or [key for _, key, _ in self._results])

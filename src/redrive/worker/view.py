@@ -1,0 +1,41 @@
+"""A recorded run as `decide` wants to see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from redrive.core.options import RunOptions
+from redrive.core.outcome import OpenStep, Place, RunView
+from redrive.core.states import EntryKind, StepStatus
+from redrive.store.port import EntryRow, RunRow
+
+__all__ = ["open_step", "open_steps", "view_of"]
+
+
+def view_of(run: RunRow) -> RunView:
+    """What deciding about a run takes, from its row."""
+    return RunView(
+        id=run.id,
+        public_id=run.public_id,
+        tenant=run.tenant,
+        workflow=run.workflow,
+        fence=run.fence,
+        input=run.input or "null",
+        options=RunOptions() if run.options is None else RunOptions.from_json(run.options),
+        deaths=run.deaths,
+    )
+
+
+def open_step(entry: EntryRow, now: int) -> OpenStep:
+    """An entry that has not ended, from its row: an attempt under way, or a wait."""
+    return OpenStep(
+        place=Place(entry.index, entry.key, entry.kind, entry.name),
+        attempt=entry.attempt,
+        began_ago=max(0, now - entry.began_at),
+        executing=entry.kind is EntryKind.STEP and entry.status is StepStatus.RUNNING,
+    )
+
+
+def open_steps(entries: Iterable[EntryRow], now: int) -> tuple[OpenStep, ...]:
+    """All of a run's entries that have not ended."""
+    return tuple(open_step(entry, now) for entry in entries)

@@ -1,0 +1,79 @@
+"""Keys: different things never look alike, ordinary ones stay readable."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.core.keys import decode, encode, event_key, flow_key, job_key, payload_hash
+
+# Any Python text, lone surrogates included, with the dangerous characters made likely.
+TEXT = st.text(st.sampled_from(":%A3\x00\ud83d\ude00é😀") | st.characters(exclude_categories=[]), max_size=12)
+PARTS = st.lists(TEXT, max_size=4)
+
+
+def test_ordinary_keys_are_readable() -> None:
+    assert job_key("acme", "invoice", "42") == "idem_job:acme:invoice:42"
+    assert event_key("acme", "orders", "e-1") == "idem_evt:acme:orders:e-1"
+    assert flow_key("acme", "01HX", "0/charge#1", 0) == "idem_flow:acme:01HX:0/charge#1:0"
+    assert encode("k", "Zürich", "東京") == "k:Zürich:東京"
+
+
+def test_what_separates_is_escaped_inside_a_part() -> None:
+    assert encode("k", "a:b", "c") == "k:a%3Ab:c"
+    assert encode("k", "a", "b:c") == "k:a:b%3Ac"
+    assert encode("k", "100%", "\x00", "\ud800") == "k:100%25:%00:%ED%A0%80"
+
+
+@given(TEXT, PARTS)
+def test_a_key_can_be_decoded_to_what_it_was_made_from(kind: str, parts: list[str]) -> None:
+    assert decode(encode(kind, *parts)) == (kind, tuple(parts))
+
+
+@given(TEXT, PARTS, TEXT, PARTS)
+def test_different_kinds_or_parts_never_have_the_same_key(
+    kind: str, parts: list[str], other_kind: str, other: list[str]
+) -> None:
+    same = (kind, parts) == (other_kind, other)
+    assert (encode(kind, *parts) == encode(other_kind, *other)) is same
+
+
+@given(st.lists(TEXT, min_size=1, max_size=3), st.data())
+def test_moving_a_boundary_between_parts_changes_the_key(parts: list[str], data: st.DataObject) -> None:
+    joined = ":".join(parts)
+    cut = data.draw(st.integers(0, len(joined)))
+    moved = [joined[:cut], joined[cut:]]
+    assert (encode("k", *parts) == encode("k", *moved)) is (parts == moved)
+
+
+@given(TEXT, PARTS)
+def test_a_key_is_text_any_store_can_hold(kind: str, parts: list[str]) -> None:
+    key = encode(kind, *parts)
+    key.encode("utf-8")
+    assert not any(ord(char) < 32 or 127 <= ord(char) < 160 for char in key)
+
+
+def test_tenants_cannot_reach_into_each_other() -> None:
+    assert job_key("a", "b:c", "d") != job_key("a:b", "c", "d")
+    assert job_key("a", "b", "c") != event_key("a", "b", "c")
+    assert flow_key("a", "r", "s", 1) != flow_key("a", "r", "s:1", 1)
+    assert flow_key("a", "r", "s", 1) != flow_key("a", "r", "s", 11)
+
+
+@pytest.mark.parametrize("key", ["k:%41", "k:%", "k:%zz", "k:a%3ab", "k:\x00", "k:%FF", "k:%ED%A0", "k:100%"])
+def test_text_that_encode_never_writes_is_refused(key: str) -> None:
+    with pytest.raises(ValueError):
+        decode(key)
+
+
+def test_the_payload_hash_is_the_sha256_of_the_text() -> None:
+    assert payload_hash('{"a":1}') == hashlib.sha256(b'{"a":1}').hexdigest()
+    assert payload_hash("é") == hashlib.sha256("é".encode()).hexdigest()
+
+
+@given(TEXT, TEXT)
+def test_any_text_can_be_hashed_and_different_texts_differ(one: str, other: str) -> None:
+    assert (payload_hash(one) == payload_hash(other)) is (one == other)

@@ -1,0 +1,300 @@
+"""Redaction: no secret is shown, nothing else is hidden, and what is hidden can be found again."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.core.redact import DEFAULT_NAMES, DEFAULT_PATTERNS, MASK, Redactor, is_masked, masked_paths
+from redrive.errors import ConfigurationError
+
+REDACTOR = Redactor()
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N"
+KEY_BLOCK = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA\nx9w==\n-----END RSA PRIVATE KEY-----"
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.sampled_from(DEFAULT_NAMES), inner),
+    max_leaves=25,
+)
+
+
+# -- by name -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("password", "Password", "PASSWORD", "user_password", "userPassword", "password_hash", "PGPASSWORD"),
+        *("api_key", "apiKey", "API-Key", "X-Api-Key", "APIKEY", "apikey", "stripeApiKey", "STRIPE_API_KEY"),
+        *("token", "access_token", "accessToken", "accesstoken", "refresh-token", "authToken"),
+        *("Authorization", "proxy-authorization", "cookie", "Set-Cookie", "secret", "clientSecret"),
+        *("card_number", "cardNumber", "card number", "creditCardNumber", "cvv", "CVC", "iban", "ssn", "pin"),
+        *("private_key", "aws_secret_access_key", "credentials", "pwd"),
+    ],
+)
+def test_a_field_with_a_telling_name_is_hidden(name: str) -> None:
+    assert REDACTOR.hides(name)
+    for value in ("x", 5, 1.5, ["x"], {"a": "x"}):
+        assert REDACTOR.redact({name: value}) == {name: MASK}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("order_id", "amount", "tokens", "max_tokens", "prompt_tokens", "tokenizer", "spinning", "pinned"),
+        *(
+            "secretary",
+            "passenger",
+            "compass",
+            "card",
+            "card_brand",
+            "key",
+            "keyboard",
+            "authorized_by",
+            "",
+            "7",
+        ),
+    ],
+)
+def test_a_field_with_an_ordinary_name_is_shown(name: str) -> None:
+    assert not REDACTOR.hides(name)
+    assert REDACTOR.redact({name: "x"}) == {name: "x"}
+
+
+def test_nothing_true_and_false_are_no_secrets() -> None:
+    value = {"password": None, "token": "", "has_password": True, "secret": False}
+    assert REDACTOR.redact(value) == value
+
+
+def test_names_are_found_at_any_depth() -> None:
+    value = {"customers": [{"name": "Ann", "cards": [{"cvv": 123, "brand": "x"}]}]}
+    assert REDACTOR.redact(value) == {"customers": [{"name": "Ann", "cards": [{"cvv": MASK, "brand": "x"}]}]}
+
+
+# -- by content ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"got {JWT} here", f"got {MASK} here"),
+        ("Bearer abcdefghijklmnopqrstuvwx", f"Bearer {MASK}"),
+        ("bearer a1b2c3", f"bearer {MASK}"),
+        ("Authorization: Basic dXNlcjpwYXNz", f"Authorization: Basic {MASK}"),
+        ("Authorization: Bearer abc", f"Authorization: Bearer {MASK}"),
+        ("key AKIAIOSFODNN7EXAMPLE!", f"key {MASK}!"),
+        ("ghp_0123456789abcdefghijABCDEFGHIJ", MASK),
+        ("xoxb-123456789012-abc", MASK),
+        ("sk_live_0123456789abcdef", MASK),
+        ("sk-proj-0123456789abcdefghij", MASK),
+        ("AIza" + "a" * 35, MASK),
+        (KEY_BLOCK, f"{MASK}-----END RSA PRIVATE KEY-----"),
+        ("postgresql://app:hunter2@db/x", f"postgresql://app:{MASK}@db/x"),
+        ("card 4111 1111 1111 1111 declined", f"card {MASK} declined"),
+        ("card 4111-1111-1111-1111.", f"card {MASK}."),
+        ("card4111111111111111", f"card{MASK}"),
+        ("378282246310005", MASK),
+        ("30569309025904", MASK),
+        ("order 12 4111 1111 1111 1111 123", f"order 12 {MASK} 123"),
+        ("5555555555554444 4111111111111111", f"{MASK} {MASK}"),
+        ("password=hunter2 failed", f"password={MASK} failed"),
+        ('{"password": "hunter 2", "a": 1}', f'{{"password": {MASK}, "a": 1}}'),
+        ('"password": "a\\"b" x', f'"password": {MASK} x'),
+        ("{'api_key': 'x y', 'a': 1}", f"{{'api_key': {MASK}, 'a': 1}}"),
+        ('{\\"password\\": \\"x y\\"}', f'{{\\"password\\": {MASK}}}'),
+        ("GET /x?api_key=abc&page=2", f"GET /x?api_key={MASK}&page=2"),
+        ("url=https://x/?api_key=abc", f"url=https://x/?api_key={MASK}"),
+        ('password="cut off', f"password={MASK} off"),
+        ("password=token=x", f"password={MASK}"),
+        ("Authorization=Bearer abcdefghijklmnopqrst", f"Authorization={MASK} {MASK}"),
+    ],
+)
+def test_a_secret_in_a_text_is_hidden_and_the_rest_stays(text: str, shown: str) -> None:
+    assert REDACTOR.text(text) == shown
+    assert REDACTOR.redact([text]) == [shown]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "plain text", "Bearer authentication failed", "basic information", "invalid token: expired"),
+        *("4111111111111112", "1700000000000", "order 4111-1111", "9" * 30, "41111111111111111111111111"),
+        *("password=", "password= ", "eyJ is a prefix", "https://example.org/a:b@c", "see api_key", "a=b"),
+        "550e8400-e29b-41d4-a716-446655440000",
+    ],
+)
+def test_a_text_without_secrets_stays_as_it_is(text: str) -> None:
+    assert REDACTOR.text(text) == text
+
+
+def test_a_card_number_is_hidden_as_a_number_too() -> None:
+    assert REDACTOR.redact([4111111111111111, 4111111111111112, 42, 10**5000, 1.5]) == [
+        *(MASK, 4111111111111112, 42, 10**5000, 1.5)
+    ]
+
+
+def test_keys_are_texts_as_well_and_none_is_lost() -> None:
+    cards = {"4111111111111111": 1, "5555555555554444": 2, "378282246310005": 3}
+    assert REDACTOR.redact(cards) == {MASK: 1, f"{MASK} (2)": 2, f"{MASK} (3)": 3}
+
+
+# -- the whole -----------------------------------------------------------------------------------------
+
+
+@given(JSON)
+def test_nothing_is_changed_in_place_and_the_result_is_json(value: Any) -> None:
+    before = copy.deepcopy(value)
+    json.dumps(REDACTOR.redact(value))
+    assert value == before
+
+
+@given(JSON)
+def test_redacting_twice_is_redacting_once(value: Any) -> None:
+    once = REDACTOR.redact(value)
+    assert REDACTOR.redact(once) == once
+
+
+@given(st.text(st.characters(categories=["L", "N"]), min_size=1), st.sampled_from(DEFAULT_NAMES), JSON)
+def test_no_value_under_a_hidden_name_is_ever_shown(secret: str, name: str, beside: Any) -> None:
+    shown = REDACTOR.redact({"a": [{name: f"§{secret}§", "b": beside}]})
+    assert f"§{secret}§" not in json.dumps(shown, ensure_ascii=False)
+
+
+def test_what_is_nested_beyond_reason_is_hidden_whole() -> None:
+    value: Any = "4111111111111111"
+    for _ in range(5_000):
+        value = [value]
+    shown = REDACTOR.redact(value)
+    assert masked_paths(shown) == ("[0]" * 201,)
+
+
+def test_other_values_pass_and_tuples_become_lists() -> None:
+    marker = object()
+    assert REDACTOR.redact((marker, "x")) == [marker, "x"]
+
+
+# -- finding the masks again ---------------------------------------------------------------------------
+
+
+def test_masked_fields_are_found() -> None:
+    value = {
+        "name": "Ann",
+        "card": {"number": "4111111111111111", "cvv": 123},
+        "notes": ["ok", "password=x"],
+        "odd key": [{"token": "t"}],
+        "4111111111111111": 1,
+    }
+    assert masked_paths(value) == ()
+    assert masked_paths(REDACTOR.redact(value)) == (
+        *(f"['{MASK}']", "card.number", "card.cvv", "notes[1]", "['odd key'][0].token"),
+    )
+    assert masked_paths(MASK) == ("$",)
+
+
+def test_a_text_with_a_mask_anywhere_in_it_is_masked() -> None:
+    assert is_masked(MASK)
+    assert is_masked(f"Bearer {MASK}")
+    assert not any(map(is_masked, ["", "•••", None, 5, [MASK], {MASK: 1}]))
+
+
+# -- the setting ---------------------------------------------------------------------------------------
+
+
+def test_a_setting_adds_names_and_patterns_to_the_defaults() -> None:
+    redactor = Redactor.parse(r" taxNumber , /EMP-\d{1,6}/ ,, /a\/b,c/,fiscal code")
+    assert redactor.names == (*DEFAULT_NAMES, "taxNumber", "fiscal code")
+    assert redactor.patterns == (*DEFAULT_PATTERNS, r"EMP-\d{1,6}", "a/b,c")
+    assert redactor.redact({"tax_number": 1, "FiscalCode": "x", "password": "y", "z": "EMP-12 a/b,c!"}) == {
+        "tax_number": MASK,
+        "FiscalCode": MASK,
+        "password": MASK,
+        "z": f"{MASK} {MASK}!",
+    }
+
+
+@pytest.mark.parametrize("spec", ["", " ", ",", " , ,"])
+def test_an_empty_setting_leaves_the_defaults(spec: str) -> None:
+    assert Redactor.parse(spec) == Redactor()
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ("/(/", "not a regular expression"),
+        ("/a*/", "would hide every text"),
+        ("/abc", "has no end"),
+        ("name, /abc, other", "has no end"),
+        ("//", "has no end"),
+        ("/a/b", "has no end"),
+        ("--", "no letter and no digit"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_the_reason(spec: str, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        Redactor.parse(spec)
+
+
+def test_names_in_other_scripts_work() -> None:
+    redactor = Redactor.parse("пароль, Geheimzahl, straßenschlüssel")
+    assert redactor.redact({"Пароль": "x", "geheimzahl": "y", "Straßenschlüssel": "z"}) == {
+        "Пароль": MASK,
+        "geheimzahl": MASK,
+        "Straßenschlüssel": MASK,
+    }
+
+
+def test_a_redactor_may_know_nothing() -> None:
+    assert Redactor(names=(), patterns=()).redact({"password": JWT}) == {"password": JWT}
+
+
+# -- time ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *(
+            "a",
+            "1",
+            "1 ",
+            "1-",
+            "4111 ",
+            "eyJ",
+            "eyJaaaaa.",
+            "bearer ",
+            "password=",
+            'password="',
+            "password='",
+        ),
+        *(
+            "password\\",
+            "'",
+            '"',
+            "\\",
+            "://",
+            "://a:",
+            "sk-",
+            "xoxb-",
+            "AKIA",
+            "-----BEGIN PRIVATE KEY-----",
+        ),
+        *("authorization:", "a-", "A", "\n", " ", "=", '":', "gh", "github_pat_"),
+    ],
+)
+def test_time_grows_with_length_only(unit: str) -> None:
+    small, large = (_time(unit * (size // len(unit)) + "!") for size in (25_000, 100_000))
+    assert large < 0.1 or large < 9 * small  # four times the text: 4 if linear, 16 if not
+
+
+def _time(text: str) -> float:
+    began = time.process_time()
+    REDACTOR.text(text)
+    REDACTOR.hides(text)
+    return time.process_time() - began
