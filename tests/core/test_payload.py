@@ -378,6 +378,7 @@ EXACT: list[tuple[Any, Any]] = [
     (bool | int, 1),
     (datetime | int, NAIVE),
     (uuid.UUID | str, "not an id"),
+    (Annotated[int, {"unhashable": []}], 5),
     (Sealed, Sealed(Cat("x"))),
     (Pets, Pets(all=(Cat("x"),), named={"x": Cat("x")})),
     (Dog | None, Dog("x")),
@@ -440,7 +441,8 @@ def test_what_python_counts_as_that_type_is_accepted(hint: Any, value: Any, expe
     ("value", "plain"),
     [
         (Line("a", Decimal("1.10")), {"sku": "a", "price": "1.10", "callback": None}),
-        (Base(data=b"x"), {"data": "x", "ratio": 0.0}),
+        (Base(data=b"\xff"), {"data": "_w==", "ratio": 0.0}),
+        (Customer(fullName="A"), {"full_name": "A", "data": "", "ratio": 0.0, "nested": None}),
         (datetime(2024, 1, 1, tzinfo=UTC), "2024-01-01T00:00:00Z"),
         (SOME_ID, str(SOME_ID)),
         (b"\xff", "_w=="),
@@ -881,6 +883,7 @@ def test_text_with_surrogates_is_refused_where_reading_changes_it() -> None:
     hint = Annotated[str, pydantic.AfterValidator(str.upper)]
     assert there_and_back(hint, "a") == "A"
     assert there_and_back(hint, "\ud800") == "\ud800"
+    assert there_and_back(dict[str, hint], {"\ufffd\ufffd\ufffd": "a"}) == {"\ufffd\ufffd\ufffd": "A"}
     error = refusal(taking(hint), "\ud800a")
     assert str(error) == "reading it back would change it; pass text without lone surrogates"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
@@ -81,13 +82,15 @@ class Redrive:
         first parameter is a `tx` whose SQL commits together with the record. `effect` names in a few words
         what the step does to the outside world.
         """
+        names = sys._getframe(1).f_locals  # types defined beside the function, inside another function
         if fn is not None:
-            return self._register_step(fn)
-        return lambda fn: self._register_step(fn, **options)
+            return self._register_step(fn, names)
+        return lambda fn: self._register_step(fn, names, **options)
 
     def _register_step(
         self,
         fn: Callable[..., Any],
+        names: Mapping[str, Any],
         *,
         name: str | None = None,
         retry: RetryPolicy | None = None,
@@ -117,7 +120,7 @@ class Redrive:
             transactional=transactional,
             effect=effect,
         )
-        signature = Signature.of(fn, skip_first=transactional)
+        signature = Signature.of(fn, skip_first=transactional, names=names)
         step: Step[Any, Any] = Step(fn, name=name, options=options, signature=signature)
         self.registered_steps[name] = step
         self._version = None
@@ -142,13 +145,15 @@ class Redrive:
         `retry` is the policy of steps that have none; `timeout` limits the whole run; `dead_letter=False`
         lets failures end as FAILED without a letter; `max_crashes` is how many workers may die over a run.
         """
+        names = sys._getframe(1).f_locals
         if fn is not None:
-            return self._register_workflow(fn)
-        return lambda fn: self._register_workflow(fn, **options)
+            return self._register_workflow(fn, names)
+        return lambda fn: self._register_workflow(fn, names, **options)
 
     def _register_workflow(
         self,
         fn: Callable[..., Any],
+        names: Mapping[str, Any],
         *,
         name: str | None = None,
         retry: RetryPolicy | None = None,
@@ -163,7 +168,7 @@ class Redrive:
         definition = WorkflowDefinition(
             name=name,
             fn=fn,
-            signature=Signature.of(fn, reserved=START_OPTIONS),
+            signature=Signature.of(fn, reserved=START_OPTIONS, names=names),
             is_async=inspect.iscoroutinefunction(fn),
         )
         workflow: Workflow[Any, Any] = Workflow(
@@ -238,6 +243,10 @@ class Redrive:
 
     async def attach(self, runtime: Runtime) -> Runtime:
         """Open a runtime and make it this app's own."""
+        signatures = [step.signature for step in self.registered_steps.values()]
+        signatures += [workflow.signature for workflow in self.registered_workflows.values()]
+        for signature in signatures:
+            signature.prepare()  # whatever is wrong with a type shows now, not in a run
         if self._runtime is not None:
             raise ConfigurationError("this app is open already; an app is opened once in a process")
         self._runtime = runtime

@@ -17,11 +17,10 @@ from redrive.desk.policies import Policies
 from redrive.desk.runs import Runs
 from redrive.desk.shapes import Shaper
 from redrive.desk.workflows import Workflows
-from redrive.errors import ConfigurationError
+from redrive.errors import ConfigurationError, StoreUnavailable
 from redrive.store.port import Store
 from redrive.worker.attempt import Attempt
 from redrive.worker.loop import Worker, WorkerSettings
-from redrive.worker.settler import until_answered
 
 if TYPE_CHECKING:
     from redrive.app.app import Redrive
@@ -30,6 +29,7 @@ __all__ = ["Runtime"]
 
 T = TypeVar("T")
 
+_PATIENCE = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)  # seconds between asking a store that does not answer
 _PURGE_EVERY = 30  # purging is patient: it runs once for so many of the other chores' intervals
 
 
@@ -112,8 +112,16 @@ class Runtime:
         await self._store.close()
 
     async def answered(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask the store until it answers."""
-        return await until_answered(ask, self.clock)
+        """Ask the store, again if it does not answer, but not for ever: somebody waits."""
+        pauses = iter(_PATIENCE)
+        while True:
+            try:
+                return await ask()
+            except StoreUnavailable:
+                pause = next(pauses, None)
+                if pause is None:
+                    raise
+                await asyncio.sleep(pause)
 
     def ring(self) -> None:
         """There may be work: wake the worker of this process."""

@@ -63,6 +63,7 @@ class Workflow(Generic[P, R]):
         self.definition = definition
         self.name = definition.name
         self.fn: Callable[P, R] = definition.fn
+        self.signature = definition.signature
         self.timeout = timeout
         self._app = app
         self._options = RunOptions(

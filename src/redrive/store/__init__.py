@@ -17,9 +17,8 @@ def open_store(url: str, clock: Clock) -> Store:
 
         return SqliteStore(url, clock)
     if scheme in ("postgresql", "postgres"):
-        raise ConfigurationError(
-            f"{url.partition('@')[2] or url}: PostgreSQL needs its driver: install redrive[postgres]"
-        )
+        raise ConfigurationError("PostgreSQL needs its driver: install redrive[postgres]")
+    # Not the whole URL: it may hold a password.
     raise ConfigurationError(
-        f"{url!r} names no store: write sqlite:///file.db, sqlite:////absolute/file.db or postgresql://..."
+        f"no store is called {scheme!r}: write sqlite:///file.db, sqlite:////absolute/file.db or postgresql://"
     )

@@ -78,8 +78,8 @@ def outstanding(applied: Sequence[Applied], ours: Sequence[Migration]) -> list[M
     for done, migration in zip(applied, ours, strict=False):
         if done.checksum != migration.checksum:
             raise SchemaMismatch(
-                f"the store was set up with another text of migration {migration.version:04d}_{migration.name}; "
-                "it belongs to a modified or pre-release build: use that build, or a new store"
+                f"the store was set up with another text of migration {migration.version:04d} "
+                f"({migration.name}): use the build of redrive that set it up, or a new store"
             )
     oldest = max((done.oldest_code for done in applied), default=0)
     if oldest > len(ours):

@@ -425,18 +425,22 @@ class Store(Protocol):
         """Write each transition whose fence still holds; one commit for all of them."""
 
     def transaction(self, limit: float) -> Transaction:
-        """A transaction for a transactional step, begun at its first statement, at most `limit` seconds long."""
+        """A transaction for one step; it begins at its first statement and lasts at most `limit` seconds."""
 
     # -- chores --------------------------------------------------------------------------------------
 
     async def bury(self) -> list[WorkerRow]:
-        """Declare workers dead whose lease has run out; return all dead or stopped ones that still hold runs."""
+        """Declare workers dead whose lease has run out; return all dead or stopped ones that hold runs."""
 
     async def held(self, worker: int) -> list[HeldRun]:
         """The runs a worker holds, with their open entries."""
 
     async def hung(self, margin: int, limit: int) -> list[HeldRun]:
-        """Runs in which an attempt passed its limit, or its heartbeat's, by more than `margin`."""
+        """Runs in which an attempt passed its limit by more than `margin`.
+
+        The limit is set by the begin mark of the present claim (`limit_in`); where the step's options
+        name a heartbeat timeout, each heartbeat moves it on, up to the step's own timeout.
+        """
 
     async def overdue(self, margin: int, limit: int) -> list[HeldRun]:
         """Unfinished runs that passed their deadline by more than `margin`."""
@@ -471,7 +475,10 @@ class Store(Protocol):
         """A page of dead letters, newest first."""
 
     async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
-        """Workflows with due runs that no live worker has registered, with a capped count of them."""
+        """Due runs by workflow (counted up to 1,000) that nobody can claim.
+
+        Those are runs of workflows which neither a live worker has registered nor the caller names here.
+        """
 
     # -- settings ------------------------------------------------------------------------------------
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from redrive.core.outcome import Place
     from redrive.worker.definition import Step
     from redrive.worker.execution import Execution
-    from redrive.worker.threads import Threads
 
 __all__ = ["Attempt", "perform"]
 
@@ -25,13 +24,14 @@ __all__ = ["Attempt", "perform"]
 class Attempt:
     """What a step's body can learn and say about itself: `step_info()` returns it."""
 
-    __slots__ = ("_details", "_heard", "attempt", "began", "branch", "execution", "place", "step")
+    __slots__ = ("_details", "_heard", "attempt", "began", "branch", "execution", "over", "place", "step")
 
     def __init__(
         self, execution: Execution, branch: Branch, step: str, place: Place, attempt: int, began: float
     ) -> None:
         self.execution = execution
         self.branch = branch
+        self.over = False
         self._details: str | None = None
         self._heard: float | None = None
         self.step = step
@@ -131,27 +131,35 @@ class _TimeLimit:
 
 
 async def perform(
-    attempt: Attempt, step: Step[Any, Any], call: Callable[[], Any], threads: Threads, clock: Clock
+    attempt: Attempt, step: Step[Any, Any], call: Callable[[], Any], on_start: Callable[[], None]
 ) -> Any:
-    """Call the body within its limits. Raises TimeoutError when they pass."""
-    options = step.options
-    limit = _TimeLimit(clock, attempt, options.timeout, options.heartbeat_timeout)
+    """Call the body within its limits. Raises TimeoutError when they pass.
+
+    `on_start` is called when the body really begins, which in a thread may be later than now.
+    """
+    worker, options = attempt.execution.worker, step.options
+    limit = _TimeLimit(worker.clock, attempt, options.timeout, options.heartbeat_timeout)
     token = current.set(attempt)
     try:
         if step.is_async:
+            on_start()
             limit.arm()
             return await call()
-        return await threads.run(call, on_start=functools.partial(_thread_began, attempt, limit))
+        began = functools.partial(_thread_began, attempt, limit, on_start)
+        return await worker.threads.run(call, on_start=began)
     except asyncio.CancelledError:
         if limit.absorbs():
             raise TimeoutError(limit.expired) from None
         raise
     finally:
+        attempt.over = True
         limit.disarm()
         current.reset(token)
 
 
-def _thread_began(attempt: Attempt, limit: _TimeLimit) -> None:
+def _thread_began(attempt: Attempt, limit: _TimeLimit, on_start: Callable[[], None]) -> None:
     """A step that waited for a free thread is timed from when it got one."""
-    attempt.began = attempt.execution.clock.monotonic()
-    limit.arm()
+    if not attempt.over:
+        attempt.began = attempt.execution.clock.monotonic()
+        on_start()
+        limit.arm()

@@ -129,7 +129,7 @@ class timeout:
             self._plain = asyncio.timeout(self._seconds)
             await self._plain.__aenter__()
         else:
-            self._limit = await branch.execution.limit(branch, self._seconds)
+            self._limit = branch.execution.limit(branch, self._seconds)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -113,6 +113,7 @@ class Execution:
         self._unsaved: asyncio.Future[Settled] | None = None
         self._parking: asyncio.Future[None] | None = None
         self.endings: dict[str, tuple[Ending, Place, int]] = {}
+        self._thread_calls: set[asyncio.Task[Any]] = set()
         self._difference: str | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -130,6 +131,9 @@ class Execution:
         self.turnstile.tasks[me] = root
         deadline = self._arm_deadline()
         try:
+            if self.claimed.deadline is not None and not self.left_until(self.claimed.deadline):
+                await self._expire()
+                return
             outcome = await self._call_function(root)
             if not self.dead:
                 await self._close_branches(me)
@@ -156,8 +160,9 @@ class Execution:
         except PutDown:
             raise
         except asyncio.CancelledError as error:
-            if self.dead or (self._task is not None and self._task.cancelling()):
+            if self.dead or self.worker.is_being_cancelled:
                 raise
+            _forget_cancellation()  # workflow code cancelled its own task: that is a failure like another
             return self._escape(error)
         except Exception as error:
             return self._escape(error)
@@ -247,7 +252,17 @@ class Execution:
             return call
         context = contextvars.copy_context()
         context.run(current.set, None)
-        return context.run(asyncio.run_coroutine_threadsafe, call, self._loop).result()
+        return context.run(asyncio.run_coroutine_threadsafe, self._for_thread(call), self._loop).result()
+
+    async def _for_thread(self, call: Coroutine[Any, Any, T]) -> T:
+        """A call that a thread waits for; putting the run down must reach it, or the thread would stay."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._thread_calls.add(task)
+        try:
+            return await call
+        finally:
+            self._thread_calls.discard(task)
 
     def adopt(self, task: asyncio.Future[Any], branch: Branch, parent: Branch) -> None:
         """Count a task that workflow code created as a branch of this run."""
@@ -342,20 +357,20 @@ class Execution:
         )
         return value
 
-    async def limit(self, branch: Branch, seconds: float) -> TimeLimit:
+    def limit(self, branch: Branch, seconds: float) -> TimeLimit:
         """Begin a durable time limit for the block of code that the current task enters."""
         place, entry = self._place(branch, EntryKind.TIMER, "redrive.timeout")
         task = asyncio.current_task()
         assert task is not None
+        limit = TimeLimit(self, place, task)
         if entry is None:
-            if self._journal.turn is None:
-                await self.ready()
             delay = int(seconds * MICROS)
             self.worker.committer.post(Slept(run=self.view, place=place, delay=delay, idle=False, hold=0))
-        elif entry.done is None:
-            seconds = self.left_until(entry.wake_at)
-        limit = TimeLimit(self, place, task)
-        limit.begin(entry, seconds)
+            limit.watch(seconds)
+        elif entry.done is not None:
+            limit.was_reached(entry.done)
+        elif entry.status is StepStatus.RUNNING:
+            limit.watch(self.left_until(entry.wake_at))
         return limit
 
     async def start(self, branch: Branch, name: str, start: Callable[[str], Coroutine[Any, Any, str]]) -> str:
@@ -539,7 +554,7 @@ class Execution:
         self.dead = True
         self.turnstile.close()
         here = asyncio.current_task()
-        for task in list(self.turnstile.tasks):
+        for task in (*self.turnstile.tasks, *self._thread_calls):
             if task is not here:
                 task.cancel()
         self.worker.put_down(self)
@@ -578,6 +593,7 @@ class Execution:
         executing = (
             OpenStep(place=a.place, attempt=a.attempt, began_ago=int((now - a.began) * MICROS))
             for a in self.open.values()
+            if not a.over  # what is over is being recorded already
         )
         waiting = (OpenStep(place=w.place, attempt=w.attempt, executing=False) for w in self._waits.values())
         return (*executing, *waiting)
@@ -619,6 +635,12 @@ class Execution:
             return
         self.put_down()
         self.worker.ended(self.claimed, settled)
+
+
+def _forget_cancellation() -> None:
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()
 
 
 def _step_failures(error: BaseException) -> Iterator[StepFailed]:

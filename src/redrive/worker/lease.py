@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from redrive.clock import Clock
-from redrive.errors import StoreUnavailable
 from redrive.store.port import Beat, LeaseLine
 
 __all__ = ["Lease", "interval_of"]
@@ -75,7 +74,7 @@ class Lease:
         asked_at = self._clock.monotonic()
         try:
             beat = self._line.beat(self._worker, self._heartbeats())
-        except StoreUnavailable as error:
+        except Exception as error:  # whatever it is, ceasing to renew would make it worse
             log.warning("the lease could not be renewed, trying again: %s", error)
             return None
         if beat.alive:

@@ -10,7 +10,6 @@ from redrive.errors import PutDown
 from redrive.worker.branch import engine_task
 
 if TYPE_CHECKING:
-    from redrive.core.journal import EntryRow
     from redrive.worker.execution import Execution
 
 __all__ = ["TimeLimit"]
@@ -18,6 +17,9 @@ __all__ = ["TimeLimit"]
 
 class TimeLimit:
     """Watches the time for one block; when it is up, cancels the task that is inside.
+
+    One that is neither told to `watch` nor that it `was_reached` does nothing: the journal says that
+    its block was left in time.
 
     That the limit was reached is a recorded result like a step's, and takes its turn like one: a
     resumed run is interrupted at the same place again.
@@ -29,16 +31,16 @@ class TimeLimit:
         self._task = task
         self._watch: asyncio.Task[None] | None = None
         self._fired = False
-        self._recorded = False
+        self._recorded = True
 
-    def begin(self, entry: EntryRow | None, seconds: float) -> None:
-        """Watch, as the journal has it: reached before, under way, or new."""
-        loop = asyncio.get_running_loop()
-        if entry is not None and entry.done is not None:
-            self._recorded = True
-            self._watch = engine_task(loop, self._fire(entry.done))
-        else:
-            self._watch = engine_task(loop, self._wait(seconds))
+    def watch(self, seconds: float) -> None:
+        """Fire after this long."""
+        self._recorded = False
+        self._watch = engine_task(asyncio.get_running_loop(), self._wait(seconds))
+
+    def was_reached(self, done: int) -> None:
+        """The journal says that it fired: do so again in its turn."""
+        self._watch = engine_task(asyncio.get_running_loop(), self._fire(done))
 
     async def _wait(self, seconds: float) -> None:
         execution = self._execution

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from redrive.clock import MICROS, Clock
 from redrive.core.classify import Rule
 from redrive.core.options import RunOptions
 from redrive.core.outcome import Diverged, Outcome, Released, RunView, Wait
-from redrive.errors import StoreUnavailable
+from redrive.errors import StoreError
 from redrive.store.port import Beat, Catalogue, Claim, Claimed, Claims, Lane, NewWorker, Store, Transaction
 from redrive.worker.attempt import Attempt
 from redrive.worker.bell import Bell
@@ -35,6 +35,7 @@ log = logging.getLogger("redrive.worker")
 
 _POLL = 1.0  # how long an idle worker trusts the bell
 _LISTEN = 0.005  # how often it looks whether another process committed
+_GOODBYE = 10.0  # how long a worker that stops waits for a store that does not answer
 _UNWIND = 1.0  # how long code that was put down may take to unwind before it is left alone
 _HELD_PER_SLOT = 10  # runs that wait in memory, for each run that may execute
 
@@ -83,7 +84,7 @@ class Worker:
         self._workflows = workflows
         self._catalogue = catalogue
         self._on_ended = on_ended
-        self._before_step = before_step
+        self.before_step = before_step
         self._settler = LocalSettler(store, clock)
         self._executions: dict[int, Execution] = {}
         self._tasks: dict[Execution, asyncio.Task[None]] = {}
@@ -145,13 +146,16 @@ class Worker:
             execution.wind_up()
         await self._settle_down(self.settings.grace if grace is None else grace)
         await self._give_back(list(self._executions.values()))
-        await self.committer.flush()
         for service in self._services:
             await self._end(service)
         await self.lease.stop()
         await self._retire()
         self.threads.close()
         self._undo_factory()
+
+    def hurry(self) -> None:
+        """Cut the grace period short: what is in flight is given back as it is."""
+        self._calm.set()
 
     async def kill(self) -> None:
         """Vanish as a crash would: nothing is given back and nothing more is sent."""
@@ -180,17 +184,19 @@ class Worker:
             self._calm.set()
 
     async def _give_back(self, executions: list[Execution]) -> None:
-        answers = []
         for execution in executions:
-            answers.append(self.committer.submit(execution.release()))
+            self.committer.post(execution.release())
             execution.put_down()
-        for answer in answers:
-            await answer
+        goodbye = asyncio.create_task(self.committer.flush())
+        await asyncio.wait([goodbye], timeout=_GOODBYE)
+        if not goodbye.done():
+            goodbye.cancel()
+            log.warning("the store did not answer; runs held here are taken up when the lease has run out")
 
     async def _retire(self) -> None:
         try:
             await self.store.retire(self.id)
-        except StoreUnavailable as error:
+        except StoreError as error:
             log.warning("could not say goodbye to the store, the lease will run out: %s", error)
 
     @staticmethod
@@ -225,14 +231,15 @@ class Worker:
         self._claim_under_way = True
         try:
             claims = await self.store.claim(claim)
-        except StoreUnavailable as error:
+        except StoreError as error:
             log.warning("no work can be claimed at the moment: %s", error)
             await self.clock.sleep(min(_POLL, self.settings.lease / 10))
             return Claims(runs=[], now=self.store.now(), next_in=None, after=self._after)
         finally:
             self._claim_under_way = False
         self._after = claims.after
-        return claims
+        # A worker that was declared dead meanwhile has another id now, and what it claimed is not its own.
+        return claims if claim.worker == self.id else replace(claims, runs=[])
 
     @property
     def _free(self) -> int:
@@ -258,6 +265,11 @@ class Worker:
         self._resting.discard(execution)
         self._look_for_calm()
         self.bell.ring()
+
+    @property
+    def is_being_cancelled(self) -> bool:
+        """True when the whole loop is being torn down, rather than one run's task."""
+        return any(service.cancelling() or service.done() for service in self._services[:1])
 
     # -- what executions ask of their worker ----------------------------------------------------------
 
@@ -303,11 +315,6 @@ class Worker:
     def transaction(self) -> Transaction:
         """A transaction for a transactional step, well within the lease."""
         return self.store.transaction(min(self.settings.transaction_limit, self.settings.lease / 3))
-
-    async def before_step(self, attempt: Attempt) -> None:
-        """The place where tests inject faults."""
-        if self._before_step is not None:
-            await self._before_step(attempt)
 
     def ended(self, claimed: Claimed, settled: Settled) -> None:
         """The run came to an end; tell those in this process who wait for it."""

@@ -17,7 +17,7 @@ from redrive.core.decide import decide
 from redrive.core.options import DEFAULT_RETRY, PolicyBook, find_policy
 from redrive.core.outcome import Outcome, Raised
 from redrive.core.transition import Transition
-from redrive.errors import StoreUnavailable
+from redrive.errors import DataRefused, StoreError
 from redrive.policy import RetryPolicy
 from redrive.store.port import Store
 
@@ -73,13 +73,15 @@ class LocalSettler:
 
 
 async def until_answered(ask: Callable[[], Awaitable[T]], clock: Clock) -> T:
-    """Repeat a store call until the store answers. An outage delays; it decides nothing."""
+    """Repeat a store call until the store answers. Trouble with the store delays; it decides nothing."""
     pause = _FIRST_PAUSE
     while True:
         try:
             return await ask()
-        except StoreUnavailable as error:
-            log.warning("the store does not answer, asking again in %.2g s: %s", pause, error)
+        except DataRefused:
+            raise
+        except StoreError as error:
+            log.warning("the store cannot be used, asking again in %.2g s: %s", pause, error)
             await clock.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 

@@ -16,7 +16,7 @@ from redrive.core.options import DEFAULT_RETRY
 from redrive.core.outcome import Began, Interrupted, Outcome, Place, Raised, Returned
 from redrive.core.payload import check_size
 from redrive.core.states import StepStatus
-from redrive.core.transition import AttemptEnd
+from redrive.core.transition import AttemptEnd, EntryWrite
 from redrive.errors import PayloadError, PayloadTooLarge, PutDown, StoreUnavailable
 from redrive.worker.attempt import Attempt, perform
 from redrive.worker.settler import Settled
@@ -40,11 +40,13 @@ class Tries:
 
     __slots__ = (
         "_attempt",
-        "_began",
         "_branch",
+        "_current",
+        "_cut_short",
         "_execution",
         "_first",
         "_input",
+        "_mark",
         "_place",
         "_resumes",
         "_step",
@@ -59,96 +61,95 @@ class Tries:
         self._place = place
         self._input = input
         self._attempt = 1
-        self._first = self._began = execution.clock.monotonic()
+        self._first = execution.clock.monotonic()
+        self._current = Attempt(execution, branch, step.name, place, 1, self._first)
+        self._mark: Mark | None = None
         self._resumes = False
+        self._cut_short = False
 
     async def until_settled(
         self, entry: EntryRow | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Try, settle, wait, try again: returns the value, or raises StepFailed."""
         execution = self._execution
-        if entry is not None:
-            await self._take_up(entry)
-        while True:
-            if not execution.is_ready:
-                await execution.ready()
-            value, settled = await self._try(args, kwargs)
-            written = settled.transition.entries[0]
-            match written.status:
-                case StepStatus.SUCCESS:
-                    await self._pass(written.done)
-                    return value
-                case StepStatus.RETRYING:
-                    assert written.wake_in is not None
-                    wait = written.wake_in / MICROS
-                    await execution.wait_for(self._place, self._attempt, wait, settled.transition.change)
-                    self._attempt += 1
-                case _:
-                    await self._pass(written.done)
-                    raise self._failed(Ending.from_json(written.failure or ""))
+        try:
+            if entry is not None:
+                await self._take_up(entry)
+            while True:
+                if not execution.is_ready:
+                    await execution.ready()
+                value, settled = await self._try(args, kwargs)
+                written = settled.transition.entries[0]
+                if written.status is not StepStatus.RETRYING:
+                    break
+                assert written.wake_in is not None
+                wait = written.wake_in / MICROS
+                await execution.wait_for(self._place, self._attempt, wait, settled.transition.change)
+                self._attempt += 1
+        except asyncio.CancelledError:
+            if not (execution.dead or execution.ending):
+                await self._interrupted()
+            raise
+        return await self._hand_over(written, value)
 
-    async def _pass(self, done: int | None) -> None:
+    async def _hand_over(self, written: EntryWrite, value: Any) -> Any:
+        """Give the settled result to the workflow function, when its turn comes."""
         execution = self._execution
         if execution.ending or execution.winding:
             await execution.ready()  # the function sees nothing more of this run, here
-        assert done is not None
-        await execution.turnstile.pass_result(done, self._place.key)
-
-    def _failed(self, ending: Ending) -> Exception:
-        self._execution.endings[self._place.key] = (ending, self._place, self._attempt)
-        return step_failed(ending, key=self._place.key)
+        assert written.done is not None
+        await execution.turnstile.pass_result(written.done, self._place.key)
+        if written.status is StepStatus.SUCCESS:
+            return value
+        ending = Ending.from_json(written.failure or "")
+        execution.endings[self._place.key] = (ending, self._place, self._attempt)
+        raise step_failed(ending, key=self._place.key)
 
     async def _take_up(self, entry: EntryRow) -> None:
         """Go on where the journal left off: after a failed attempt, or again with one cut short."""
         execution = self._execution
         self._first -= (execution.worker.store.now() - entry.first_at) / MICROS
         self._attempt = entry.attempt
+        self._cut_short = entry.status is StepStatus.RUNNING
         if entry.status is StepStatus.RETRYING:
             self._attempt += 1
             wait = execution.left_until(entry.wake_at)
             if wait > 0:
                 await execution.wait_for(self._place, self._attempt, wait, None)
-        elif entry.status is StepStatus.RUNNING and self._step.options.at_most_once:
-            await self._may_have_happened()
 
-    async def _may_have_happened(self) -> None:
+    async def _may_have_happened(self) -> Settled:
         message = (
             f"step {self._step.name!r} runs at most once and was cut short: it may have happened. "
             "Find out, then skip it or give its result by hand"
         )
         failure = Failure.of(Category.UNKNOWN, message, error_type="redrive.MayHaveHappened")
         outcome = self._raised(failure, AttemptEnd.LOST, LetterCode.INFRASTRUCTURE_FAILURE, Stage.EXEC)
-        settled = await self._execution.settle(outcome)
-        written = settled.transition.entries[0]
-        await self._pass(written.done)
-        raise self._failed(Ending.from_json(written.failure or ""))
+        return await self._execution.settle(outcome)
 
     # -- one try ------------------------------------------------------------------------------------
 
     async def _try(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Settled]:
         execution, step, place = self._execution, self._step, self._place
-        self._began = execution.clock.monotonic()
-        attempt = Attempt(execution, self._branch, step.name, place, self._attempt, self._began)
-        execution.open[place.index] = attempt
+        if self._cut_short and step.options.at_most_once:
+            return None, await self._may_have_happened()
+        began = execution.clock.monotonic()
+        self._current = Attempt(execution, self._branch, step.name, place, self._attempt, began)
+        self._mark = None
+        self._resumes = execution.wake_up()
+        execution.open[place.index] = self._current
         try:
             if step.options.transactional:
-                return await self._try_transaction(attempt, args, kwargs)
-            mark = await self._mark_begin()
-            value, outcome = await self._call(attempt, mark, functools.partial(step.fn, *args, **kwargs))
+                return await self._try_transaction(args, kwargs)
+            if step.options.at_most_once:
+                await self._begin_durably()
+            value, outcome = await self._call(functools.partial(step.fn, *args, **kwargs))
             return value, await execution.settle(outcome)
-        except asyncio.CancelledError:
-            if not (execution.dead or execution.ending):
-                await self._interrupted()
-            raise
         finally:
             execution.open.pop(place.index, None)
 
-    async def _mark_begin(self) -> Mark | None:
-        """Say that the attempt begins. Only a step that must not begin twice waits until that is durable."""
-        execution = self._execution
-        self._resumes = execution.wake_up()
-        began = Began(
-            run=execution.view,
+    def _began(self) -> Began:
+        return Began(
+            run=self._execution.view,
             place=self._place,
             attempt=self._attempt,
             input=self._input,
@@ -156,32 +157,36 @@ class Tries:
             limit=self._step.limit,
             resumes=self._resumes,
         )
-        if not self._step.options.at_most_once:
-            return execution.worker.committer.post(began)
-        await execution.settle(began)
-        self._resumes = False
-        return None
 
-    async def _call(
-        self, attempt: Attempt, mark: Mark | None, call: Callable[[], Any]
-    ) -> tuple[Any, Outcome]:
+    async def _begin_durably(self) -> None:
+        """A step that must not be called twice waits until it is recorded that it is called."""
+        await self._execution.settle(self._began())
+        self._resumes = False
+
+    def _mark_begin(self) -> None:
+        """Say that the body begins, without waiting for that to be recorded."""
+        if not self._step.options.at_most_once:
+            self._mark = self._execution.worker.committer.post(self._began())
+
+    async def _call(self, call: Callable[[], Any]) -> tuple[Any, Outcome]:
         """Call the body; what it gave back, and what that amounts to."""
-        execution = self._execution
+        execution, current = self._execution, self._current
         try:
-            await execution.worker.before_step(attempt)
-            value = await perform(attempt, self._step, call, execution.worker.threads, execution.clock)
+            if execution.worker.before_step is not None:
+                await execution.worker.before_step(current)
+            value = await perform(current, self._step, call, self._mark_begin)
         except (Exception, SystemExit) as error:
             if isinstance(error, StoreUnavailable) and self._step.options.transactional:
                 raise
-            self._take_back(mark)
+            self._withdraw_mark()
             end = AttemptEnd.TIMED_OUT if isinstance(error, TimeoutError) else AttemptEnd.FAILED
             return None, self._raised(execution.capture(error), end)
-        self._take_back(mark)
+        self._withdraw_mark()
         return self._returned(value)
 
-    def _take_back(self, mark: Mark | None) -> None:
+    def _withdraw_mark(self) -> None:
         """The attempt is over. If its begin mark has not gone out yet, it need not."""
-        if mark is not None and not mark.withdraw():
+        if self._mark is not None and not self._mark.withdraw():
             self._resumes = False
 
     def _returned(self, value: Any) -> tuple[Any, Outcome]:
@@ -197,7 +202,7 @@ class Tries:
             run=self._execution.view,
             place=self._place,
             attempt=self._attempt,
-            began_ago=self._ago(self._began),
+            began_ago=self._ago(self._current.began),
             done=self._execution.next_done(),
             input=self._input,
             output=text,
@@ -216,7 +221,7 @@ class Tries:
             run=execution.view,
             place=self._place,
             attempt=self._attempt,
-            began_ago=self._ago(self._began),
+            began_ago=self._ago(self._current.began),
             first_ago=self._ago(self._first),
             done=execution.next_done(),
             input=self._input,
@@ -237,7 +242,7 @@ class Tries:
             run=self._execution.view,
             place=self._place,
             attempt=self._attempt,
-            began_ago=self._ago(self._began),
+            began_ago=self._ago(self._current.began),
         )
         await self._execution.settle(outcome)
 
@@ -246,16 +251,13 @@ class Tries:
 
     # -- transactional steps ------------------------------------------------------------------------
 
-    async def _try_transaction(
-        self, attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, Settled]:
+    async def _try_transaction(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Settled]:
         """The user's statements and the step's record commit together, on a connection of their own."""
         execution = self._execution
-        mark = await self._mark_begin()
         transaction = execution.worker.transaction()
         try:
             call = functools.partial(self._step.fn, Tx(transaction), *args, **kwargs)
-            value, outcome = await self._call(attempt, mark, call)
+            value, outcome = await self._call(call)
             if isinstance(outcome, Returned):
                 return value, await self._commit(transaction, outcome)
         except StoreUnavailable:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import CoreSchema, SchemaSerializer, SchemaValidator
 
 from redrive.core.payload.adapt import CONFIG, split, union_classes
-from redrive.core.payload.explain import Path, misfit, refused, unstorable, unwritable
+from redrive.core.payload.explain import Path, holds_surrogates, misfit, refused, unstorable, unwritable
 from redrive.core.payload.plain import typed_text
 from redrive.errors import PayloadError
 
@@ -40,7 +40,8 @@ class Codec:
                 raise self._unwritable(value) from error
             return self._encode_carefully(value)
         text = raw.decode()
-        if not raw.isascii() and "\ufffd" in text:  # perhaps a lone surrogate: in keys it is no error
+        # In keys a lone surrogate is no error but three replacement characters.
+        if not raw.isascii() and "\ufffd\ufffd\ufffd" in text and holds_surrogates(value):
             return self._encode_carefully(value)
         try:
             back = self._validate_json(text, by_alias=True, by_name=True)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, SchemaSerializer, to_json
 
 from redrive.core.payload.adapt import CONFIG, Node, joined
-from redrive.core.payload.plain import MAX_DEPTH, joins, read
+from redrive.core.payload.plain import MAX_DEPTH, joins, lone_surrogates, read
 from redrive.errors import PayloadError
 
 Path = tuple[str | int, ...]
@@ -102,6 +102,18 @@ def unstorable(value: Any, root: Path) -> PayloadError | None:
         elif (why := _why_unstorable(each)) is not None:
             return refused(path, why)
     return None
+
+
+def holds_surrogates(value: Any) -> bool:
+    """True if a text or key somewhere in the value, which has no circles, is not valid Unicode."""
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, str) and lone_surrogates(each):
+            return True
+        for part, piece in _pieces(each) or ():
+            left += (part, piece)
+    return False
 
 
 def _pieces(value: Any) -> Iterable[tuple[str | int, Any]] | None:

@@ -28,7 +28,7 @@ _INFINITY = float("inf")
 
 
 def _write_str(value: str) -> str | None:
-    return encode_basestring(value) if value.isascii() or not _SURROGATE.search(value) else None
+    return encode_basestring(value) if value.isascii() or not lone_surrogates(value) else None
 
 
 def _write_int(value: int) -> str | None:
@@ -73,8 +73,9 @@ def writers(hint: Any) -> tuple[Mapping[type, Writer], Writer]:
     union = typing.get_origin(hint) in {typing.Union, types.UnionType}
     short: dict[type, Writer] = {}
     for member in typing.get_args(hint) if union else (hint,):
-        if member in _CONTAINERS:
-            short[typing.get_origin(member) or member] = _CONTAINERS[member]
+        container = next((write for known, write in _CONTAINERS if known == member), None)
+        if container is not None:
+            short[typing.get_origin(member) or member] = container
         elif isinstance(member, type) and member in SCALARS:
             short[member] = SCALARS[member]
         else:  # a string may be one of several members then
@@ -116,11 +117,16 @@ def read(text: str) -> Any:
 
 def _escape_surrogates(text: str) -> str:
     """The same JSON text with every lone surrogate as an escape, so that it is valid UTF-8."""
-    if _SURROGATE.search(text) is None:
+    if not lone_surrogates(text):
         return text
     if joins(text):
         raise ValueError("two surrogates would become one character")
     return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def lone_surrogates(text: str) -> bool:
+    """True if the text is not valid Unicode."""
+    return _SURROGATE.search(text) is not None
 
 
 def joins(text: str) -> bool:
@@ -140,7 +146,7 @@ def _plain_object(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
+        return value.model_dump(round_trip=True, warnings=False)
     if isinstance(value, Iterator):  # pydantic would read it to its end
         raise ValueError("an iterator is no data")
     return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="strings")
@@ -175,9 +181,10 @@ def _encode(value: Any) -> str:
     return "".join(_chunks(value, 0))
 
 
-_CONTAINERS: Mapping[Any, Writer] = {
-    dict: write_any,
-    dict[str, Any]: _write_text_keyed,
-    list: write_any,
-    list[Any]: write_any,
-}
+# Pairs, as a hint need not be hashable.
+_CONTAINERS: tuple[tuple[Any, Writer], ...] = (
+    (dict, write_any),
+    (dict[str, Any], _write_text_keyed),
+    (list, write_any),
+    (list[Any], write_any),
+)

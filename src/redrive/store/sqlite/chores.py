@@ -1,4 +1,4 @@
-"""What chores ask of the store. Each call is short, bounded and safe to make from several processes at once."""
+"""What chores ask of the store: calls that are short, bounded, and safe to make from several processes."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def purge(con: sqlite3.Connection, now: int, purge: Purge) -> int:
     """Remove what was kept long enough, at most `limit` things of each kind; return how many."""
     removed = _expire_letters(con, now, purge.limit)
     removed += _removed(con, "old_letters", now - purge.letters, purge.limit)
-    removed += _drop_runs(con, now - purge.runs, purge.limit)
-    removed += _removed(con, "old_keys", now, purge.limit)
+    removed += _drop_runs(con, now, purge)
+    removed += _drop_keys(con, now, purge.limit)
     removed += _removed(con, "old_workers", now - purge.workers, purge.limit)
     return removed
 
@@ -66,11 +66,27 @@ def _expire_letters(con: sqlite3.Connection, now: int, limit: int) -> int:
     return len(expired)
 
 
-def _drop_runs(con: sqlite3.Connection, before: int, limit: int) -> int:
-    ids = json.dumps([row[0] for row in con.execute(SQL["old_runs"], (before, limit))])
-    for name in ("drop_entries", "drop_attempts", "drop_inputs", "drop_results"):
-        con.execute(SQL[name], (ids,))
-    return con.execute(SQL["drop_runs"], (ids,)).rowcount
+def _drop_runs(con: sqlite3.Connection, now: int, purge: Purge) -> int:
+    """Drop runs with all that belongs to them. One that a key still names keeps its state and its result."""
+    old = con.execute(SQL["old_runs"], (now - purge.runs, purge.limit)).fetchall()
+    for name in ("drop_entries", "drop_attempts", "drop_inputs"):
+        con.execute(SQL[name], (json.dumps([id for id, _ in old]),))
+    con.execute(SQL["mark_purged"], (now, json.dumps([id for id, named in old if named])))
+    _drop_shells(con, [id for id, named in old if not named])
+    return len(old)
+
+
+def _drop_keys(con: sqlite3.Connection, now: int, limit: int) -> int:
+    old = con.execute(SQL["old_keys"], (now, limit)).fetchall()
+    con.executemany(SQL["drop_key"], [(tenant, key) for tenant, key, _ in old])
+    bare = con.execute(SQL["purged_before"], (json.dumps([run for _, _, run in old]),)).fetchall()
+    _drop_shells(con, [id for (id,) in bare])
+    return len(old)
+
+
+def _drop_shells(con: sqlite3.Connection, ids: list[int]) -> None:
+    for name in ("drop_results", "drop_runs"):
+        con.execute(SQL[name], (json.dumps(ids),))
 
 
 def _removed(con: sqlite3.Connection, name: str, before: int, limit: int) -> int:

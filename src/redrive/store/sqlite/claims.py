@@ -96,18 +96,16 @@ def _visit(con: sqlite3.Connection, now: int, claim: Claim, found: Look) -> None
     """Walk the lanes once around from the cursor, until enough queues have something due."""
     workflows = frozenset(found.workflows)
     queues: set[tuple[str, str]] = set()
-    visited = 0
-    for lane, head in _around(con, claim.after or _START):
+    for number, (lane, head) in enumerate(_around(con, claim.after or _START), 1):
         if len(queues) >= claim.capacity and (lane.tenant, lane.queue) not in queues:
             return
-        visited += 1
         if lane.workflow in workflows:
             found.known.append(lane)
             found.next_at = _earlier(found.next_at, head)
             if head <= now:
                 found.due.append(lane)
                 queues.add((lane.tenant, lane.queue))
-        if visited >= MOST_LANES:
+        if number >= MOST_LANES:
             found.after = lane
             return
 

@@ -20,6 +20,7 @@ BUSY = 5.0
 
 _FORMS = "sqlite:///relative.db, sqlite:////absolute/path.db or sqlite:///:memory:"
 _CACHED = 256  # wider than the number of statements this store has, so that each is compiled once
+_OLDEST = (3, 35, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ def locate(url: str) -> Address:
 
 def connect(address: Address, *, busy: float = BUSY) -> sqlite3.Connection:
     """Open a connection that commits only when told, in WAL mode, durable at every commit."""
+    if sqlite3.sqlite_version_info < _OLDEST:
+        raise StoreError(f"this Python has SQLite {sqlite3.sqlite_version}; Redrive needs 3.35 or newer")
     if not address.in_memory:
         _check_place(Path(address.path))
     try:
@@ -103,6 +106,8 @@ def _set_up(con: sqlite3.Connection, address: Address, busy: float) -> None:
     con.execute("PRAGMA foreign_keys = ON")
     con.execute("PRAGMA synchronous = FULL")
     con.execute("PRAGMA temp_store = MEMORY")
+    con.execute("PRAGMA cache_size = -16000")
+    con.execute("PRAGMA journal_size_limit = 67108864")  # give the disk back what a burst of writes took
     if not address.in_memory:
         _use_wal(con, address, busy)
 

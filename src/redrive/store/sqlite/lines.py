@@ -1,46 +1,37 @@
-"""Where SQLite calls run: each connection belongs to one thread, and a call hops there as a whole.
+"""Where SQLite calls run.
 
-    Threaded   a writer, a reader and (when needed) a line for transactional steps, for files
-    Inline     one connection on the loop's own thread, for `:memory:` (tests and simulation)
-
-A call is a closure that takes the connection: one hop carries a whole transaction, however many
-statements it has. A caller that is cancelled does not stop its call; the call's outcome is dropped.
+Threaded   a writer, a reader and (when needed) a line for transactional steps, for files
+Inline     one connection on the caller's own thread, for `:memory:` (tests and simulation)
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import queue
 import sqlite3
 import threading
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from redrive.clock import Clock, Timer
 from redrive.errors import StoreError, StoreUnavailable
 from redrive.store.sqlite.connection import BUSY, Address, connect, writing
+from redrive.store.sqlite.line import Line, Work, tell
 from redrive.store.sqlite.refusals import NOTHING_LOST, meaning
 from redrive.store.sqlite.turn import Turn
 
-__all__ = ["Inline", "Line", "Runner", "Threaded", "Work", "in_turn"]
+__all__ = ["Inline", "Runner", "Threaded", "Work", "in_turn"]
 
 Result = TypeVar("Result")
-Work = Callable[[sqlite3.Connection], Result]
-
-
-_Job = tuple[Work[Any], asyncio.AbstractEventLoop, asyncio.Future[Any]]
 
 
 class Runner(Protocol):
-    """Something that runs closures on one connection, in order."""
+    """A connection that its user has reserved."""
 
     async def run(self, work: Work[Result]) -> Result:
-        """Run the closure; its errors come back translated."""
+        """Run the closure and wait for its result."""
 
     def post(self, work: Work[object]) -> None:
-        """Run the closure some time soon; nobody waits for it. May be called from any thread."""
+        """Run the closure some time soon; nobody waits for it."""
 
 
 def in_turn(con: sqlite3.Connection, turn: Turn, work: Work[Result], file: str, wait: float = BUSY) -> Result:
@@ -54,108 +45,6 @@ def in_turn(con: sqlite3.Connection, turn: Turn, work: Work[Result], file: str, 
         turn.give()
 
 
-class Line:
-    """One connection and the thread it lives in."""
-
-    def __init__(self, address: Address, name: str) -> None:
-        self._address = address
-        self._name = name
-        self._jobs: queue.SimpleQueue[_Job | Work[Any] | None] = queue.SimpleQueue()
-        self._con: sqlite3.Connection | None = None
-        self._thread: threading.Thread | None = None
-        self._pid = os.getpid()
-        self._closed = False
-
-    def open(self) -> None:
-        """Connect and start the thread."""
-        self._con = connect(self._address)
-        # A daemon, because a process must be able to end while a statement still waits for a lock.
-        self._thread = threading.Thread(target=self._work, name=f"redrive-{self._name}", daemon=True)
-        self._thread.start()
-
-    async def run(self, work: Work[Result]) -> Result:
-        self._check()
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Result] = loop.create_future()
-        self._jobs.put((work, loop, future))
-        return await future
-
-    def post(self, work: Work[object]) -> None:
-        self._jobs.put(work)
-
-    async def close(self) -> None:
-        """End the thread. What it is doing may finish, what waits behind it is refused."""
-        if self._closed or self._thread is None or self._con is None:
-            self._closed = True
-            return
-        self._closed = True
-        self._jobs.put(None)
-        loop = asyncio.get_running_loop()
-        ended = loop.run_in_executor(None, self._thread.join, 2 * BUSY)
-        await asyncio.shield(ended)
-
-    def _check(self) -> None:
-        if self._closed or self._thread is None:
-            raise StoreError("the store is closed")
-        if os.getpid() != self._pid:
-            raise StoreError("the store was opened before this process was forked: open it in the child")
-
-    def _work(self) -> None:
-        con = self._con
-        assert con is not None
-        while (job := self._jobs.get()) is not None:
-            if isinstance(job, tuple):
-                self._answer(con, *job)
-            else:
-                self._quietly(job, con)
-            del job  # or its result would live until the next one comes
-        con.close()
-
-    def _answer(
-        self,
-        con: sqlite3.Connection,
-        work: Work[Any],
-        loop: asyncio.AbstractEventLoop,
-        future: asyncio.Future[Any],
-    ) -> None:
-        if future.cancelled():
-            return
-        result: Any = None
-        error: BaseException | None = None
-        try:
-            if self._closed:
-                raise StoreUnavailable("the store was closed before the call began")
-            result = work(con)
-        except BaseException as raised:
-            error = meaning(raised, self._address.path) or raised
-            if error is not raised:
-                error.__cause__ = raised
-        _deliver(loop, future, result, error)
-
-    def _quietly(self, work: Work[Any], con: sqlite3.Connection) -> None:
-        with suppress(sqlite3.Error):  # it is clean-up: there is nobody to tell, and the next statement will
-            work(con)
-
-
-def _deliver(
-    loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], result: Any, error: BaseException | None
-) -> None:
-    def settle() -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    _tell(loop, settle)
-
-
-def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-    with suppress(RuntimeError):  # raised if the loop has ended: then nobody is left to tell
-        loop.call_soon_threadsafe(callback)
-
-
 class Threaded:
     """Threads for a file: reading never waits for writing, and neither blocks the loop."""
 
@@ -165,20 +54,21 @@ class Threaded:
         self._address = address
         self._writer = Line(address, "writer")
         self._reader = Line(address, "reader")
-        self._private: Line | None = None
+        self._private = Line(address, "transactions")
+        self._private_is_open = False
         self._lock = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def open(self) -> None:
+    async def open(self) -> None:
         """Connect, so that a store which cannot be used says so at once."""
-        self._writer.open()
-        self._reader.open()
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._writer.open)
+        await loop.run_in_executor(None, self._reader.open)
 
     async def close(self) -> None:
         """Let go of the connections; calls still waiting are refused."""
         for line in (self._private, self._reader, self._writer):
-            if line is not None:
-                await line.close()
+            await line.close()
 
     async def read(self, work: Work[Result]) -> Result:
         """Run a closure that only reads."""
@@ -201,10 +91,9 @@ class Threaded:
         await self._lock.acquire()
         try:
             self._loop = asyncio.get_running_loop()
-            if self._private is None:
-                line = Line(self._address, "transactions")
-                await self._loop.run_in_executor(None, line.open)
-                self._private = line
+            if not self._private_is_open:
+                await self._loop.run_in_executor(None, self._private.open)
+                self._private_is_open = True
             return self._private
         except BaseException:
             self._lock.release()
@@ -223,10 +112,9 @@ class Threaded:
 
     def abandon(self, end: Work[object], released: Callable[[], None]) -> None:
         """End a transaction from outside, on the connection's thread, then tell its loop."""
-        line, loop = self._private, self._loop
-        if line is not None and loop is not None:
-            line.post(end)
-            _tell(loop, released)
+        self._private.post(end)
+        if self._loop is not None:
+            tell(self._loop, released)
 
 
 class Inline:
@@ -239,7 +127,7 @@ class Inline:
         self._con: sqlite3.Connection | None = None
         self._lock = asyncio.Lock()
 
-    def open(self) -> None:
+    async def open(self) -> None:
         """Connect."""
         self._con = connect(self._address)
 

@@ -23,8 +23,8 @@ SQL = load(__package__, "lists.sql")
 
 Item = TypeVar("Item", RunRow, LetterRow)
 
-_HELD = {RunStatus.RUNNING}
-_UNHAPPY = frozenset(RunStatus) - {RunStatus.PENDING, RunStatus.RUNNING, RunStatus.SUCCESS}
+_HELD = frozenset({RunStatus.RUNNING})
+_INDEXED = frozenset(RunStatus) - {RunStatus.RUNNING, RunStatus.SUCCESS}
 _CLOCK_STEP = 60_000_000  # rows that lie next to each other may be out of order by this much, not more
 
 
@@ -104,10 +104,10 @@ class _Query:
     def _hints(self, state: str) -> list[str]:
         if self._table != "runs":
             return []
-        return ["unhappy"] if state in _UNHAPPY else ["running"] if state in _HELD else []
+        return ["indexed"] if state in _INDEXED else ["running"] if state in _HELD else []
 
     def _first_id(self) -> int | None:
-        """An id below all rows since a time. Ids grow with time, so it is found by halving, without an index."""
+        """An id below all rows since a time. Ids grow with time, so halving finds it without an index."""
         since = self._given.get("since")
         if since is None:
             return None

@@ -45,14 +45,16 @@ class SqliteStore:
     def __init__(self, url: str, clock: Clock) -> None:
         self._address: Address = locate(url)
         self._clock = clock
-        self._lines: Threaded | Inline = (
-            Inline(self._address) if self._address.in_memory else Threaded(self._address)
-        )
+        self._lines = self._new_lines()
         self._bell = Bell(self._address)
 
+    def _new_lines(self) -> Threaded | Inline:
+        return Inline(self._address) if self._address.in_memory else Threaded(self._address)
+
     async def open(self, *, migrate: bool = True) -> None:
-        self._lines.open()
+        self._lines = self._new_lines()  # a store may be opened again after it was closed
         try:
+            await self._lines.open()
             await self._lines.visit(
                 lambda con: prepare(con, self._address, self._clock.now(), migrate=migrate)
             )

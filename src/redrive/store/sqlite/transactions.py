@@ -88,8 +88,8 @@ class StepTransaction:
     async def _statement(self, statement: str, work: Work[Result]) -> Result:
         if refused := _REFUSED.match(statement):
             raise InputError(
-                f"{refused[1].upper()} cannot be used in a transactional step: its transaction begins by itself "
-                "and is committed together with the step's record"
+                f"{refused[1].upper()} cannot be used in a transactional step: its transaction begins by "
+                "itself and is committed together with the step's record"
             )
         runner = await self._reserve()
         result, error = await runner.run(lambda con: self._attempt(con, work))

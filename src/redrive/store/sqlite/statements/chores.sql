@@ -72,11 +72,16 @@ DELETE FROM letters WHERE id IN (
     WHERE closed_at IS NOT NULL AND closed_at <= ? ORDER BY closed_at LIMIT ?);
 
 -- name: old_runs
--- Runs that ended long enough ago and that no undecided letter needs.
-SELECT r.id FROM runs AS r INDEXED BY runs_finished
-WHERE r.finished_at IS NOT NULL AND r.finished_at <= ?
+-- Runs that ended long enough ago and that no undecided letter needs, and whether a key still names them.
+SELECT r.id, EXISTS (SELECT 1 FROM idempotency AS k WHERE k.run = r.id)
+FROM runs AS r INDEXED BY runs_finished
+WHERE r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS NULL AND r.finished_at <= ?
   AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.run = r.id AND l.status IN ('OPEN', 'REPLAYING'))
 ORDER BY r.finished_at LIMIT ?;
+
+-- name: mark_purged
+-- What is left of a purged run while its key lives.
+UPDATE runs SET purged_at = ? WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: drop_entries
 -- The journal of purged runs.
@@ -100,11 +105,18 @@ DELETE FROM runs WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: old_keys
 -- Idempotency keys that have expired, unless a letter could still replay their run.
-DELETE FROM idempotency WHERE (tenant, key) IN (
-    SELECT k.tenant, k.key FROM idempotency AS k INDEXED BY idempotency_expiring
-    WHERE k.expires_at <= ?
-      AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.run = k.run AND l.status IN ('OPEN', 'REPLAYING'))
-    ORDER BY k.expires_at LIMIT ?);
+SELECT k.tenant, k.key, k.run FROM idempotency AS k INDEXED BY idempotency_expiring
+WHERE k.expires_at <= ?
+  AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.run = k.run AND l.status IN ('OPEN', 'REPLAYING'))
+ORDER BY k.expires_at LIMIT ?;
+
+-- name: drop_key
+-- An expired key.
+DELETE FROM idempotency WHERE tenant = ? AND key = ?;
+
+-- name: purged_before
+-- Those of these runs of which only the state and the result are left.
+SELECT id FROM runs WHERE id IN (SELECT value FROM json_each(?)) AND purged_at IS NOT NULL;
 
 -- name: old_workers
 -- Workers that ended long ago and hold nothing.

@@ -9,7 +9,7 @@ SELECT 1 FROM workers WHERE id = ? AND state = 'LIVE';
 SELECT id, fence FROM runs WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: put_entry
--- A journal entry as it shall stand. A begin mark that comes late changes nothing.
+-- A journal entry as it shall stand. A begin mark or cancellation that comes after the end changes nothing.
 INSERT INTO entries (run, idx, tenant, key, kind, name, status, attempt, fence, done, first_at, began_at, ended_at,
                      wake_at, timeout_at, patience, limit_at, input, output, failure, options)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)
@@ -29,8 +29,9 @@ ON CONFLICT (run, idx) DO UPDATE SET
     output = COALESCE(excluded.output, output),
     failure = COALESCE(excluded.failure, failure),
     options = COALESCE(excluded.options, options)
-WHERE excluded.status <> 'RUNNING'
-   OR (ended_at IS NULL
+WHERE excluded.status NOT IN ('RUNNING', 'CANCELLED')
+   OR (excluded.status = 'CANCELLED' AND ended_at IS NULL)
+   OR (excluded.status = 'RUNNING' AND ended_at IS NULL
        AND excluded.attempt >= attempt
        AND NOT (status = 'RETRYING' AND excluded.attempt = attempt AND excluded.fence = fence));
 

@@ -1,0 +1,116 @@
+"""A small shop: the workflows of `redrive demo`, written as one would write them for real.
+
+    fulfil            reserve -> charge -> pack (wait) -> ship, or cancel if the card is declined
+    invoice           book -> mail
+    remind            wait -> mail
+    ask_supplier      wait for an answer, but not for ever
+    import_catalogue  read a file that may take the whole process with it
+
+What the steps call is in `redrive.cli.demo.outside`: a bank, a stock, a carrier and so on that fail in
+every way such services do. Nothing here knows about that; it is what the retry policies are for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+import redrive
+from redrive import Redrive, RetryPolicy, StepFailed, step_info
+from redrive.cli.demo import outside
+
+# A worker counts as dead after 3 s instead of 30, so that you need not wait to see a run recover.
+app = Redrive(lease="3s", chores="500ms", grace="2s")
+
+SOON = RetryPolicy(max_retries=3, base_delay="1s", jitter=0.2)
+
+
+@dataclass(frozen=True)
+class Order:
+    id: str
+    product: str
+    price: Decimal
+    card: str
+    address: str
+
+
+# -- steps: each result is recorded, each failure is classified and retried ---------------------------
+
+
+@app.step
+async def reserve(order: Order) -> str:
+    return await outside.reserve(order.product)
+
+
+@app.step(effect="gives reserved goods back")
+async def release(reservation: str) -> None:
+    await outside.release(reservation)
+
+
+@app.step(retry=SOON, timeout="1s", effect="charges the card")
+async def charge(order: Order) -> str:
+    # The same key however often this step is tried, so that the bank charges once.
+    return await outside.charge(order.card, order.price, key=step_info().idempotency_key)
+
+
+@app.step(retry=SOON, effect="sends a parcel")
+async def ship(order: Order) -> str:
+    return await outside.ship(order.product, order.address)
+
+
+@app.step(retry=RetryPolicy(delays=["1s", "2s", "4s"]), effect="writes to the books")
+async def book(order: Order) -> int:
+    return await outside.book(order.product, order.price, key=step_info().idempotency_key)
+
+
+@app.step(retry=SOON, effect="sends a mail")
+async def mail(to: str, subject: str) -> None:
+    await outside.mail(to, subject)
+
+
+@app.step
+def read_catalogue(path: str) -> int:
+    return outside.read_catalogue(path, key=step_info().idempotency_key)  # a plain `def` runs in a thread
+
+
+# -- workflows: plain Python, resumed where they stopped ----------------------------------------------
+
+
+@app.workflow
+async def fulfil(order: Order) -> str:
+    reservation = await reserve(order)
+    try:
+        payment = await charge(order)
+    except StepFailed as failed:
+        if not failed.is_a(outside.CardDeclined):
+            raise  # nobody's fault: leave it to a person, in the dead letter queue
+        await release(reservation)
+        return "cancelled: the card was declined"
+    await redrive.sleep("3s")  # packing; a deploy or a crash meanwhile does not matter
+    parcel = await ship(order)
+    return f"parcel {parcel}, payment {payment}"
+
+
+@app.workflow
+async def invoice(order: Order) -> int:
+    number = await book(order)
+    await mail(order.address, f"invoice {number}")
+    return number
+
+
+@app.workflow
+async def remind(customer: str) -> None:
+    await redrive.sleep("8s")
+    await mail(customer, "you left something in your basket")
+
+
+@app.workflow(timeout="6s")
+async def ask_supplier(product: str) -> None:
+    while True:
+        await mail("supplier", f"when can you deliver {product}?")
+        await redrive.sleep("4s")
+
+
+@app.workflow(max_crashes=2, retry=RetryPolicy(base_delay="1s"))
+async def import_catalogue(path: str) -> int:
+    return await read_catalogue(path)

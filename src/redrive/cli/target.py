@@ -1,0 +1,160 @@
+"""Finding the app that `module:app` names, or saying what is wrong with it."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+__all__ = ["load_app"]
+
+
+def load_app(target: str) -> Redrive:
+    """Import the module and return its app. Modules in the current folder are found, too.
+
+    UsageError: the name is wrong. ClickException: the name is right, but the app cannot be used.
+    """
+    module_name, attribute = _parse(target)
+    module = _import(module_name)
+    value = _attribute(module, attribute)
+    return _checked(module, attribute, value)
+
+
+def _parse(target: str) -> tuple[str, str]:
+    module, colon, attribute = target.partition(":")
+    if module.endswith(".py") or "/" in module or "\\" in module:
+        dotted = ".".join(Path(module).with_suffix("").parts)
+        raise _wrong(target, f"a module is named with dots and without .py: {dotted}:{attribute or 'app'}")
+    if not colon or not attribute:
+        raise _wrong(target, f"name the app inside the module as well: {module or 'module'}:app")
+    parts = [*module.split("."), *attribute.split(".")]
+    if not all(part.isidentifier() for part in parts):
+        raise _wrong(target, "write module:app, such as shop:app or company.shop:app")
+    return module, attribute
+
+
+def _wrong(target: str, advice: str) -> click.UsageError:
+    return click.UsageError(f"{target!r} does not name an app: {advice}")
+
+
+# -- the module ----------------------------------------------------------------------------------------
+
+
+def _import(name: str) -> ModuleType:
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise _broken(name, error) from error
+        raise click.UsageError(_not_found(error.name, name)) from error
+    except (Exception, SystemExit) as error:
+        raise _broken(name, error) from error
+
+
+def _not_found(missing: str, name: str) -> str:
+    parent, _, last = missing.rpartition(".")
+    where = parent or f"the current folder ({os.getcwd()}) and on Python's path"
+    return f"there is no module {missing!r} in {where}{_near(last, _neighbours(parent))}" + (
+        "" if missing == name else f" (looking for {name!r})"
+    )
+
+
+def _neighbours(package: str) -> list[str]:
+    """The modules beside the one that was not found."""
+    folders = sys.modules[package].__path__ if package in sys.modules else [os.getcwd()]
+    found: list[str] = []
+    for folder in map(Path, folders):
+        found += (path.stem for path in folder.glob("*.py") if path.stem.isidentifier())
+        found += (path.parent.name for path in folder.glob("*/__init__.py"))
+    return found
+
+
+def _broken(name: str, error: BaseException) -> click.ClickException:
+    """The app's own error, at the last place in its own code."""
+    lines = [f"module {name!r} could not be imported:"]
+    frame = _own_frame(error)
+    if frame is not None and not isinstance(error, SyntaxError):
+        lines += traceback.format_list([frame])[0].rstrip().splitlines()
+    lines += "".join(traceback.format_exception_only(error)).rstrip().splitlines()
+    return click.ClickException("\n".join(lines))
+
+
+def _own_frame(error: BaseException) -> traceback.FrameSummary | None:
+    """The innermost frame that belongs neither to Python, to an installed package, nor to this command."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame for frame in reversed(frames) if _is_own(frame.filename)), None)
+
+
+def _is_own(filename: str) -> bool:
+    if filename.startswith("<"):
+        return False
+    paths = sysconfig.get_paths()
+    foreign = (paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"])
+    path = os.path.realpath(filename)
+    cli = os.path.dirname(os.path.realpath(__file__))
+    return os.path.dirname(path) != cli and not path.startswith(tuple(map(os.path.realpath, foreign)))
+
+
+# -- the app in it -------------------------------------------------------------------------------------
+
+
+def _attribute(module: ModuleType, path: str) -> Any:
+    value: Any = module
+    for name in path.split("."):
+        try:
+            value = getattr(value, name)
+        except AttributeError:
+            hint = _apps(module) or _near(name, [known for known in vars(module) if known[0] != "_"])
+            raise click.UsageError(f"module {module.__name__!r} has no {path!r}{hint}") from None
+    return value
+
+
+def _checked(module: ModuleType, attribute: str, value: Any) -> Redrive:
+    from redrive.app import Redrive
+
+    name = f"{module.__name__}:{attribute}"
+    if not isinstance(value, Redrive):
+        hint = _apps(module)
+        if callable(value) and not hint:
+            hint = f". If it makes one, call it in the module and name the result: app = {attribute}()"
+        raise click.UsageError(f"{name} is no Redrive, but {_what(value)}{hint}")
+    if not value.registered_workflows:
+        raise click.ClickException(
+            f"{name} has no workflows, so there is nothing to run: decorate a function with @app.workflow, "
+            "and see to it that this module imports the modules that do"
+        )
+    return value
+
+
+def _what(value: Any) -> str:
+    kind = type(value).__name__
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+def _apps(module: ModuleType) -> str:
+    from redrive.app import Redrive
+
+    names = [name for name, value in vars(module).items() if isinstance(value, Redrive)]
+    if not names:
+        return ""
+    return f"; the module has the app{'s' * (len(names) > 1)} {', '.join(map(repr, names))}"
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(name, list(known), n=3)
+    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""

@@ -1,0 +1,79 @@
+"""Workers die by SIGKILL, at any moment and again and again: nothing is lost, nothing is done too often."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+from collections import Counter
+
+import scenes
+from fleet import Fleet, until
+
+from redrive.core.states import RunStatus
+
+SOAK = int(os.environ.get("REDRIVE_SOAK", "1"))
+"""How many times longer than in an ordinary test run the killing goes on."""
+
+
+async def test_runs_survive_kill_after_kill(fleet: Fleet) -> None:
+    seed = int(os.environ.get("REDRIVE_SEED", secrets.randbelow(10**6)))
+    print(f"REDRIVE_SEED={seed} repeats the choice of victims")
+    chance = random.Random(seed)
+    kills, per_kill = 15 * SOAK, 20
+    app = fleet.app()
+    async with app.client():
+        fleet.execute(scenes.CREDITS)
+        crew = [fleet.start() for _ in range(3)]
+        accepted: dict[str, int] = {}
+        for number in range(kills):
+            batch = range(number * per_kill, (number + 1) * per_kill)
+            handles = await app.find("order").start_many([(n,) for n in batch])
+            accepted.update(zip((handle.id for handle in handles), batch, strict=True))
+            seen = len(fleet.ledger.lines())
+            wanted = chance.randrange(1, 4 * per_kill)
+            until(lambda: len(fleet.ledger.lines()) >= seen + wanted or not fleet.unfinished(), "work is done")
+            fleet.kill(crew.pop(chance.randrange(3)))
+            crew.append(fleet.start(wait=False))
+        fleet.all_ended()
+
+        runs = {run_id: await app.runs.get(run_id) for run_id in accepted}
+        letters = {letter.run_id: letter for letter in (await app.dlq.list(limit=1000)).items}
+
+    ended = Counter(run.status for run in runs.values())
+    print(f"{len(runs)} runs, {kills} kills: {dict(ended)}")
+    assert ended.keys() <= {RunStatus.SUCCESS, RunStatus.DLQ_PENDING}
+    assert ended[RunStatus.SUCCESS] > len(runs) / 2
+    effects = Counter(number for (number,) in fleet.rows("SELECT number FROM credits"))
+    begun = fleet.ledger.executions()
+    for run_id, number in accepted.items():
+        run = runs[run_id]
+        steps = {step.key: step for step in run.steps}
+        assert effects[number] == 1, f"run {run_id} was credited {effects[number]} times"
+        assert len(begun[run_id, "pay", 1]) == 1
+        assert steps["/reserve#0"].attempt == 2  # a death consumes no attempt, only a failure does
+        assert {step.attempt for key, step in steps.items() if key != "/reserve#0"} == {1}
+        if run.status is RunStatus.SUCCESS:
+            assert run.output == [f"buyer {number}", f"seller {number}"]
+            assert run_id not in letters
+        else:
+            letter = letters[run_id]
+            assert (letter.code, letter.step) == ("infrastructure_failure", "pay")
+            assert "may have happened" in letter.message
+            assert begun[run_id, "pay", 1][0] in fleet.killed
+    assert len(letters) == ended[RunStatus.DLQ_PENDING]
+    _every_repeat_is_explained_by_a_death(fleet)
+
+
+def _every_repeat_is_explained_by_a_death(fleet: Fleet) -> None:
+    """A worker does an attempt once, and another does it again only if the one before has died."""
+    declared = {name for (name,) in fleet.rows("SELECT name FROM workers WHERE state = 'DEAD'")}
+    dead = fleet.killed | {m.who for m in fleet.members if any(n.endswith(f":{m.pid}") for n in declared)}
+    for (run_id, step, attempt), workers in fleet.ledger.executions().items():
+        key = f"attempt {attempt} of {step} in {run_id}: {workers}"
+        if step == "tell":  # two calls of it in one run
+            assert max(Counter(workers).values()) <= 2, key
+            assert len(set(workers[:-1]) - dead) <= 1, key
+        else:
+            assert len(workers) == len(set(workers)), key
+            assert set(workers[:-1]) <= dead, key
