@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -30,6 +31,8 @@ VARIABLES = {
 
 _DURATIONS = frozenset({"lease", "grace", "hold", "code_wait", "chores", "retention", "dlq_retention"})
 _SIZES = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "KIB": 1 << 10, "MIB": 1 << 20}
+_WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_SIZE = re.compile(r"(?P<number>\d{1,18}) ?(?P<unit>[A-Z]*)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +86,8 @@ def _name(field: str) -> str:
 def _read(field: str, value: Any) -> Any:
     if field in _DURATIONS:
         return seconds(_plain_number(value), _name(field))
-    reader = _READERS.get(field)
-    return value if reader is None else reader(value)
+    reader: Callable[[str, Any], Any] = _READERS.get(field, _text)
+    return reader(field, value)
 
 
 def _plain_number(value: Duration) -> Duration:
@@ -97,21 +100,28 @@ def _plain_number(value: Duration) -> Duration:
     return value
 
 
-def _whole(value: Any) -> int:
-    try:
-        return int(value)
-    except (TypeError, ValueError):
-        raise ConfigurationError(f"{_name('concurrency')} must be a whole number, not {value!r}") from None
-
-
-def _size(value: Any) -> int:
-    if isinstance(value, int):
+def _text(field: str, value: Any) -> str:
+    if isinstance(value, str):
         return value
-    text = str(value).strip().upper().replace(" ", "")
-    digits = text.rstrip("KMIB")
-    if digits.isdigit() and text[len(digits) :] in _SIZES:
-        return int(digits) * _SIZES[text[len(digits) :]]
-    raise ConfigurationError(f"{_name('max_payload')} must be a size such as 1048576 or 1MiB, not {value!r}")
+    # Not the value: it may hold a password.
+    raise ConfigurationError(f"{_name(field)} must be a text, not of type {type(value).__name__}")
 
 
-_READERS: dict[str, Callable[[Any], Any]] = {"concurrency": _whole, "max_payload": _size}
+def _whole(field: str, value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
+        return int(value)
+    raise ConfigurationError(f"{_name(field)} must be a whole number, not {value!r}")
+
+
+def _size(field: str, value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    found = _SIZE.fullmatch(value.strip().upper()) if isinstance(value, str) else None
+    if found is not None and found["unit"] in _SIZES:
+        return int(found["number"]) * _SIZES[found["unit"]]
+    raise ConfigurationError(f"{_name(field)} must be a size such as 1048576 or 1MiB, not {value!r}")
+
+
+_READERS: dict[str, Callable[[str, Any], Any]] = {"concurrency": _whole, "max_payload": _size}

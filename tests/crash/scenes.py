@@ -40,6 +40,10 @@ def build(url: str, folder: Path, who: str = "test", **settings: Any) -> Redrive
     async def take_a_moment() -> None:
         await asyncio.sleep(chance.uniform(0.0, 0.03))
 
+    async def opened(name: str) -> None:
+        while not gate(folder, name).exists():  # noqa: ASYNC110 - a file of another process rings no bell
+            await asyncio.sleep(0.01)
+
     # -- orders: one of each kind of step ---------------------------------------------------------------
 
     @app.step
@@ -77,18 +81,17 @@ def build(url: str, folder: Path, who: str = "test", **settings: Any) -> Redrive
     @app.workflow(retry=SOON, max_crashes=1000)
     async def order(number: int) -> list[str]:
         await reserve(number)
-        await credit(number)
+        await credit(number)  # type: ignore[call-arg]  # `tx` is the engine's to give
         told = await asyncio.gather(tell(number, "buyer"), tell(number, "seller"))
         await pay(number)
-        return told
+        return list(told)
 
     # -- one step, slow or deadly -----------------------------------------------------------------------
 
     @app.step
     async def wait_at(name: str) -> str:
         note("begin")
-        while not gate(folder, name).exists():
-            await asyncio.sleep(0.01)
+        await opened(name)
         note("end")
         return who
 
@@ -110,10 +113,22 @@ def build(url: str, folder: Path, who: str = "test", **settings: Any) -> Redrive
         return await block_at(name)
 
     @app.step
+    def stand_at(name: str) -> str:
+        note("begin")
+        while not gate(folder, name).exists():
+            time.sleep(0.01)
+        note("end")
+        return who
+
+    @app.workflow
+    def threaded(name: str) -> str:
+        stood: str = stand_at(name)
+        return stood
+
+    @app.step
     async def handle(number: int, deadly: bool) -> int:
         note("begin")
-        while not gate(folder, "handle").exists():
-            await asyncio.sleep(0.01)
+        await opened("handle")
         if deadly:
             os._exit(9)
         note("end")

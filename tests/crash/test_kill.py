@@ -30,9 +30,7 @@ async def test_runs_survive_kill_after_kill(fleet: Fleet) -> None:
             batch = range(number * per_kill, (number + 1) * per_kill)
             handles = await app.find("order").start_many([(n,) for n in batch])
             accepted.update(zip((handle.id for handle in handles), batch, strict=True))
-            seen = len(fleet.ledger.lines())
-            wanted = chance.randrange(1, 4 * per_kill)
-            until(lambda: len(fleet.ledger.lines()) >= seen + wanted or not fleet.unfinished(), "work is done")
+            _let_work_be_done(fleet, chance.randrange(1, 4 * per_kill))
             fleet.kill(crew.pop(chance.randrange(3)))
             crew.append(fleet.start(wait=False))
         fleet.all_ended()
@@ -63,6 +61,12 @@ async def test_runs_survive_kill_after_kill(fleet: Fleet) -> None:
             assert begun[run_id, "pay", 1][0] in fleet.killed
     assert len(letters) == ended[RunStatus.DLQ_PENDING]
     _every_repeat_is_explained_by_a_death(fleet)
+
+
+def _let_work_be_done(fleet: Fleet, lines: int) -> None:
+    """Wait for so many more lines in the ledger, or until there is nothing left to do."""
+    enough = len(fleet.ledger.lines()) + lines
+    until(lambda: len(fleet.ledger.lines()) >= enough or not fleet.unfinished(), "work is done")
 
 
 def _every_repeat_is_explained_by_a_death(fleet: Fleet) -> None:

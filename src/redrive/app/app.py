@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from redrive.app.handle import RunHandle
 from redrive.app.runtime import Runtime
@@ -18,6 +18,7 @@ from redrive.clock import SystemClock
 from redrive.core.classify import Rule
 from redrive.core.options import StepOptions
 from redrive.core.payload import Signature
+from redrive.core.payload.resolve import read_signature
 from redrive.desk.dlq import DeadLetters
 from redrive.desk.policies import Policies
 from redrive.desk.runs import Runs
@@ -38,6 +39,27 @@ R = TypeVar("R")
 _DEFAULT_TIMEOUT = 600.0
 
 
+class _StepDecorator(Protocol):
+    """What `@app.step(...)` decorates with. A `def` step is awaited in `async def` workflows and called
+    plainly elsewhere, so what calling it gives cannot be said more precisely."""
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Step[P, Any]: ...
+
+
+class _WorkflowDecorator(Protocol):
+    """What `@app.workflow(...)` decorates with."""
+
+    @overload
+    def __call__(
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Workflow[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Workflow[P, R, R]: ...
+
+
 class Redrive:
     """Registers workflows and steps, starts and finds runs.
 
@@ -51,8 +73,8 @@ class Redrive:
             known = ", ".join(Settings.__dataclass_fields__)
             raise ConfigurationError(f"unknown settings: {', '.join(sorted(unknown))}; there are: {known}")
         self.settings = Settings.load({"url": url, **settings})
-        self.rules = tuple(classify)
-        self.registered_workflows: dict[str, Workflow[Any, Any]] = {}
+        self.rules = _rules(classify)
+        self.registered_workflows: dict[str, Workflow[Any, Any, Any]] = {}
         self.registered_steps: dict[str, Step[Any, Any]] = {}
         self._runtime: Runtime | None = None
         self._version: str | None = None
@@ -60,7 +82,9 @@ class Redrive:
     # -- registering ----------------------------------------------------------------------------------
 
     @overload
-    def step(self, fn: Callable[P, R], /) -> Step[P, R]: ...
+    def step(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, Coroutine[Any, Any, R]]: ...
+    @overload
+    def step(self, fn: Callable[P, R], /) -> Step[P, Any]: ...
     @overload
     def step(
         self,
@@ -73,7 +97,7 @@ class Redrive:
         at_most_once: bool = False,
         transactional: bool = False,
         effect: str | None = None,
-    ) -> Callable[[Callable[P, R]], Step[P, R]]: ...
+    ) -> _StepDecorator: ...
     def step(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a step: its result is recorded, its failures are retried.
 
@@ -82,9 +106,10 @@ class Redrive:
         first parameter is a `tx` whose SQL commits together with the record. `effect` names in a few words
         what the step does to the outside world.
         """
+        _check_options("step", self._register_step, options)
         names = sys._getframe(1).f_locals  # types defined beside the function, inside another function
         if fn is not None:
-            return self._register_step(fn, names)
+            return self._register_step(fn, names, **options)
         return lambda fn: self._register_step(fn, names, **options)
 
     def _register_step(
@@ -101,21 +126,23 @@ class Redrive:
         effect: str | None = None,
     ) -> Step[Any, Any]:
         name = _name("step", name, fn, self.registered_steps)
+        what = f"step {name!r}"
+        _check_flags(what, at_most_once=at_most_once, transactional=transactional)
+        if effect is not None and not isinstance(effect, str):
+            raise RegistrationError(f"effect of {what} is {effect!r}; give a few words, or leave it out")
         if at_most_once and retry is not None:
-            raise RegistrationError(
-                f"step {name!r} runs at most once, so it cannot have retry=; remove one of them"
-            )
+            raise RegistrationError(f"{what} runs at most once, so it cannot have retry=; remove one of them")
         if at_most_once and transactional:
             raise RegistrationError(
-                f"step {name!r}: a transactional step takes effect exactly once, at_most_once adds nothing"
+                f"{what}: a transactional step takes effect exactly once, at_most_once adds nothing"
             )
-        if transactional and not inspect.iscoroutinefunction(fn):
-            raise RegistrationError(f"step {name!r} is transactional and must be an `async def` function")
-        _check_retry(f"step {name!r}", retry)
+        if transactional:
+            _check_transactional(what, fn)
+        _check_retry(what, retry)
         options = StepOptions(
             retry=retry,
-            timeout=_DEFAULT_TIMEOUT if timeout is None else seconds(timeout, f"timeout of step {name!r}"),
-            heartbeat_timeout=_maybe_seconds(heartbeat_timeout, f"heartbeat_timeout of step {name!r}"),
+            timeout=_limit(timeout, f"timeout of {what}") or _DEFAULT_TIMEOUT,
+            heartbeat_timeout=_limit(heartbeat_timeout, f"heartbeat_timeout of {what}"),
             at_most_once=at_most_once,
             transactional=transactional,
             effect=effect,
@@ -127,7 +154,11 @@ class Redrive:
         return step
 
     @overload
-    def workflow(self, fn: Callable[P, R], /) -> Workflow[P, R]: ...
+    def workflow(
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Workflow[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def workflow(self, fn: Callable[P, R], /) -> Workflow[P, R, R]: ...
     @overload
     def workflow(
         self,
@@ -138,16 +169,17 @@ class Redrive:
         timeout: Duration | None = None,
         dead_letter: bool = True,
         max_crashes: int = 3,
-    ) -> Callable[[Callable[P, R]], Workflow[P, R]]: ...
+    ) -> _WorkflowDecorator: ...
     def workflow(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a workflow.
 
         `retry` is the policy of steps that have none; `timeout` limits the whole run; `dead_letter=False`
         lets failures end as FAILED without a letter; `max_crashes` is how many workers may die over a run.
         """
+        _check_options("workflow", self._register_workflow, options)
         names = sys._getframe(1).f_locals
         if fn is not None:
-            return self._register_workflow(fn, names)
+            return self._register_workflow(fn, names, **options)
         return lambda fn: self._register_workflow(fn, names, **options)
 
     def _register_workflow(
@@ -160,22 +192,26 @@ class Redrive:
         timeout: Duration | None = None,
         dead_letter: bool = True,
         max_crashes: int = 3,
-    ) -> Workflow[Any, Any]:
+    ) -> Workflow[Any, Any, Any]:
         name = _name("workflow", name, fn, self.registered_workflows)
-        if max_crashes < 1:
-            raise RegistrationError(f"max_crashes of workflow {name!r} must be at least 1, not {max_crashes}")
-        _check_retry(f"workflow {name!r}", retry)
+        what = f"workflow {name!r}"
+        _check_flags(what, dead_letter=dead_letter)
+        if isinstance(max_crashes, bool) or not isinstance(max_crashes, int) or max_crashes < 1:
+            raise RegistrationError(
+                f"max_crashes of {what} is {max_crashes!r}; give a whole number from 1 on"
+            )
+        _check_retry(what, retry)
         definition = WorkflowDefinition(
             name=name,
             fn=fn,
             signature=Signature.of(fn, reserved=START_OPTIONS, names=names),
             is_async=inspect.iscoroutinefunction(fn),
         )
-        workflow: Workflow[Any, Any] = Workflow(
+        workflow: Workflow[Any, Any, Any] = Workflow(
             self,
             definition,
             retry=retry,
-            timeout=_maybe_seconds(timeout, f"timeout of workflow {name!r}"),
+            timeout=_limit(timeout, f"timeout of {what}"),
             dead_letter=dead_letter,
             max_crashes=max_crashes,
         )
@@ -283,7 +319,7 @@ class Redrive:
             return RunHandle(self, run_id, None)
         return RunHandle(self, run_id, self.find(workflow).definition.signature)
 
-    def find(self, workflow: str) -> Workflow[Any, Any]:
+    def find(self, workflow: str) -> Workflow[Any, Any, Any]:
         """The registered workflow of that name."""
         found = self.registered_workflows.get(workflow)
         if found is None:
@@ -313,21 +349,61 @@ class Redrive:
 
 
 def _name(kind: str, name: str | None, fn: Callable[..., Any], taken: dict[str, Any]) -> str:
-    if not callable(fn):
-        raise RegistrationError(f"@app.{kind} decorates a function, not {fn!r}")
-    chosen = name if name is not None else fn.__name__
-    if not chosen or len(chosen) > 200 or any(letter in chosen for letter in "/#\x00\n"):
+    if isinstance(fn, Step | Workflow):
+        raise RegistrationError(f"@app.{kind} decorates a plain function, and {fn!r} is registered already")
+    if not callable(fn) or isinstance(fn, type):
         raise RegistrationError(
-            f"{chosen!r} cannot name a {kind}: use 1 to 200 characters without / # or line breaks"
+            f"@app.{kind} decorates a function, not {fn!r}; options have names, as in @app.{kind}(name=...)"
+        )
+    chosen = name if name is not None else getattr(fn, "__name__", None)
+    if chosen is None:
+        raise RegistrationError(f"{fn!r} has no name of its own; give it one with @app.{kind}(name=...)")
+    if not _can_be_name(chosen):
+        raise RegistrationError(
+            f"{chosen!r} cannot name a {kind}: use a text of 1 to 200 printable characters, but not / or #"
         )
     if chosen.startswith("redrive."):
         raise RegistrationError(f"{kind} {chosen!r}: names that begin with 'redrive.' are the engine's own")
     if chosen in taken:
         raise RegistrationError(
-            f"two functions are registered as {kind} {chosen!r} ({taken[chosen].fn.__qualname__} and "
-            f"{fn.__qualname__}); give one of them another name="
+            f"two functions are registered as {kind} {chosen!r} ({_called(taken[chosen].fn)} and "
+            f"{_called(fn)}); give one of them another name="
         )
     return chosen
+
+
+def _can_be_name(text: Any) -> bool:
+    """True for what can stand in journal keys, in every store and in one line of a log."""
+    return (
+        isinstance(text, str) and 0 < len(text) <= 200 and text.isprintable() and not set(text) & {"/", "#"}
+    )
+
+
+def _called(fn: Callable[..., Any]) -> str:
+    return getattr(fn, "__qualname__", None) or repr(fn)
+
+
+def _check_options(kind: str, register: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Refuse options that do not exist, at the decorator and not at the function below it."""
+    parameters = inspect.signature(register).parameters.values()
+    known = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    unknown = ", ".join(name for name in options if name not in known)
+    if unknown:
+        raise RegistrationError(f"@app.{kind} has no option {unknown}; it has {', '.join(known)}")
+
+
+def _check_flags(what: str, **flags: Any) -> None:
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise RegistrationError(f"{name} of {what} is {value!r}; give True or False")
+
+
+def _check_transactional(what: str, fn: Callable[..., Any]) -> None:
+    if not inspect.iscoroutinefunction(fn):
+        raise RegistrationError(f"{what} is transactional and must be an `async def` function")
+    first = next(iter(read_signature(fn).parameters.values()), None)
+    if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
+        raise RegistrationError(f"{what} is transactional and must take `tx` as its first parameter")
 
 
 def _check_retry(what: str, retry: Any) -> None:
@@ -335,8 +411,20 @@ def _check_retry(what: str, retry: Any) -> None:
         raise RegistrationError(f"retry of {what} takes a RetryPolicy, not {type(retry).__name__}")
 
 
-def _maybe_seconds(value: Duration | None, what: str) -> float | None:
-    return None if value is None else seconds(value, what)
+def _limit(value: Duration | None, what: str) -> float | None:
+    """A time limit in seconds, if one was given."""
+    length = None if value is None else seconds(value, what)
+    if length == 0:
+        raise RegistrationError(f"{what} is {value!r}; give a duration longer than nothing, or leave it out")
+    return length
+
+
+def _rules(classify: Any) -> tuple[Rule, ...]:
+    rules = tuple(classify) if isinstance(classify, Iterable) else (classify,)
+    for rule in rules:
+        if not isinstance(rule, Rule):
+            raise ConfigurationError(f"classify holds {rule!r}; give a list of Rule(when, category)")
+    return rules
 
 
 def _item(name: str, options: str, signature: Signature) -> CatalogueItem:

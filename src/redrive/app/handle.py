@@ -10,7 +10,8 @@ from redrive.core.ending import Ending as Failed
 from redrive.core.states import RunStatus
 from redrive.desk.shapes import Run
 from redrive.duration import Duration, seconds
-from redrive.errors import NotFound, RunCancelled, RunFailed, RunPartial
+from redrive.errors import MisusedStep, NotFound, RunCancelled, RunFailed, RunPartial
+from redrive.worker.branch import Branch, current
 
 if TYPE_CHECKING:
     from redrive.app.app import Redrive
@@ -39,6 +40,11 @@ class RunHandle(Generic[R]):
     async def result(self, timeout: Duration | None = None) -> R:
         """Wait for the run's result. Raises RunFailed if it ends without one, TimeoutError if that takes
         too long; the run goes on."""
+        if isinstance(current.get(), Branch):
+            raise MisusedStep(
+                "handle.result() was called in workflow code, where waiting is not recorded and would hold a "
+                "worker; wait for the run where it was started from outside, or let it start what comes next"
+            )
         limit = None if timeout is None else seconds(timeout, "timeout")
         try:
             async with asyncio.timeout(limit):
@@ -67,6 +73,12 @@ class RunHandle(Generic[R]):
         return f"<run {self.id}>"
 
 
+def _what_happened(ending: Ending, failed: Failed) -> str:
+    message = failed.failure.message
+    said = failed.reason if message in failed.reason else f"{failed.reason}: {message}"
+    return f"run {ending.run_id} ended as {ending.status}: {said}"
+
+
 def _run_failed(ending: Ending) -> RunFailed:
     kind = {RunStatus.PARTIAL: RunPartial, RunStatus.CANCELLED: RunCancelled}.get(ending.status, RunFailed)
     if ending.failure is None:
@@ -75,7 +87,7 @@ def _run_failed(ending: Ending) -> RunFailed:
         )
     failed = Failed.from_json(ending.failure)
     return kind(
-        f"run {ending.run_id} ended as {ending.status}: {failed.reason}: {failed.failure.message}",
+        _what_happened(ending, failed),
         run_id=ending.run_id,
         status=ending.status.value,
         step=failed.step,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from redrive.app.results import Results
-from redrive.chores import Purger, Reaper, every
+from redrive.chores import Purger, Reaper, Watch, every
 from redrive.clock import Clock
 from redrive.core.redact import Redactor
 from redrive.desk.dlq import DeadLetters
@@ -29,8 +30,9 @@ __all__ = ["Runtime"]
 
 T = TypeVar("T")
 
+_POLL = 1.0  # how long an idle worker trusts the bell
 _PATIENCE = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)  # seconds between asking a store that does not answer
-_PURGE_EVERY = 30  # purging is patient: it runs once for so many of the other chores' intervals
+_PATIENTLY = 30  # purging and watching are done once in so many intervals of the reaper
 
 
 class Runtime:
@@ -49,6 +51,7 @@ class Runtime:
         self.workflows = Workflows(store, self.ring)
         self.reaper = Reaper(store, clock)
         self.purger = Purger(store, runs=app.settings.retention, letters=app.settings.dlq_retention)
+        self.watch = Watch(store)
         self.worker: Worker | None = None
         self._chores: list[asyncio.Task[None]] = []
 
@@ -70,12 +73,17 @@ class Runtime:
         self,
         *,
         automatic: bool = True,
-        before_step: Callable[[Attempt], Awaitable[None]] | None = None,
+        store: Store | None = None,
+        around_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None = None,
     ) -> Worker:
-        """Start a worker and, unless somebody else drives them, the chores."""
+        """Start a worker and its chores.
+
+        Tests drive both themselves (`automatic=False`: no lease thread, no chores, no polling), show the
+        worker another face of the store, and put something around the body of every step.
+        """
         app, settings = self._app, self._app.settings
-        self.worker = Worker(
-            self.store,
+        worker = Worker(
+            store or self.store,
             self.clock,
             WorkerSettings(
                 name=f"{socket.gethostname()}:{os.getpid()}",
@@ -85,20 +93,23 @@ class Runtime:
                 hold=settings.hold,
                 code_wait=settings.code_wait,
                 max_payload=settings.max_payload,
+                poll=_POLL if automatic else math.inf,
             ),
             workflows={name: workflow.definition for name, workflow in app.registered_workflows.items()},
             catalogue=app.catalogue(),
             rules=app.rules,
             on_ended=self.results.ended_here,
-            before_step=before_step,
+            around_step=around_step,
         )
-        await self.worker.start(automatic=automatic)
+        await worker.start(automatic=automatic)
+        self.worker = worker
         if automatic:
             self._chores = [
                 asyncio.create_task(every(settings.chores, self.reaper.run_once, self.clock)),
-                asyncio.create_task(every(settings.chores * _PURGE_EVERY, self.purger.run_once, self.clock)),
+                asyncio.create_task(every(settings.chores * _PATIENTLY, self.purger.run_once, self.clock)),
+                asyncio.create_task(every(settings.chores * _PATIENTLY, self.watch.run_once, self.clock)),
             ]
-        return self.worker
+        return worker
 
     async def close(self) -> None:
         """Stop the worker in good order, then let go of the store."""

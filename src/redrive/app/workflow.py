@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from redrive.app.handle import RunHandle
@@ -27,12 +27,14 @@ __all__ = ["START_OPTIONS", "Start", "Workflow"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 START_OPTIONS = frozenset(
     {"tenant", "idempotency_key", "delay", "deadline", "priority", "queue", "correlation_id", "retry"}
 )
 """Names that `start` takes for itself, which no parameter of a workflow may have."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BATCH = 1000
 _NAME_LIMIT = 255
 
@@ -46,8 +48,11 @@ class Start:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Workflow(Generic[P, R]):
-    """A named function that the engine runs durably. Called outside a run, it is the plain function."""
+class Workflow(Generic[P, R, T]):
+    """A named function that the engine runs durably. Called outside a run, it is the plain function.
+
+    `R` is what calling it gives (a coroutine, for `async def`), `T` the result of a run.
+    """
 
     def __init__(
         self,
@@ -87,7 +92,7 @@ class Workflow(Generic[P, R]):
         finally:
             current.reset(token)
 
-    async def start(self, *args: Any, **options: Any) -> RunHandle[Any]:
+    async def start(self, *args: Any, **options: Any) -> RunHandle[T]:
         """Start a run; it is durable when this returns.
 
         Options: `tenant`, `idempotency_key`, `delay`, `deadline`, `priority` (larger is more urgent),
@@ -103,7 +108,7 @@ class Workflow(Generic[P, R]):
             (run_id,) = await self._start_all([start])
         return RunHandle(self._app, run_id, self.definition.signature)
 
-    async def start_many(self, items: Iterable[tuple[Any, ...] | Start]) -> list[RunHandle[Any]]:
+    async def start_many(self, items: Iterable[tuple[Any, ...] | Start]) -> list[RunHandle[T]]:
         """Start many runs, a thousand to a commit. Each item is a tuple of arguments, or a `Start`.
 
         Items that do not fit are refused before anything is started.
@@ -192,7 +197,7 @@ class Workflow(Generic[P, R]):
         if isinstance(value, datetime):
             if value.tzinfo is None:
                 raise InputError("deadline needs a time zone: use datetime.now(UTC) + ... or a duration")
-            return int(value.timestamp() * MICROS)
+            return (value - _EPOCH) // timedelta(microseconds=1)
         return self._app.runtime.store.now() + int(seconds(value, "deadline") * MICROS)
 
     def __repr__(self) -> str:

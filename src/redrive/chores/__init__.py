@@ -6,5 +6,6 @@ Each chore is one coroutine function `run_once()`; `every` repeats it.
 from redrive.chores.every import every
 from redrive.chores.purge import Purger
 from redrive.chores.reap import Reaper
+from redrive.chores.watch import Watch
 
-__all__ = ["Purger", "Reaper", "every"]
+__all__ = ["Purger", "Reaper", "Watch", "every"]

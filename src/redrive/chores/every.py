@@ -24,3 +24,5 @@ async def every(interval: float, chore: Callable[[], Awaitable[int]], clock: Clo
             await chore()
         except StoreError as error:
             log.warning("a chore was put off: %s", error)
+        except Exception:  # whatever it is, a node that gives up its chores for ever would make it worse
+            log.exception("a chore failed; it is tried again")

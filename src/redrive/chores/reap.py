@@ -56,13 +56,19 @@ class Reaper:
 
     async def _hung(self) -> int:
         held = await self._store.hung(self._margin, _BATCH)
-        return await self._settle([await self._timed_out(run) for run in held])
+        return await self._settle([out for run in held if (out := await self._timed_out(run)) is not None])
 
-    async def _timed_out(self, held: HeldRun) -> Outcome:
-        """The attempt that hangs in this run has timed out; others under way there are lost with it."""
+    async def _timed_out(self, held: HeldRun) -> Outcome | None:
+        """The attempt that hangs in this run has timed out; others under way there are lost with it.
+
+        None if it came to its end after all, just before its run was looked at.
+        """
         now = self._store.now()
         journal = await self._store.journal(held.run.id)
-        entry = min(held.open, key=lambda entry: entry.limit_at or now)
+        late = [e for e in held.open if e.limit_at is not None and e.limit_at < now - self._margin]
+        if not late:
+            return None
+        entry = min(late, key=lambda entry: entry.limit_at or now)
         step = StepOptions() if entry.options is None else StepOptions.from_json(entry.options)
         message = f"step {entry.name!r} did not finish within {words(step.limit)}, nor did its worker end it"
         return Raised(

@@ -18,25 +18,30 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.worker.loop import Worker
 
-__all__ = ["Stop", "run", "serve"]
+__all__ = ["Stop", "describe", "run"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def run(app: Redrive) -> None:
-    """Work until a signal comes; returns when everything was ended or given back."""
+def run(app: Redrive, also: Callable[[Stop], None] | None = None) -> None:
+    """Work until a signal comes; returns when everything was ended or given back.
+
+    `also` is given the means to stop the worker for other reasons.
+    """
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     try:
-        asyncio.run(serve(app, Stop(say)))
+        asyncio.run(_serve(app, also))
     except asyncio.CancelledError:
         say("stopped before it began")
 
 
-async def serve(app: Redrive, stop: Stop) -> None:
-    """Work until `stop` is asked for."""
+async def _serve(app: Redrive, also: Callable[[Stop], None] | None) -> None:
+    stop = Stop()
     stop.listen()
+    if also is not None:
+        also(stop)
     async with app:
         worker = app.runtime.worker
         assert worker is not None
@@ -68,11 +73,10 @@ class Stop:
     Until there is a worker, the first one ends the opening of the app.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.hurried = False
         self.worker: Worker | None = None
-        self._say = say
         self._task: asyncio.Task[object] | None = None
 
     def listen(self) -> None:
@@ -93,10 +97,10 @@ class Stop:
             self._task.cancel()
         elif not self.asked.is_set():
             grace = words(self.worker.settings.grace)
-            self._say(f"stopping: steps in flight have {grace} to end (again to stop at once)")
+            say(f"stopping: steps in flight have {grace} to end (again to stop at once)")
             self.asked.set()
         else:
-            self._say("stopping at once: steps in flight are given back")
+            say("stopping at once: steps in flight are given back")
             self.hurried = True
             self._by_force_next()
             self.worker.hurry()

@@ -95,7 +95,7 @@ def _broken(name: str, error: BaseException) -> click.ClickException:
 
 
 def _own_frame(error: BaseException) -> traceback.FrameSummary | None:
-    """The innermost frame that belongs neither to Python, to an installed package, nor to this command."""
+    """The innermost frame that belongs neither to Python, to an installed package, nor to Redrive."""
     frames = traceback.extract_tb(error.__traceback__)
     return next((frame for frame in reversed(frames) if _is_own(frame.filename)), None)
 
@@ -104,10 +104,11 @@ def _is_own(filename: str) -> bool:
     if filename.startswith("<"):
         return False
     paths = sysconfig.get_paths()
-    foreign = (paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"])
-    path = os.path.realpath(filename)
-    cli = os.path.dirname(os.path.realpath(__file__))
-    return os.path.dirname(path) != cli and not path.startswith(tuple(map(os.path.realpath, foreign)))
+    foreign = [paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"]]
+    foreign.append(str(Path(__file__).parents[1]))
+    return not os.path.realpath(filename).startswith(
+        tuple(os.path.realpath(path) + os.sep for path in foreign)
+    )
 
 
 # -- the app in it -------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import assert_never
 
 from redrive.core.backoff import backoff
@@ -49,7 +50,7 @@ from redrive.policy import RetryPolicy
 
 __all__ = ["decide", "letter_id"]
 
-_RUNNING = RunWrite(status=RunStatus.RUNNING, release=False)
+_RUNNING = RunWrite(status=RunStatus.RUNNING, release=False, diverged=False)
 
 
 def decide(outcome: Outcome, policy: RetryPolicy, draw: float) -> Transition:
@@ -148,7 +149,12 @@ def _judge(outcome: Raised, policy: RetryPolicy, draw: float) -> Verdict:
 def _retried(outcome: Raised, verdict: Verdict) -> Transition:
     delay = _micros(verdict.delay)
     entry = _entry(
-        outcome.place, StepStatus.RETRYING, attempt=outcome.attempt, wake_in=delay, input=outcome.input
+        outcome.place,
+        StepStatus.RETRYING,
+        attempt=outcome.attempt,
+        began_ago=outcome.began_ago,
+        wake_in=delay,
+        input=outcome.input,
     )
     change = _RUNNING if outcome.resumes else None
     if outcome.taken:
@@ -190,9 +196,10 @@ def _settled(
     outcome: Raised, entry: EntryWrite, change: RunWrite | None, attempt: AttemptWrite
 ) -> Transition:
     lost = _cut_short(outcome.others, AttemptEnd.LOST)
-    return _progress(
+    decided = _progress(
         outcome.run, entry, *_to_repeat(outcome.others), change=change, attempts=(attempt, *lost)
     )
+    return replace(decided, only_if=(entry.index, entry.attempt)) if outcome.taken else decided
 
 
 def _why_step(outcome: Raised, verdict: Verdict) -> str:
@@ -216,7 +223,7 @@ def _attempt(outcome: Raised, verdict: Verdict, next_in: int | None) -> AttemptW
 
 def _interrupted(outcome: Interrupted) -> Transition:
     entry = _entry(outcome.place, StepStatus.CANCELLED, attempt=outcome.attempt, began_ago=outcome.began_ago)
-    return _progress(outcome.run, entry)
+    return _progress(outcome.run, entry, change=_RUNNING if outcome.resumes else None)
 
 
 def _noted(outcome: Noted) -> Transition:
@@ -251,9 +258,8 @@ def _expired(outcome: Expired) -> Transition:
         outcome.run,
         ending,
         RunStatus.TIMED_OUT,
-        entries=_given_up(outcome.open),
         attempts=_cut_short(outcome.open, AttemptEnd.CANCELLED),
-        take=True,
+        closes=True,
     )
 
 
@@ -263,9 +269,9 @@ def _cancelled(outcome: Cancelled) -> Transition:
     ending = Ending(failure=failure, code=LetterCode.NON_RETRYABLE, reason=reason)
     return _transition(
         outcome.run,
-        *_given_up(outcome.open),
         attempts=_cut_short(outcome.open, AttemptEnd.CANCELLED),
-        change=_final(RunStatus.CANCELLED, failure=ending.to_json(), take=True),
+        change=_final(RunStatus.CANCELLED, failure=ending.to_json()),
+        closes=True,
     )
 
 
@@ -275,7 +281,7 @@ def _released(outcome: Released) -> Transition:
         outcome.run,
         *_to_repeat(outcome.open),
         attempts=_cut_short(outcome.open, AttemptEnd.RELEASED),
-        change=RunWrite(status=status, wake_in=outcome.delay, deaths=0),
+        change=RunWrite(status=status, wake_in=outcome.delay, take=True, deaths=0),
     )
 
 
@@ -308,14 +314,15 @@ def _poisonous(outcome: Lost) -> Transition:
         entries=_to_repeat(outcome.open),
         attempts=_cut_short(outcome.open, AttemptEnd.LOST),
         deaths=outcome.deaths,
-        take=True,
     )
 
 
 def _diverged(outcome: Diverged) -> Transition:
     match outcome.wait:
         case Wait.FOR_CODE:
-            change = RunWrite(status=RunStatus.SLEEPING, wake_in=outcome.delay, diverged=True, deaths=0)
+            change = RunWrite(
+                status=RunStatus.SLEEPING, wake_in=outcome.delay, take=True, diverged=True, deaths=0
+            )
             return _transition(outcome.run, change=change)
         case Wait.NO_MORE:
             failure = Failure.of(Category.INTERNAL, outcome.difference, error_type="redrive.CodeChanged")
@@ -333,14 +340,14 @@ def _buried(
     entries: tuple[EntryWrite, ...] = (),
     attempts: tuple[AttemptWrite, ...] = (),
     deaths: int | None = None,
-    take: bool = False,
+    closes: bool = False,
 ) -> Transition:
     """End a run in failure: its letter and its state, in one transition."""
     text = ending.to_json()
     if not run.options.dead_letter:
         quiet = RunStatus.FAILED if status is RunStatus.DLQ_PENDING else status
-        change = _final(quiet, failure=text, deaths=deaths, take=take)
-        return _transition(run, *entries, attempts=attempts, change=change)
+        change = _final(quiet, failure=text, deaths=deaths)
+        return _transition(run, *entries, attempts=attempts, change=change, closes=closes)
     letter = LetterWrite(
         public_id=letter_id(run.public_id),
         code=ending.code.value,
@@ -355,8 +362,8 @@ def _buried(
         step_index=ending.step_index,
         attempts=ending.attempts,
     )
-    change = _final(status, failure=text, deaths=deaths, take=take)
-    return _transition(run, *entries, attempts=attempts, change=change, letter=letter)
+    change = _final(status, failure=text, deaths=deaths)
+    return _transition(run, *entries, attempts=attempts, change=change, letter=letter, closes=closes)
 
 
 def letter_id(run_id: str) -> str:
@@ -373,6 +380,7 @@ def _transition(
     change: RunWrite | None = None,
     attempts: tuple[AttemptWrite, ...] = (),
     letter: LetterWrite | None = None,
+    closes: bool = False,
 ) -> Transition:
     return Transition(
         run=run.id,
@@ -382,6 +390,7 @@ def _transition(
         attempts=attempts,
         change=change,
         letter=letter,
+        closes=closes,
     )
 
 
@@ -437,10 +446,6 @@ def _to_repeat(steps: tuple[OpenStep, ...]) -> tuple[EntryWrite, ...]:
     )
 
 
-def _given_up(steps: tuple[OpenStep, ...]) -> tuple[EntryWrite, ...]:
-    return tuple(_entry(step.place, StepStatus.CANCELLED, attempt=step.attempt) for step in steps)
-
-
 def _cut_short(steps: tuple[OpenStep, ...], end: AttemptEnd) -> tuple[AttemptWrite, ...]:
     return tuple(
         AttemptWrite(index=step.place.index, attempt=step.attempt, end=end, began_ago=step.began_ago)
@@ -450,20 +455,20 @@ def _cut_short(steps: tuple[OpenStep, ...], end: AttemptEnd) -> tuple[AttemptWri
 
 
 def _sleep(delay: int, hold: int) -> RunWrite:
-    """Wait: in its worker's memory if that is short, otherwise put down for any worker to pick up."""
-    return RunWrite(status=RunStatus.SLEEPING, wake_in=delay, release=delay > hold)
+    """Wait: in its worker's memory if that is short, otherwise put down for any worker to pick up.
+
+    Code that got as far as waiting found its way through the journal: if the code changes once more, it
+    is waited for anew.
+    """
+    put_down = delay > hold
+    return RunWrite(status=RunStatus.SLEEPING, wake_in=delay, release=put_down, take=put_down, diverged=False)
 
 
 def _final(
-    status: RunStatus,
-    *,
-    output: str | None = None,
-    failure: str | None = None,
-    deaths: int | None = None,
-    take: bool = False,
+    status: RunStatus, *, output: str | None = None, failure: str | None = None, deaths: int | None = None
 ) -> RunWrite:
-    """The end of a run; `take` where another than its holder may have ended it."""
-    return RunWrite(status=status, output=output, failure=failure, deaths=deaths, take=take)
+    """The end of a run. The fence rises with it: nothing that was decided before is written after."""
+    return RunWrite(status=status, take=True, output=output, failure=failure, deaths=deaths)
 
 
 def _failure_json(failure: Failure) -> str:

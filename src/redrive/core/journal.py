@@ -57,13 +57,15 @@ class Journal:
     __slots__ = ("_asked", "_entries", "_order", "_position", "next_done", "next_index")
 
     def __init__(self, entries: Iterable[EntryRow] = ()) -> None:
-        rows = [entry for entry in entries if not entry.superseded]
+        recorded = list(entries)
+        rows = [entry for entry in recorded if not entry.superseded]
         completed = [(entry.done, entry.key) for entry in rows if entry.done is not None]
         self._entries = {entry.key: entry for entry in rows}
         self._order = [key for _, key in sorted(completed)]
         self._position = 0
         self._asked: set[str] = set()
-        self.next_index = max((entry.index for entry in rows), default=-1) + 1
+        # A superseded entry is kept, so its index stays taken.
+        self.next_index = max((entry.index for entry in recorded), default=-1) + 1
         self.next_done = max((number for number, _ in completed), default=-1) + 1
 
     def ask(self, key: str) -> EntryRow | None:

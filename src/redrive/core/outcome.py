@@ -34,6 +34,7 @@ __all__ = [
     "Returned",
     "RunView",
     "Slept",
+    "Wait",
     "Waits",
     "Woke",
 ]
@@ -144,8 +145,9 @@ class Interrupted:
 
     run: RunView
     place: Place
-    attempt: int
-    began_ago: int
+    attempt: int = 1
+    began_ago: int = 0
+    resumes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

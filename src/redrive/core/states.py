@@ -6,6 +6,9 @@
                 └───── SLEEPING ├──> TIMED_OUT | CANCELLED | PARTIAL
                                 └──> COMPENSATING ──> COMPENSATED | DLQ_PENDING | TIMED_OUT | CANCELLED
 
+             A run that nobody holds can only be claimed, cancelled, overtaken by its deadline or rolled
+             back; only a worker that has it can tell that it failed.
+
     step     PENDING ──> RUNNING ──> SUCCESS | FAILED ──> DLQ
                             │ ^  └─> SKIPPED | CANCELLED
                             v │
@@ -14,12 +17,16 @@
     letter   OPEN ──> REPLAYING ──> RESOLVED | OPEN
               └─────> RESOLVED | IGNORED | EXPIRED
 
-The tables below are the truth; the documentation's copy is compared with them by a test.
+The tables below are the truth; the documentation's copy is compared with them by a test. Two moves
+that commit together show only the second in the row: an attempt that began and ended, a wait that
+was given up by a function which then ended.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 __all__ = [
     "FINAL",
@@ -88,11 +95,9 @@ _R, _S, _L = RunStatus, StepStatus, LetterStatus
 _ENDINGS = frozenset({_R.SUCCESS, _R.PARTIAL, _R.FAILED, _R.DLQ_PENDING, _R.TIMED_OUT, _R.CANCELLED})
 
 RUN_MOVES: dict[RunStatus, frozenset[RunStatus]] = {
-    _R.PENDING: frozenset({_R.RUNNING, _R.DLQ_PENDING, _R.FAILED, _R.TIMED_OUT, _R.CANCELLED}),
+    _R.PENDING: frozenset({_R.RUNNING, _R.COMPENSATING, _R.TIMED_OUT, _R.CANCELLED}),
     _R.RUNNING: _ENDINGS | {_R.PENDING, _R.SLEEPING, _R.COMPENSATING},
-    _R.SLEEPING: frozenset(
-        {_R.RUNNING, _R.COMPENSATING, _R.DLQ_PENDING, _R.FAILED, _R.TIMED_OUT, _R.CANCELLED}
-    ),
+    _R.SLEEPING: frozenset({_R.PENDING, _R.RUNNING, _R.COMPENSATING, _R.TIMED_OUT, _R.CANCELLED}),
     _R.COMPENSATING: frozenset({_R.COMPENSATED, _R.DLQ_PENDING, _R.FAILED, _R.TIMED_OUT, _R.CANCELLED}),
     _R.DLQ_PENDING: frozenset({_R.PENDING, _R.FAILED, _R.COMPENSATING}),
     _R.FAILED: frozenset({_R.PENDING, _R.COMPENSATING}),
@@ -122,18 +127,20 @@ LETTER_MOVES: dict[LetterStatus, frozenset[LetterStatus]] = {
     _L.EXPIRED: frozenset(),
 }
 
+_MOVES: dict[type[StrEnum], Mapping[Any, frozenset[StrEnum]]] = {
+    RunStatus: RUN_MOVES,
+    StepStatus: STEP_MOVES,
+    LetterStatus: LETTER_MOVES,
+}
+
 FINAL: frozenset[RunStatus] = _ENDINGS | {_R.COMPENSATED}
 """A run in one of these has ended; only a person's decision moves it again."""
 
 
 def may_move(old: StrEnum, new: StrEnum) -> bool:
     """Tell whether the tables allow this move. Staying where one is, is no move and always allowed."""
-    match old:
-        case RunStatus():
-            return new is old or new in RUN_MOVES[old]
-        case StepStatus():
-            return new is old or new in STEP_MOVES[old]
-        case LetterStatus():
-            return new is old or new in LETTER_MOVES[old]
-        case _:
-            raise TypeError(f"{old!r} is no state of a run, a step or a dead letter")
+    moves = _MOVES.get(type(old))
+    # The words of one kind are equal to the same words of another, so the kind is compared as well.
+    if moves is None or type(new) is not type(old):
+        raise TypeError(f"{old!r} and {new!r} are not two states of a run, a step or a dead letter")
+    return new is old or new in moves[old]

@@ -68,7 +68,8 @@ class RunWrite:
     """The run's new state.
 
     `wake_in`: due for a claim after that long; `None`: not claimable. `release`: no worker holds it
-    any longer. `take`: raise the fence, so that whoever held it can write nothing more.
+    any longer. `take`: raise the fence, so that whoever held it, or read it before, can write nothing
+    more about it; whatever releases a run does that.
     `deaths`, `diverged`, `parked_on`: `None` leaves them as they are ("" clears `parked_on`).
     """
 
@@ -105,6 +106,8 @@ class LetterWrite:
 class Transition:
     """Everything one decision writes about one run, guarded by the fence it was made under.
 
+    `only_if`: the entry's index and attempt that must still be under way, because the decision is about
+    them and was made by somebody who looked before. `closes`: entries that are still open are cancelled.
     `clears_suspicion`: deaths laid to the run are forgotten. `version`: the code that wrote this, where
     it is another than recorded the run so far.
     """
@@ -116,6 +119,8 @@ class Transition:
     attempts: tuple[AttemptWrite, ...] = ()
     change: RunWrite | None = None
     letter: LetterWrite | None = None
+    only_if: tuple[int, int] | None = None
+    closes: bool = False
     clears_suspicion: bool = False
     version: str | None = None
 

@@ -6,7 +6,7 @@ attempt 3 of 5, HTTP 429, rate limited, Retry-After 30 s + 4 s jitter, next at 1
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 
 from redrive.core.backoff import Delay, backoff
@@ -63,7 +63,8 @@ class Verdict:
 
     @classmethod
     def from_json(cls, text: str) -> Verdict:
-        return cls(**json.loads(text))
+        data = json.loads(text)  # newer code may have written more
+        return cls(**{one.name: data[one.name] for one in fields(cls)})
 
 
 def judge(

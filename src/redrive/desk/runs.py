@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from redrive.clock import Clock
-from redrive.core.decide import letter_id
 from redrive.core.outcome import Cancelled
 from redrive.core.states import FINAL, RunStatus, StepStatus
 from redrive.desk.shapes import Run, Shaper
@@ -17,7 +16,6 @@ from redrive.worker.view import open_steps, view_of
 __all__ = ["Runs"]
 
 _OPEN = frozenset({StepStatus.PENDING, StepStatus.RUNNING, StepStatus.RETRYING})
-_WITH_LETTER = frozenset({RunStatus.DLQ_PENDING, RunStatus.TIMED_OUT, RunStatus.FAILED})
 
 
 class Runs:
@@ -32,11 +30,12 @@ class Runs:
     async def get(self, run_id: str, *, tenant: str | None = None) -> Run:
         """One run with its input, result, steps and every attempt."""
         row = await self._find(run_id, tenant)
+        letter = await self._store.letter_of(row.id) if row.status in FINAL else None
         return self._shaper.run(
             row,
             entries=await self._store.journal(row.id),
             attempts=await self._store.attempts(row.id),
-            letter_id=letter_id(row.public_id) if row.status in _WITH_LETTER else None,
+            letter_id=None if letter is None else letter.public_id,
         )
 
     async def list(

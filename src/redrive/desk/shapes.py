@@ -6,10 +6,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from redrive.clock import MICROS
 from redrive.core.classify import Category
 from redrive.core.ending import Ending
 from redrive.core.failure import Failure
@@ -21,6 +20,7 @@ from redrive.store.port import AttemptRow, EntryRow, LetterRow, RunRow
 
 __all__ = ["AttemptRecord", "DeadLetter", "Run", "Shaper", "StepRecord"]
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CUT_SHORT = {
     AttemptEnd.LOST: "the worker died; the attempt is repeated under the same number",
     AttemptEnd.RELEASED: "the worker stopped; the attempt is repeated under the same number",
@@ -267,7 +267,7 @@ class Shaper:
 
 def _decision(row: AttemptRow) -> str:
     if row.decision is None or row.category is None:
-        return f"attempt {row.attempt}: {_CUT_SHORT.get(row.end, row.end.value.lower())}"
+        return f"attempt {row.attempt}: {_CUT_SHORT.get(row.end, row.end.value.lower().replace('_', ' '))}"
     verdict = Verdict.from_json(row.decision)
     return explain(verdict, attempt=row.attempt, category=Category(row.category), next_at=row.next_at)
 
@@ -288,7 +288,7 @@ def _succeeded(entry: EntryRow) -> AttemptRecord:
 
 
 def _time(micros: int) -> datetime:
-    return datetime.fromtimestamp(micros / MICROS, UTC)
+    return _EPOCH + timedelta(microseconds=micros)  # exact for every year, unlike fromtimestamp
 
 
 def _maybe(micros: int | None) -> datetime | None:

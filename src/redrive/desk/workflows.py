@@ -26,6 +26,10 @@ class Workflows:
         await self._store.resume(name)
         self._on_change()
 
+    async def unclaimable(self) -> dict[str, int]:
+        """Workflows with due runs that no live worker has registered, and how many (up to 1,000)."""
+        return await self._store.unclaimable(())
+
     async def paused(self) -> dict[str, str]:
         """The paused workflows, and who paused them."""
         return await self._store.paused()

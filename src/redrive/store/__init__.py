@@ -1,4 +1,4 @@
-"""Durable rows behind one port: `port` says what a store promises, `sqlite` keeps it."""
+"""Durable rows behind one port: `port` says what a store promises, `sqlite` and `postgres` keep it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ def open_store(url: str, clock: Clock) -> Store:
 
         return SqliteStore(url, clock)
     if scheme in ("postgresql", "postgres"):
-        raise ConfigurationError("PostgreSQL needs its driver: install redrive[postgres]")
+        try:
+            from redrive.store.postgres import PostgresStore
+        except ModuleNotFoundError as error:
+            if error.name != "asyncpg":
+                raise
+            raise ConfigurationError('PostgreSQL needs its driver: pip install "redrive[postgres]"') from None
+        return PostgresStore(url, clock)
     # Not the whole URL: it may hold a password.
     raise ConfigurationError(
         f"no store is called {scheme!r}: write sqlite:///file.db, sqlite:////absolute/file.db or postgresql://"

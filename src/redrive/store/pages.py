@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 from redrive.errors import InputError
 from redrive.store.port import Page
 
-__all__ = ["Window", "page"]
+__all__ = ["Request", "Window", "page"]
 
 MOST = 500
 _CURSOR = re.compile(r"([<>])(\d{1,19})")
@@ -39,25 +39,50 @@ class Window:
     above: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One page that somebody asked for: first the window to fetch, then the page its rows make."""
+
+    size: int
+    direction: str
+    place: int | None
+
+    @classmethod
+    def of(cls, limit: int, cursor: str | None) -> Request:
+        """Read what a caller passed; raises InputError if it makes no sense."""
+        size = _size(limit)
+        direction, place = _decode(cursor) if cursor is not None else ("<", None)
+        return cls(size=size, direction=direction, place=place)
+
+    @property
+    def window(self) -> Window:
+        """The rows to fetch, nearest to the cursor's place first: one more than fit, to see if there is more."""
+        if self.direction == "<":
+            return Window(most=self.size + 1, below=self.place)
+        return Window(most=self.size + 1, above=self.place)
+
+    def page(self, rows: list[Item]) -> Page[Item]:
+        """The page that the window's rows make."""
+        more = len(rows) > self.size
+        items = rows[: self.size]
+        if self.direction == "<":
+            more_older, more_newer = more, self.place is not None
+        else:
+            items.reverse()
+            more_older, more_newer = True, more
+        if not items:
+            return _empty(self.direction, self.place)
+        return Page(
+            items,
+            next=_encode("<", items[-1].id) if more_older else None,
+            prev=_encode(">", items[0].id) if more_newer else None,
+        )
+
+
 def page(fetch: Callable[[Window], list[Item]], *, limit: int, cursor: str | None) -> Page[Item]:
     """Fetch one page; `fetch` answers a window with rows, nearest to the cursor's place first."""
-    size = _size(limit)
-    direction, place = _decode(cursor) if cursor is not None else ("<", None)
-    if direction == "<":
-        rows = fetch(Window(most=size + 1, below=place))
-        items = rows[:size]
-        more_older, more_newer = len(rows) > size, cursor is not None
-    else:
-        rows = fetch(Window(most=size + 1, above=place))
-        items = rows[:size][::-1]
-        more_older, more_newer = True, len(rows) > size
-    if not items:
-        return _empty(direction, place)
-    return Page(
-        items,
-        next=_encode("<", items[-1].id) if more_older else None,
-        prev=_encode(">", items[0].id) if more_newer else None,
-    )
+    request = Request.of(limit, cursor)
+    return request.page(fetch(request.window))
 
 
 def _empty(direction: str, place: int | None) -> Page[Item]:

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
 from redrive.core.journal import EntryRow
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transition import Answer, AttemptEnd, Transition
+from redrive.errors import InputError
 
 Item = TypeVar("Item")
 
@@ -170,6 +172,16 @@ class LetterRow:
     expires_at: int
 
 
+def _as_micros(filter: RunFilter | LetterFilter, *names: str) -> None:
+    """People give datetimes; rows hold microseconds since 1970."""
+    for name in names:
+        value = getattr(filter, name)
+        if isinstance(value, datetime):
+            if value.tzinfo is None:
+                raise InputError(f"{name} needs a time zone, for example datetime.now(UTC)")
+            object.__setattr__(filter, name, int(value.timestamp() * 1_000_000))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
     """Which runs to list. What is left out does not filter; no tenant means all tenants."""
@@ -180,8 +192,11 @@ class RunFilter:
     correlation_id: str | None = None
     idempotency_key: str | None = None
     queue: str | None = None
-    since: int | None = None
-    until: int | None = None
+    since: datetime | int | None = None
+    until: datetime | int | None = None
+
+    def __post_init__(self) -> None:
+        _as_micros(self, "since", "until")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,9 +212,12 @@ class LetterFilter:
     step: str | None = None
     fingerprint: str | None = None
     owner: str | None = None
-    since: int | None = None
-    until: int | None = None
+    since: datetime | int | None = None
+    until: datetime | int | None = None
     text: str | None = None
+
+    def __post_init__(self) -> None:
+        _as_micros(self, "since", "until")
 
 
 @dataclass(frozen=True, slots=True)

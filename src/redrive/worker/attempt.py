@@ -24,7 +24,19 @@ __all__ = ["Attempt", "perform"]
 class Attempt:
     """What a step's body can learn and say about itself: `step_info()` returns it."""
 
-    __slots__ = ("_details", "_heard", "attempt", "began", "branch", "execution", "over", "place", "step")
+    __slots__ = (
+        "_details",
+        "_heard",
+        "attempt",
+        "began",
+        "branch",
+        "due",
+        "execution",
+        "has_news",
+        "over",
+        "place",
+        "step",
+    )
 
     def __init__(
         self, execution: Execution, branch: Branch, step: str, place: Place, attempt: int, began: float
@@ -32,6 +44,8 @@ class Attempt:
         self.execution = execution
         self.branch = branch
         self.over = False
+        self.has_news = False
+        self.due: float | None = None
         self._details: str | None = None
         self._heard: float | None = None
         self.step = step
@@ -65,6 +79,7 @@ class Attempt:
         """Show that the step is alive, with details for those who watch. May be called from any thread."""
         self._details = None if details is None else json.dumps(details)[:4000]
         self._heard = self.execution.clock.monotonic()
+        self.has_news = True
 
     @property
     def last_sign(self) -> float:
@@ -72,20 +87,16 @@ class Attempt:
         return self.began if self._heard is None else self._heard
 
     def news(self) -> str | None:
-        """The latest heartbeat's details, if there was a heartbeat since this was last asked."""
+        """The latest heartbeat's details. From then on the step has no news until its next heartbeat."""
+        self.has_news = False
         details, self._details = self._details, None
         return details
-
-    @property
-    def heard(self) -> bool:
-        """True once the step sent a heartbeat."""
-        return self._heard is not None
 
 
 class _TimeLimit:
     """Cancels the attempt's task when the step takes too long or falls silent."""
 
-    __slots__ = ("_attempt", "_clock", "_limits", "_task", "_timer", "expired")
+    __slots__ = ("_attempt", "_clock", "_limits", "_pending", "_task", "_timer", "expired")
 
     def __init__(self, clock: Clock, attempt: Attempt, timeout: float, silence: float | None) -> None:
         self._clock = clock
@@ -93,10 +104,12 @@ class _TimeLimit:
         self._limits = (timeout, silence)
         self._task = asyncio.current_task()
         self._timer: Timer | None = None
+        self._pending = False
         self.expired = ""
 
     def arm(self) -> None:
         timeout, silence = self._limits
+        self._attempt.due = self._attempt.began + timeout
         self._timer = self._clock.call_later(
             timeout if silence is None else min(timeout, silence), self._check
         )
@@ -119,15 +132,20 @@ class _TimeLimit:
     def _expire(self, what: str) -> None:
         self.expired = f"step {self._attempt.step!r} {what}"
         if self._task is not None:
-            self._task.cancel()
+            self._pending = self._task.cancel()
 
     def disarm(self) -> None:
+        """The body is over. A cancellation that it swallowed must not stay with the workflow's task."""
         if self._timer is not None:
             self._timer.cancel()
+        self.absorbs()
 
     def absorbs(self) -> bool:
         """True if a cancellation that arrived was this limit's own and nobody else's."""
-        return bool(self.expired) and self._task is not None and self._task.uncancel() == 0
+        if self._task is None or not self._pending:
+            return False
+        self._pending = False
+        return self._task.uncancel() == 0
 
 
 async def perform(
@@ -146,7 +164,7 @@ async def perform(
             limit.arm()
             return await call()
         began = functools.partial(_thread_began, attempt, limit, on_start)
-        return await worker.threads.run(call, on_start=began)
+        return await worker.threads.run_step(call, began)
     except asyncio.CancelledError:
         if limit.absorbs():
             raise TimeoutError(limit.expired) from None

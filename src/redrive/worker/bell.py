@@ -21,6 +21,11 @@ class Bell:
         """Wake whoever waits, or the next one who would."""
         self._rung.set()
 
+    @property
+    def rung(self) -> bool:
+        """True if it rang and nobody has woken up yet."""
+        return self._rung.is_set()
+
     async def wait(self, timeout: float) -> None:
         """Wait for a ring, at most `timeout` seconds."""
         timer = self._clock.call_later(timeout, self._rung.set)

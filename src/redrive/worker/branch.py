@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import sys
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from redrive.worker.attempt import Attempt
     from redrive.worker.execution import Execution
 
-__all__ = ["Branch", "Outside", "current", "engine_task", "install_task_factory", "outside"]
+__all__ = ["Branch", "Outside", "current", "install_task_factory", "outside"]
 
 _ASYNCIO_FOLDER = asyncio.__file__.rpartition("/")[0] or asyncio.__file__.rpartition("\\")[0]
 _WRAPPERS = frozenset({"wait_for", "shield"})
@@ -37,15 +38,28 @@ class Branch:
     """One line of execution within a run.
 
     `busy` counts the engine calls it is in: while that is not zero, the branch is blocked by the
-    engine and not by itself.
+    engine and not by itself, unless it was cancelled since it went in and is on its way out.
     """
 
-    __slots__ = ("_children", "_counts", "_parent", "_path", "busy", "execution", "live_children", "threaded")
+    __slots__ = (
+        "_cancelled_before",
+        "_children",
+        "_counts",
+        "_parent",
+        "_path",
+        "busy",
+        "execution",
+        "live_children",
+        "task",
+        "threaded",
+    )
 
     def __init__(self, execution: Execution, parent: Branch | None = None, *, numbered: bool = True) -> None:
         self.execution = execution
         self.busy = 0
+        self.task: asyncio.Task[Any] | None = None
         self.live_children = 0
+        self._cancelled_before = 0
         self.threaded = False
         self._parent = parent
         self._children = 0
@@ -61,6 +75,21 @@ class Branch:
             assert self._parent is not None
             self._path = self._parent.number_child()
         return self._path
+
+    def go_in(self) -> None:
+        """An engine call begins."""
+        self.busy += 1
+        if self.task is not None:
+            self._cancelled_before = self.task.cancelling()
+
+    def come_out(self) -> None:
+        """The engine call is over."""
+        self.busy -= 1
+
+    @property
+    def is_leaving(self) -> bool:
+        """True if the branch was cancelled in an engine call and has not come out yet."""
+        return self.busy > 0 and self.task is not None and self.task.cancelling() > self._cancelled_before
 
     def number_child(self) -> str:
         """The path of the next branch under this one."""
@@ -89,39 +118,54 @@ current: contextvars.ContextVar[Branch | Attempt | Outside | None] = contextvars
 
 def install_task_factory(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
     """Make tasks of workflow code into branches; returns what undoes it. Chains to a factory in place."""
-    before = loop.get_task_factory()
+    factory = loop.get_task_factory()
+    if not isinstance(factory, _Branching):
+        factory = _Branching(factory)
+        loop.set_task_factory(factory)
+    factory.users += 1
+    return functools.partial(factory.leave, loop)
 
-    def make_task(loop: asyncio.AbstractEventLoop, coro: _Coro, **options: Any) -> asyncio.Future[Any]:
+
+class _Branching:
+    """The task factory: one for all the workers on a loop."""
+
+    def __init__(self, before: Any) -> None:
+        self.users = 0
+        self._before = before
+
+    def leave(self, loop: asyncio.AbstractEventLoop) -> None:
+        """One worker less needs it; the last one puts back what was there."""
+        self.users -= 1
+        if not self.users and loop.get_task_factory() is self:
+            loop.set_task_factory(self._before)
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, coro: _Coro, **options: Any) -> asyncio.Future[Any]:
         context: contextvars.Context | None = options.get("context")
         parent = current.get() if context is None else context.get(current)
-        if not isinstance(parent, Branch):
-            return _make(loop, coro, options)
+        if not isinstance(parent, Branch) or coro in _being_made:
+            return self._make(loop, coro, options)
         child = Branch(parent.execution, parent, numbered=not _wrapped(sys._getframe(1)))
         options["context"] = contextvars.copy_context() if context is None else context.copy()
         options["context"].run(current.set, child)
-        task = _make(loop, coro, options)
+        _being_made.add(coro)
+        try:
+            task = self._make(loop, coro, options)
+        finally:
+            _being_made.discard(coro)
         parent.execution.adopt(task, child, parent)
         return task
 
-    def _make(loop: asyncio.AbstractEventLoop, coro: _Coro, options: dict[str, Any]) -> asyncio.Future[Any]:
-        if before is not None:
-            return before(loop, coro, **options)
+    def _make(
+        self, loop: asyncio.AbstractEventLoop, coro: _Coro, options: dict[str, Any]
+    ) -> asyncio.Future[Any]:
+        if self._before is not None:
+            task: asyncio.Future[Any] = self._before(loop, coro, **options)
+            return task
         return asyncio.Task(coro, loop=loop, **options)
 
-    loop.set_task_factory(make_task)
 
-    def undo() -> None:
-        if loop.get_task_factory() is make_task:
-            loop.set_task_factory(before)
-
-    return undo
-
-
-def engine_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """A task of the engine's own, which is no branch of any run."""
-    context = contextvars.copy_context()
-    context.run(current.set, None)
-    return loop.create_task(work, context=context)
+_being_made: set[_Coro] = set()
+"""What has been counted, while a factory of the user's that is chained in between may ask again."""
 
 
 def _wrapped(frame: FrameType | None) -> bool:

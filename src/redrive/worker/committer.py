@@ -13,14 +13,18 @@ the culprit is alone, and the culprit becomes a failure of its own run.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 
 from redrive.core.outcome import Outcome
 from redrive.core.refusal import instead_of
+from redrive.core.transition import Transition
 from redrive.errors import DataRefused
 from redrive.worker.settler import Settled, Settler
 
 __all__ = ["Committer", "Mark"]
+
+log = logging.getLogger("redrive.worker")
 
 BATCH = 250  # larger batches are slower, not faster: see docs/internals
 
@@ -70,6 +74,11 @@ class Committer:
         self._wake.set()
         self._idle.clear()
 
+    @property
+    def idle(self) -> bool:
+        """True if nothing is queued or under way."""
+        return self._idle.is_set()
+
     async def flush(self) -> None:
         """Wait until nothing is queued or under way."""
         await self._idle.wait()
@@ -105,7 +114,7 @@ class Committer:
             settled = await self._settler.settle(outcomes)
         except DataRefused as refusal:
             if len(batch) == 1:
-                await self._settle(batch, [instead_of(outcomes[0], str(refusal))])
+                await self._replace(batch[0], outcomes[0], refusal)
                 return
             half = len(batch) // 2
             await self._settle(batch[:half], outcomes[:half])
@@ -114,5 +123,19 @@ class Committer:
         self.batches += 1
         self.outcomes += len(batch)
         for mark, answer in zip(batch, settled, strict=True):
-            if mark.answer is not None and not mark.answer.done():
-                mark.answer.set_result(answer)
+            _tell(mark, answer)
+
+    async def _replace(self, mark: Mark, outcome: Outcome, refusal: DataRefused) -> None:
+        """Settle what the refused outcome amounts to; if nothing less can be said, let go of the run."""
+        log.error("the store refused what run %s recorded: %s", outcome.run.public_id, refusal)
+        other = instead_of(outcome, str(refusal))
+        if other != outcome:
+            await self._settle([mark], [other])
+        else:
+            run = outcome.run
+            _tell(mark, Settled(False, 0, Transition(run=run.id, tenant=run.tenant, fence=run.fence)))
+
+
+def _tell(mark: Mark, answer: Settled) -> None:
+    if mark.answer is not None and not mark.answer.done():
+        mark.answer.set_result(answer)

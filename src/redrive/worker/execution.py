@@ -19,7 +19,7 @@ import functools
 import json
 import logging
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -44,11 +44,11 @@ from redrive.core.outcome import (
     Woke,
 )
 from redrive.core.payload import check_size
-from redrive.core.states import EntryKind, StepStatus
+from redrive.core.states import FINAL, EntryKind, StepStatus
 from redrive.core.transition import RunWrite
 from redrive.errors import PayloadError, PayloadTooLarge, PutDown, RedriveError, StepFailed
 from redrive.worker.attempt import Attempt
-from redrive.worker.branch import Branch, current, engine_task
+from redrive.worker.branch import Branch, current
 from redrive.worker.limit import TimeLimit
 from redrive.worker.tries import Tries
 from redrive.worker.turnstile import Turnstile
@@ -81,9 +81,12 @@ class _Waiting:
 class Execution:
     """A claimed run while this worker has it."""
 
-    def __init__(self, worker: Worker, claimed: Claimed, workflow: WorkflowDefinition) -> None:
+    def __init__(
+        self, worker: Worker, claimed: Claimed, workflow: WorkflowDefinition, *, claimed_at: int
+    ) -> None:
         self.worker = worker
         self.claimed = claimed
+        self.claimed_at = claimed_at
         self.clock = worker.clock
         self.correlation_id = claimed.correlation_id or claimed.public_id
         self.dead = False
@@ -113,7 +116,7 @@ class Execution:
         self._unsaved: asyncio.Future[Settled] | None = None
         self._parking: asyncio.Future[None] | None = None
         self.endings: dict[str, tuple[Ending, Place, int]] = {}
-        self._thread_calls: set[asyncio.Task[Any]] = set()
+        self._helpers: set[asyncio.Task[Any]] = set()
         self._difference: str | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -128,6 +131,7 @@ class Execution:
         root = Branch(self)
         me = asyncio.current_task()
         assert me is not None
+        root.task = me
         self.turnstile.tasks[me] = root
         deadline = self._arm_deadline()
         try:
@@ -174,7 +178,7 @@ class Execution:
         if self._workflow.is_async:
             return await self._workflow.fn(*args, **kwargs)
         root.threaded = True
-        return await self.worker.threads.run(functools.partial(self._workflow.fn, *args, **kwargs))
+        return await self.worker.threads.run_workflow(functools.partial(self._workflow.fn, *args, **kwargs))
 
     def _returned(self, value: Any) -> Outcome:
         try:
@@ -254,18 +258,33 @@ class Execution:
         context.run(current.set, None)
         return context.run(asyncio.run_coroutine_threadsafe, self._for_thread(call), self._loop).result()
 
+    def _awaiting(self, branch: Branch) -> Branch:
+        """The branch that awaits a call, which need not be the one that made it: see `gather(a(), b())`."""
+        here = current.get()
+        return here if isinstance(here, Branch) and here.execution is self else branch
+
     async def _for_thread(self, call: Coroutine[Any, Any, T]) -> T:
         """A call that a thread waits for; putting the run down must reach it, or the thread would stay."""
         task = asyncio.current_task()
         assert task is not None
-        self._thread_calls.add(task)
+        self._helpers.add(task)
         try:
             return await call
         finally:
-            self._thread_calls.discard(task)
+            self._helpers.discard(task)
+
+    def engine_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task of the engine's own on behalf of this run, which is no branch of it."""
+        context = contextvars.copy_context()
+        context.run(current.set, None)
+        task = self._loop.create_task(work, context=context)
+        self._helpers.add(task)
+        task.add_done_callback(self._helpers.discard)
+        return task
 
     def adopt(self, task: asyncio.Future[Any], branch: Branch, parent: Branch) -> None:
         """Count a task that workflow code created as a branch of this run."""
+        branch.task = task if isinstance(task, asyncio.Task) else None
         self.turnstile.tasks[task] = branch
         parent.live_children += 1
 
@@ -282,8 +301,9 @@ class Execution:
         self, branch: Branch, step: Step[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Call a step: from the record, or for real until it succeeds or fails for good."""
+        branch = self._awaiting(branch)
         place, entry = self._place(branch, EntryKind.STEP, step.name)
-        branch.busy += 1
+        branch.go_in()
         try:
             if entry is not None:
                 if entry.done is not None:
@@ -292,7 +312,7 @@ class Execution:
                 if entry.status is StepStatus.CANCELLED:
                     await self._never()
             if self._journal.turn is not None:
-                await self.turnstile.begin(place.key)
+                await self._let_begin(place, entry)
             text = step.signature.encode(args, kwargs)
             check_size(text, self.worker.max_payload, f"the input of step {step.name!r}")
             return await Tries(self, branch, step, place, text).until_settled(entry, args, kwargs)
@@ -301,12 +321,22 @@ class Execution:
                 raise PutDown from None
             raise
         finally:
-            branch.busy -= 1
+            branch.come_out()
+
+    async def _let_begin(self, place: Place, entry: EntryRow | None) -> None:
+        """Wait until a step may begin, or go on. One that is cancelled before it goes on has an end, too."""
+        try:
+            await self.turnstile.begin(place.key)
+        except asyncio.CancelledError:
+            if entry is not None and not self.dead:
+                await self.settle(Interrupted(run=self.view, place=place, attempt=entry.attempt))
+            raise
 
     async def sleep(self, branch: Branch, seconds: float) -> None:
         """Wait durably."""
+        branch = self._awaiting(branch)
         place, entry = self._place(branch, EntryKind.SLEEP, "redrive.sleep")
-        branch.busy += 1
+        branch.go_in()
         try:
             if entry is not None and entry.done is not None:
                 await self.turnstile.pass_result(entry.done, entry.key)
@@ -315,12 +345,13 @@ class Execution:
                 await self._never()
             await self._sleep_live(place, entry, seconds)
         except asyncio.CancelledError:
+            if not self.dead and (entry is None or entry.status is StepStatus.RUNNING):
+                await self.settle(Interrupted(run=self.view, place=place, resumes=self.wake_up()))
             if self.dead or self.ending:
                 raise PutDown from None
-            await self.settle(Interrupted(run=self.view, place=place, attempt=1, began_ago=0))
             raise
         finally:
-            branch.busy -= 1
+            branch.come_out()
 
     async def _sleep_live(self, place: Place, entry: EntryRow | None, seconds: float) -> None:
         if self._journal.turn is not None:
@@ -376,7 +407,7 @@ class Execution:
     async def start(self, branch: Branch, name: str, start: Callable[[str], Coroutine[Any, Any, str]]) -> str:
         """Start another run, once: `start` is given a key that stays the same when resumed."""
         place, entry = self._place(branch, EntryKind.START, f"redrive.start {name}")
-        branch.busy += 1
+        branch.go_in()
         try:
             if entry is not None and entry.done is not None and entry.output is not None:
                 await self.turnstile.pass_result(entry.done, entry.key)
@@ -394,7 +425,7 @@ class Execution:
                 raise PutDown from None
             raise
         finally:
-            branch.busy -= 1
+            branch.come_out()
 
     # -- journal ------------------------------------------------------------------------------------
 
@@ -456,7 +487,7 @@ class Execution:
         if self.busy or not self._waits or self.sleeping or self.dead or self.ending or self._parking:
             return
         self._parking = self._loop.create_future()
-        engine_task(self._loop, self._park())
+        self.engine_task(self._park())
 
     async def _park(self) -> None:
         delay = max(0.0, self._first_due() - self.clock.monotonic())
@@ -536,11 +567,16 @@ class Execution:
             self._in_flight -= 1
 
     def check(self, settled: Settled) -> Settled:
+        """Go on only with a run that is still this worker's."""
+        change = settled.transition.change
         if not settled.kept:
-            log.warning("run %s was taken from this worker", self.claimed.public_id)
-            self.put_down()
-            raise PutDown
-        return settled
+            log.info("run %s is no longer this worker's", self.claimed.public_id)
+        elif change is None or change.status not in FINAL or self.ending:
+            return settled
+        else:
+            self.worker.ended(self.claimed, settled)
+        self.put_down()
+        raise PutDown
 
     def capture(self, error: BaseException) -> Failure:
         return capture_failure(error, self.worker.rules, self.worker.store.now() / MICROS)
@@ -554,7 +590,7 @@ class Execution:
         self.dead = True
         self.turnstile.close()
         here = asyncio.current_task()
-        for task in (*self.turnstile.tasks, *self._thread_calls):
+        for task in (*self.turnstile.tasks, *self._helpers):
             if task is not here:
                 task.cancel()
         self.worker.put_down(self)
@@ -600,7 +636,8 @@ class Execution:
 
     def heartbeats(self) -> dict[tuple[int, int], str | None]:
         """The signs of life that steps sent since the last time."""
-        return {(self.claimed.id, a.place.index): a.news() for a in self.open.values() if a.heard}
+        attempts = list(self.open.values())  # the loop goes on opening and closing them meanwhile
+        return {(self.claimed.id, a.place.index): a.news() for a in attempts if a.has_news}
 
     def _arm_deadline(self) -> Timer | None:
         if self.claimed.deadline is None:
@@ -609,32 +646,24 @@ class Execution:
 
     def _deadline_passed(self) -> None:
         if not self.dead and not self.ending:
-            engine_task(self._loop, self._expire())
+            self.engine_task(self._expire())
 
     async def _expire(self) -> None:
-        outcome = Expired(run=self.view, open=self.open_steps())
-        try:
-            settled = await self.settle(outcome)
-        except PutDown:
-            return
-        self.put_down()
-        self.worker.ended(self.claimed, settled)
+        with suppress(PutDown):
+            await self.settle(Expired(run=self.view, open=self.open_steps()))
 
     def _diverged(self, wanted: list[str]) -> None:
         """The code asks for something else than is recorded: end the function and settle that."""
         self._difference = self._journal.difference(wanted)
         self.turnstile.close()
-        engine_task(self._loop, self._give_up())
+        self.engine_task(self._give_up())
 
     async def _give_up(self) -> None:
         assert self._difference is not None
         outcome = await self.worker.code_changed(self.claimed, self.view, self._difference)
-        try:
-            settled = await self.settle(outcome)
-        except PutDown:
-            return
-        self.put_down()
-        self.worker.ended(self.claimed, settled)
+        with suppress(PutDown):
+            await self.settle(outcome)
+            self.put_down()
 
 
 def _forget_cancellation() -> None:

@@ -39,6 +39,7 @@ class Lease:
         *,
         heartbeats: Callable[[], Heartbeats],
         on_beat: Callable[[Beat], None],
+        overdue: Callable[[], bool] = lambda: False,
     ) -> None:
         self._line = line
         self._clock = clock
@@ -47,6 +48,9 @@ class Lease:
         self._good_for = lease - max(lease / 4, min(1.0, lease / 2))
         self._heartbeats = heartbeats
         self._on_beat = on_beat
+        self._overdue = overdue
+        self._heard_at = clock.monotonic()
+        self._hung = False
         self._confirmed_at = clock.monotonic()
         self._lost = False
         self._loop = asyncio.get_running_loop()
@@ -85,12 +89,30 @@ class Lease:
 
     def _renew(self) -> None:
         while not self._lost and not self._stop.wait(self._interval):
+            if self._hangs():
+                continue
             beat = self.beat_once()
             if beat is not None:
                 self._tell(beat)
 
+    def _hangs(self) -> bool:
+        """True if the loop is blocked, and has been for longer than the step that blocks it may take.
+
+        Whatever this worker holds is stuck then. Not renewing the lease lets others have it.
+        """
+        deaf_for = self._clock.monotonic() - self._heard_at
+        hung = deaf_for > 2 * self._interval and self._overdue()
+        if hung and not self._hung:
+            log.error("the event loop is blocked by a step past its time: the lease is not renewed any more")
+        self._hung = hung
+        return hung
+
     def _tell(self, beat: Beat) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._on_beat, beat)
+            self._loop.call_soon_threadsafe(self._hear, beat)
         except RuntimeError:
             log.debug("the loop is closed, nobody hears the heartbeat's answer")
+
+    def _hear(self, beat: Beat) -> None:
+        self._heard_at = self._clock.monotonic()
+        self._on_beat(beat)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 from redrive.core.outcome import Interrupted, Place, Woke
 from redrive.errors import PutDown
-from redrive.worker.branch import engine_task
 
 if TYPE_CHECKING:
     from redrive.worker.execution import Execution
@@ -30,23 +31,30 @@ class TimeLimit:
         self._place = place
         self._task = task
         self._watch: asyncio.Task[None] | None = None
+        self._waiting = ExitStack()
         self._fired = False
         self._recorded = True
 
     def watch(self, seconds: float) -> None:
         """Fire after this long."""
         self._recorded = False
-        self._watch = engine_task(asyncio.get_running_loop(), self._wait(seconds))
+        # Counted as waiting from now on: the block may wait for something else before the loop turns.
+        self._waiting.enter_context(self._execution.waiting(self._place, 1, seconds))
+        self._begin(self._wait(seconds))
 
     def was_reached(self, done: int) -> None:
         """The journal says that it fired: do so again in its turn."""
-        self._watch = engine_task(asyncio.get_running_loop(), self._fire(done))
+        self._begin(self._fire(done))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        self._execution.turnstile.limits += 1
+        self._watch = self._execution.engine_task(work)
 
     async def _wait(self, seconds: float) -> None:
         execution = self._execution
         try:
-            with execution.waiting(self._place, 1, seconds):
-                await execution.clock.sleep(seconds)
+            await execution.clock.sleep(seconds)
+            self._waiting.close()
             await execution.turnstile.begin(self._place.key)
             await execution.ready()
             done = execution.next_done()
@@ -66,10 +74,12 @@ class TimeLimit:
         """The block is left. True if it is left because of this limit and nothing else."""
         if self._watch is not None:
             self._watch.cancel()
+            self._execution.turnstile.limits -= 1
+        self._waiting.close()
         execution = self._execution
-        if not self._recorded and not execution.dead and not execution.ending:
+        if not self._recorded and not execution.dead:
             execution.worker.committer.post(
-                Interrupted(run=execution.view, place=self._place, attempt=1, began_ago=0)
+                Interrupted(run=execution.view, place=self._place, resumes=execution.wake_up())
             )
         if not self._fired:
             return False

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from redrive.clock import MICROS, Clock
 from redrive.core.classify import Rule
@@ -33,7 +34,7 @@ __all__ = ["Worker", "WorkerSettings"]
 
 log = logging.getLogger("redrive.worker")
 
-_POLL = 1.0  # how long an idle worker trusts the bell
+_PAUSE = 1.0  # how long to leave a store alone that gives out no work because it fails
 _LISTEN = 0.005  # how often it looks whether another process committed
 _GOODBYE = 10.0  # how long a worker that stops waits for a store that does not answer
 _UNWIND = 1.0  # how long code that was put down may take to unwind before it is left alone
@@ -42,7 +43,7 @@ _HELD_PER_SLOT = 10  # runs that wait in memory, for each run that may execute
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """How a worker works. Times are seconds."""
+    """How a worker works. Times are seconds; `poll` is how long an idle worker trusts the bell."""
 
     name: str
     concurrency: int = 100
@@ -52,6 +53,7 @@ class WorkerSettings:
     code_wait: float = 600.0
     max_payload: int = 1 << 20
     transaction_limit: float = 5.0
+    poll: float = 1.0
 
 
 class Worker:
@@ -67,7 +69,7 @@ class Worker:
         catalogue: Catalogue,
         rules: Sequence[Rule] = (),
         on_ended: Callable[[Claimed, Settled], None] | None = None,
-        before_step: Callable[[Attempt], Awaitable[None]] | None = None,
+        around_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -84,7 +86,7 @@ class Worker:
         self._workflows = workflows
         self._catalogue = catalogue
         self._on_ended = on_ended
-        self.before_step = before_step
+        self.around_step = around_step
         self._settler = LocalSettler(store, clock)
         self._executions: dict[int, Execution] = {}
         self._tasks: dict[Execution, asyncio.Task[None]] = {}
@@ -108,10 +110,16 @@ class Worker:
         self._automatic = automatic
         self._stopping = False
         self._calm = asyncio.Event()
-        self.threads = Threads(self.settings.concurrency)
+        size = self.settings.concurrency
+        self.threads = Threads(steps=size, workflows=size * (1 + _HELD_PER_SLOT))
         self.committer = Committer(self._settler)
         self._undo_factory = install_task_factory(asyncio.get_running_loop())
-        await self._enlist()
+        try:
+            await self._enlist()
+        except BaseException:
+            self.threads.close()
+            self._undo_factory()
+            raise
         self._services = [asyncio.create_task(self.committer.run(), name="redrive committer")]
         if automatic:
             listening = self.bell.listen(self.store.change_token, _LISTEN)
@@ -134,6 +142,7 @@ class Worker:
             self.settings.lease,
             heartbeats=self._heartbeats,
             on_beat=self.heard,
+            overdue=self._overdue,
         )
         if self._automatic:
             self.lease.start()
@@ -160,14 +169,15 @@ class Worker:
     async def kill(self) -> None:
         """Vanish as a crash would: nothing is given back and nothing more is sent."""
         self._stopping = True
-        for task in (self._claiming, *self._services):
-            await self._end(task)
-        executions = list(self._executions.values())
-        tasks = list(self._tasks.values())
-        for execution in executions:
+        tasks = [*self.services, *self._tasks.values()]
+        for execution in self.executions:
             execution.put_down()
         for task in tasks:
-            await self._end(task)
+            task.cancel()
+        ended, _ = await asyncio.wait(tasks, timeout=_UNWIND)
+        for task in ended:
+            if not task.cancelled():
+                task.exception()  # a crash asks nobody what went wrong
         await self.lease.stop()
         self.threads.close()
         self._undo_factory()
@@ -209,11 +219,11 @@ class Worker:
 
     async def _claim_forever(self) -> None:
         while True:
-            wait = _POLL
+            wait = self.settings.poll
             if self._free and self.lease.healthy():
                 claims = await self._claim(self._free)
                 for claimed in claims.runs:
-                    self._launch(claimed)
+                    self._launch(claimed, claims.now)
                 if claims.next_in is not None:
                     wait = min(wait, max(claims.next_in, 0) / MICROS)
                 if claims.runs and self._free:
@@ -233,8 +243,8 @@ class Worker:
             claims = await self.store.claim(claim)
         except StoreError as error:
             log.warning("no work can be claimed at the moment: %s", error)
-            await self.clock.sleep(min(_POLL, self.settings.lease / 10))
-            return Claims(runs=[], now=self.store.now(), next_in=None, after=self._after)
+            await self.clock.sleep(min(_PAUSE, self.settings.lease / 10))
+            return Claims(runs=[], now=self.store.now(), next_in=0, after=self._after)
         finally:
             self._claim_under_way = False
         self._after = claims.after
@@ -246,8 +256,8 @@ class Worker:
         executing = len(self._executions) - len(self._resting)
         return 0 if self._stopping else max(0, self.settings.concurrency - executing)
 
-    def _launch(self, claimed: Claimed) -> None:
-        execution = Execution(self, claimed, self._workflows[claimed.workflow])
+    def _launch(self, claimed: Claimed, now: int) -> None:
+        execution = Execution(self, claimed, self._workflows[claimed.workflow], claimed_at=now)
         self._executions[claimed.id] = execution
         task = execution.launch()
         self._tasks[execution] = task
@@ -265,6 +275,21 @@ class Worker:
         self._resting.discard(execution)
         self._look_for_calm()
         self.bell.ring()
+
+    @property
+    def executions(self) -> Collection[Execution]:
+        """The runs in this worker's hands."""
+        return list(self._executions.values())
+
+    @property
+    def services(self) -> list[asyncio.Task[None]]:
+        """The worker's own tasks: the committer first."""
+        return [*self._services, *filter(None, [self._claiming])]
+
+    @property
+    def is_claiming(self) -> bool:
+        """True while a claim is under way, or about to be made."""
+        return self._claim_under_way or self.bell.rung
 
     @property
     def is_being_cancelled(self) -> bool:
@@ -346,6 +371,12 @@ class Worker:
             signs.update(execution.heartbeats())
         return signs
 
+    def _overdue(self) -> bool:
+        """Called by the lease, from its thread: whether an attempt is past its time by a whole lease."""
+        late = self.clock.monotonic() - self.settings.lease
+        attempts = [attempt for execution in self.executions for attempt in list(execution.open.values())]
+        return any(attempt.due is not None and attempt.due < late for attempt in attempts)
+
     def heard(self, beat: Beat) -> None:
         """Act on a heartbeat's answer: let go of what was taken away, give back what got lost."""
         if self._stopping:
@@ -355,9 +386,10 @@ class Worker:
             return
         for run in self._asked - beat.held:
             execution = self._executions.get(run)
-            if execution is not None and not execution.settling:
-                log.warning("run %s was taken from this worker", execution.claimed.public_id)
-                execution.put_down()
+            if execution is None or execution.settling or execution.claimed_at > beat.now:
+                continue  # gone by itself, about to hear for itself, or claimed after this was asked
+            log.warning("run %s was taken from this worker", execution.claimed.public_id)
+            execution.put_down()
         self._look_for_strays(beat.held - self._asked - self._executions.keys())
 
     def _look_for_strays(self, unknown: frozenset[int]) -> None:
@@ -374,6 +406,7 @@ class Worker:
         for held in await until_answered(lambda: self.store.held(self.id), self.clock):
             if held.run.id in strays and held.run.id not in self._executions:
                 await self.committer.submit(Released(run=view_of(held.run)))
+        self.bell.ring()
 
     async def _rise(self) -> None:
         """This worker was declared dead: whatever it held is gone. Begin anew under another id."""

@@ -5,45 +5,59 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
 __all__ = ["Threads"]
 
 
 class Threads:
-    """A pool in which a function runs with the context of its caller.
+    """Threads in which a function runs with the context of its caller.
+
+    Workflow functions have threads apart from those of steps: they block while their steps run, so with
+    one pool for both, as many of them as there are threads would wait for each other for ever.
 
     A thread cannot be stopped. One whose step timed out keeps its place until the function returns;
     `stuck` counts these.
     """
 
-    def __init__(self, size: int) -> None:
-        self._pool = ThreadPoolExecutor(size, thread_name_prefix="redrive")
-        self.stuck = 0
+    def __init__(self, steps: int, workflows: int) -> None:
+        self._steps = ThreadPoolExecutor(steps, thread_name_prefix="redrive-step")
+        self._workflows = ThreadPoolExecutor(workflows, thread_name_prefix="redrive-workflow")
+        self._stuck: set[Future[Any]] = set()
 
-    async def run(self, call: Callable[[], Any], on_start: Callable[[], None] | None = None) -> Any:
-        """Run the function in a thread; `on_start` is called on the loop when a thread takes it up."""
+    @property
+    def stuck(self) -> int:
+        """How many threads still run a function that nobody waits for any more."""
+        return len(self._stuck)
+
+    async def run_step(self, call: Callable[[], Any], on_start: Callable[[], None]) -> Any:
+        """Run a step's body; `on_start` is called on the loop when a thread takes it up."""
         loop = asyncio.get_running_loop()
         context = contextvars.copy_context()
 
         def work() -> Any:
-            if on_start is not None:
-                loop.call_soon_threadsafe(on_start)
+            loop.call_soon_threadsafe(on_start)
             return context.run(call)
 
-        future = self._pool.submit(work)
+        return await self._run(self._steps, work)
+
+    async def run_workflow(self, call: Callable[[], Any]) -> Any:
+        """Run a workflow function."""
+        context = contextvars.copy_context()
+        return await self._run(self._workflows, lambda: context.run(call))
+
+    async def _run(self, pool: Executor, work: Callable[[], Any]) -> Any:
+        future = pool.submit(work)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             if not future.cancel() and not future.done():
-                self.stuck += 1
-                future.add_done_callback(self._freed)
+                self._stuck.add(future)
+                future.add_done_callback(self._stuck.discard)
             raise
-
-    def _freed(self, _: object) -> None:
-        self.stuck -= 1
 
     def close(self) -> None:
         """Accept nothing more. Threads at work are left to end by themselves."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._steps.shutdown(wait=False, cancel_futures=True)
+        self._workflows.shutdown(wait=False, cancel_futures=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from redrive.clock import MICROS
@@ -17,7 +18,7 @@ from redrive.core.outcome import Began, Interrupted, Outcome, Place, Raised, Ret
 from redrive.core.payload import check_size
 from redrive.core.states import StepStatus
 from redrive.core.transition import AttemptEnd, EntryWrite
-from redrive.errors import PayloadError, PayloadTooLarge, PutDown, StoreUnavailable
+from redrive.errors import PayloadError, PayloadTooLarge, PutDown, StoreError, StoreUnavailable
 from redrive.worker.attempt import Attempt, perform
 from redrive.worker.settler import Settled
 from redrive.worker.transactional import Tx
@@ -87,7 +88,7 @@ class Tries:
                 await execution.wait_for(self._place, self._attempt, wait, settled.transition.change)
                 self._attempt += 1
         except asyncio.CancelledError:
-            if not (execution.dead or execution.ending):
+            if not execution.dead:
                 await self._interrupted()
             raise
         return await self._hand_over(written, value)
@@ -172,8 +173,8 @@ class Tries:
         """Call the body; what it gave back, and what that amounts to."""
         execution, current = self._execution, self._current
         try:
-            if execution.worker.before_step is not None:
-                await execution.worker.before_step(current)
+            if execution.worker.around_step is not None:
+                call = execution.worker.around_step(current, call)
             value = await perform(current, self._step, call, self._mark_begin)
         except (Exception, SystemExit) as error:
             if isinstance(error, StoreUnavailable) and self._step.options.transactional:
@@ -243,6 +244,7 @@ class Tries:
             place=self._place,
             attempt=self._attempt,
             began_ago=self._ago(self._current.began),
+            resumes=self._execution.wake_up(),
         )
         await self._execution.settle(outcome)
 
@@ -262,10 +264,11 @@ class Tries:
                 return value, await self._commit(transaction, outcome)
         except StoreUnavailable:
             # Whether it was committed is in the journal: whoever takes up the run next will see.
+            await _undo(transaction)  # first, or nobody else could write
             await execution.give_back(_STORE_PAUSE)
             raise PutDown from None
         finally:
-            await transaction.rollback()
+            await _undo(transaction)
         return value, await execution.settle(outcome)
 
     async def _commit(self, transaction: Transaction, outcome: Returned) -> Settled:
@@ -273,3 +276,9 @@ class Tries:
         transition = decide(outcome, DEFAULT_RETRY, 0.0)
         answer = await transaction.commit(execution.worker.id, transition)
         return execution.check(Settled(answer.kept, answer.now, transition))
+
+
+async def _undo(transaction: Transaction) -> None:
+    """Undo what was not committed. A store that cannot even do that has lost the connection: it is undone."""
+    with suppress(StoreError):
+        await transaction.rollback()

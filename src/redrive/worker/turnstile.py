@@ -22,11 +22,14 @@ from redrive.worker.branch import Branch
 
 __all__ = ["Turnstile"]
 
-_FOREIGN_WAIT = 0.005  # how long to leave a branch that waits for something of its own
+_PAUSE = 0.002  # how long to leave alone a branch that is being cancelled or waits for something of its own
+_CALM = 4  # turns of the loop without an event: a result may travel through futures to its branch
+_DOUBTS = 200  # how often to look again whether a branch that might still ask for the next result does
 
 
 class _Mood(Enum):
     RUNNABLE = auto()
+    LEAVING = auto()
     FOREIGN = auto()
     QUIET = auto()
 
@@ -43,6 +46,7 @@ class Turnstile:
         on_diverged: Callable[[list[str]], None],
     ) -> None:
         self.tasks: dict[asyncio.Future[object], Branch] = {}
+        self.limits = 0  # time limits in force, which may have a result for a branch that waits for another
         self._loop = loop
         self._journal = journal
         self._on_quiet = on_quiet
@@ -51,15 +55,23 @@ class Turnstile:
         self._begins: list[tuple[str, asyncio.Future[None]]] = []
         self._scheduled = False
         self._closed = False
+        self._calm = 0
+        self._doubts = 0
 
     def close(self) -> None:
         """Let nobody through any more."""
         self._closed = True
 
+    @property
+    def is_looking(self) -> bool:
+        """True while it is being found out whether somebody may pass."""
+        return not self._closed and (self._scheduled or self._doubts > 0)
+
     async def pass_result(self, done: int, key: str) -> None:
         """Wait until the result with this completion number may be seen."""
         turn = self._journal.turn
-        if len(self.tasks) <= 1 and (turn is None or turn == key) and not self._results:
+        alone = len(self.tasks) <= 1 and not self.limits and not self._results
+        if alone and (turn is None or turn == key):
             if turn is not None:
                 self._journal.hand_out(key)
             return
@@ -78,7 +90,11 @@ class Turnstile:
         await passed
 
     def poke(self) -> None:
-        """Look soon whether every branch is blocked."""
+        """Something happened: look soon whether every branch is blocked."""
+        self._calm = 0
+        self._look_soon()
+
+    def _look_soon(self) -> None:
         if not self._scheduled and not self._closed:
             self._scheduled = True
             self._loop.call_soon(self._look)
@@ -90,20 +106,28 @@ class Turnstile:
         mood = self._mood()
         if mood is _Mood.RUNNABLE:
             self.poke()
-        elif mood is _Mood.FOREIGN and self._journal.turn is not None:
-            self._loop.call_later(_FOREIGN_WAIT, self.poke)
+        elif mood is _Mood.LEAVING or (mood is _Mood.FOREIGN and self._journal.turn is not None):
+            self._loop.call_later(_PAUSE, self.poke)
+        elif self._calm < _CALM:
+            self._calm += 1
+            self._look_soon()
         else:
             self._let_through(quiet=mood is _Mood.QUIET)
 
     def _mood(self) -> _Mood:
         mood = _Mood.QUIET
         for task, branch in self.tasks.items():
-            if branch.busy or task.done():
+            if task.done():  # whoever waits for it has not heard yet
+                return _Mood.RUNNABLE
+            if branch.is_leaving:
+                mood = _Mood.LEAVING
+                continue
+            if branch.busy:
                 continue
             waits_for: asyncio.Future[object] | None = getattr(task, "_fut_waiter", None)
             if not branch.threaded and (waits_for is None or waits_for.done()):
                 return _Mood.RUNNABLE
-            if not branch.live_children:
+            if not branch.live_children and mood is _Mood.QUIET:
                 mood = _Mood.FOREIGN
         return mood
 
@@ -127,6 +151,7 @@ class Turnstile:
     def _let_recorded_through(self, turn: str) -> None:
         for item in self._results:
             if item[1] == turn:
+                self._doubts = 0
                 self._results.remove(item)
                 heapq.heapify(self._results)
                 self._journal.hand_out(turn)
@@ -134,8 +159,13 @@ class Turnstile:
                 self.poke()
                 return
         if self._journal.was_asked(turn):  # the branch that asked was cancelled before its turn came
+            self._doubts = 0
             self._journal.hand_out(turn)
             self.poke()
+            return
+        if self._doubts < _DOUBTS and not all(branch.busy for branch in self.tasks.values()):
+            self._doubts += 1  # one of them waits for something of its own, beside its children
+            self._loop.call_later(_PAUSE, self.poke)
             return
         waiting = [key for key, passed in self._begins if not passed.done()]
         self._on_diverged(waiting or [key for _, key, _ in self._results])

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import time
 from decimal import Decimal
 from pathlib import Path
 
@@ -53,24 +54,24 @@ class CardDeclined(HttpError):
 
 
 async def reserve(product: str) -> str:
-    await asyncio.sleep(0.05)
+    await _takes(0.05)
     return f"shelf-{len(product)}"
 
 
 async def release(reservation: str) -> None:
-    await asyncio.sleep(0.05)
+    await _takes(0.05)
 
 
 async def charge(card: str, amount: Decimal, *, key: str) -> str:
     calls = _calls(key)
-    await asyncio.sleep(0.1)
+    await _takes(0.1)
     match card:
         case "flaky" if calls < 2:
             raise ConnectionResetError("the bank closed the connection")
         case "busy" if calls < 1:
             raise HttpError(429, "too many requests", retry_after=3)
         case "slow" if calls < 1:
-            await asyncio.sleep(60)
+            await _takes(60)
         case "declined":
             raise CardDeclined
         case "down":
@@ -79,27 +80,32 @@ async def charge(card: str, amount: Decimal, *, key: str) -> str:
 
 
 async def ship(product: str, address: str) -> str:
-    await asyncio.sleep(0.1)
+    await _takes(0.1)
     if address == "nowhere":
         raise HttpError(422, f"{address!r} is no address")
     return f"parcel-{_short(product + address)}"
 
 
 async def book(product: str, amount: Decimal, *, key: str) -> int:
-    accounts = {"teapot": 4000, "lamp": 4010, "chair": 4020}
-    if _calls(key) < 2:
-        raise HttpError(500, "the books are being written by somebody else")
-    return accounts[product]
+    account = {"teapot": 4000, "lamp": 4010, "chair": 4020}[product]
+    if _calls(key) < 1:
+        raise HttpError(500, "somebody else has the books open")
+    return account
 
 
 async def mail(to: str, subject: str) -> None:
-    await asyncio.sleep(0.05)
+    await _takes(0.05)
 
 
 def read_catalogue(path: str, *, key: str) -> int:
     if path == "poison.csv" or (path == "large.csv" and _calls(key) == 0):
+        time.sleep(0.3)
         os._exit(CRASH)  # what a fault in a C library or the kernel's memory limit does
     return 1200
+
+
+async def _takes(seconds: float) -> None:
+    await asyncio.sleep(seconds)
 
 
 def _calls(key: str) -> int:

@@ -113,4 +113,5 @@ async def ask_supplier(product: str) -> None:
 
 @app.workflow(max_crashes=2, retry=RetryPolicy(base_delay="1s"))
 async def import_catalogue(path: str) -> int:
-    return await read_catalogue(path)
+    products: int = await read_catalogue(path)
+    return products

@@ -1,9 +1,11 @@
 """Claiming: find lanes with due runs, choose fairly, take under a new fence, bring what it takes to execute.
 
-look      without a lock: which lanes are there, and is anything due?  (an idle poll ends here)
-choose    under the write lock: the oldest due runs of those lanes, picked by `core.fair`
-take      fence + 1, and the worker's name on them
-gather    inputs, options, journals
+    look      without a lock: which lanes are there, and is anything due?
+    choose    under the write lock: the oldest due runs of those lanes, picked by `core.fair`
+    take      fence + 1, and the worker's name on them
+    gather    inputs, options, journals
+
+A poll that finds nothing due ends after the look.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Line:
             if isinstance(job, tuple):
                 self._answer(con, *job)
             else:
-                with suppress(sqlite3.Error):  # clean-up: nobody waits, and the next statement will tell
+                with suppress(Exception):  # clean-up: nobody waits, and the thread must live on
                     job(con)
             del job  # or what it refers to would live until the next one comes
 

@@ -104,7 +104,7 @@ class _Query:
     def _hints(self, state: str) -> list[str]:
         if self._table != "runs":
             return []
-        return ["indexed"] if state in _INDEXED else ["running"] if state in _HELD else []
+        return ["indexed"] if state in _INDEXED else ["held"] if state in _HELD else []
 
     def _first_id(self) -> int | None:
         """An id below all rows since a time. Ids grow with time, so halving finds it without an index."""

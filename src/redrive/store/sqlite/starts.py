@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 
 from redrive.core.keys import decode
+from redrive.errors import DataRefused
 from redrive.store.port import NewRun, Started
 from redrive.store.statements import load
 
@@ -19,12 +20,21 @@ _Bound = dict[tuple[str, str], tuple[str, str | None]]  # (tenant, key) -> (publ
 
 def start(con: sqlite3.Connection, now: int, runs: Sequence[NewRun]) -> list[Started]:
     """Accept the runs that are new; answer for the others as the first call did."""
+    _refuse_nul(runs)
     known = _known_ids(con, runs)
     bound = _known_keys(con, now, runs)
     accepted: list[NewRun] = []
     answers = [_judge(run, known, bound, accepted) for run in runs]
     _insert(con, now, accepted)
     return answers
+
+
+def _refuse_nul(runs: Sequence[NewRun]) -> None:
+    """Names are looked up through JSON, where SQLite ends a text at a NUL: such a run would never run."""
+    for run in runs:
+        for name in (run.public_id, run.tenant, run.workflow, run.queue, run.key or ""):
+            if "\0" in name:
+                raise DataRefused(f"the store refused a run: {name!r} contains a NUL character")
 
 
 def _judge(run: NewRun, known: set[str], bound: _Bound, accepted: list[NewRun]) -> Started:
@@ -103,6 +113,9 @@ def _deadline(run: NewRun, now: int) -> int | None:
 
 def _given(key: str) -> str:
     """The key as the caller gave it, the last part of the encoded one."""
+    last = key.rpartition(":")[2]
+    if "%" not in last:
+        return last  # nothing in it was escaped
     try:
         return decode(key)[1][-1]
     except (ValueError, IndexError):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from redrive.clock import Clock, Timer
@@ -180,5 +181,6 @@ class StepTransaction:
                 f"the transaction took longer than {self._limit:g} s and was undone, because nobody else can "
                 "write meanwhile: do slow work before its first statement"
             )
-            con.interrupt()
+            with suppress(sqlite3.Error):  # the store was closed, which undid the transaction
+                con.interrupt()
         self._lines.abandon(self._end, self._release)

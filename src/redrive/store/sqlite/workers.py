@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
+from typing import cast
 
 from redrive.store.port import Beat, Catalogue, NewWorker, WorkerRow
 from redrive.store.sqlite.rows import worker_row
@@ -33,9 +34,7 @@ def enlist(con: sqlite3.Connection, now: int, worker: NewWorker, catalogue: Cata
         "lease": worker.lease,
         "now": now,
     }
-    id = con.execute(SQL["insert_worker"], row).lastrowid
-    assert id is not None
-    return id
+    return cast(int, con.execute(SQL["insert_worker"], row).lastrowid)
 
 
 def retire(con: sqlite3.Connection, worker: int) -> None:

@@ -39,7 +39,7 @@ def apply(
     kept, lost = Answer(True, now), Answer(False, now)
     answers = []
     for transition in transitions:
-        if fences.get(transition.run) == transition.fence:
+        if fences.get(transition.run) == transition.fence and _still_holds(con, transition):
             rows.add(transition)
             answers.append(kept)
             if transition.change is not None and transition.change.take:
@@ -48,6 +48,13 @@ def apply(
             answers.append(lost)
     rows.write(con)
     return answers
+
+
+def _still_holds(con: sqlite3.Connection, transition: Transition) -> bool:
+    """True if the attempt that a decision is about, where it names one, has not ended meanwhile."""
+    if transition.only_if is None:
+        return True
+    return con.execute(SQL["under_way"], (transition.run, *transition.only_if)).fetchone() is not None
 
 
 def _fences(con: sqlite3.Connection, transitions: Sequence[Transition]) -> dict[int, int]:
@@ -67,7 +74,7 @@ class _Rows:
         self._entries: list[_Row] = []
         self._attempts: list[_Row] = []
         self._changes: list[_Row] = []
-        self._taken: list[_Row] = []
+        self._closed: list[_Row] = []
         self._cleared: list[_Row] = []
         self._versions: list[_Row] = []
         self._results: list[_Row] = []
@@ -83,6 +90,8 @@ class _Rows:
             self._add_change(transition, transition.change)
         elif transition.clears_suspicion:
             self._cleared.append((transition.run,))
+        if transition.closes:
+            self._closed.append((self._now, transition.run))
         if transition.version is not None:
             self._versions.append((transition.version, transition.run))
         if transition.letter is not None:
@@ -90,8 +99,6 @@ class _Rows:
 
     def _add_change(self, transition: Transition, change: RunWrite) -> None:
         self._changes.append(_change_row(transition, change, self._now))
-        if change.take:
-            self._taken.append((transition.run,))
         if change.output is not None or change.failure is not None or change.status in FINAL:
             self._results.append((transition.run, transition.tenant, change.output, change.failure))
 
@@ -103,7 +110,7 @@ class _Rows:
             ("set_version", self._versions),
             ("put_result", self._results),
             ("put_entry", self._entries),
-            ("forget_limits", self._taken),
+            ("close_entries", self._closed),
             ("put_attempt", self._attempts),
             ("put_letter", self._letters),
         ):
@@ -112,12 +119,13 @@ class _Rows:
 
 
 def _entry_row(transition: Transition, entry: EntryWrite, now: int) -> _Row:
+    began_at = now - entry.began_ago
     timeout_at = patience = limit_at = None
     if entry.status is StepStatus.RUNNING and entry.limit_in is not None:
         limit_at = timeout_at = now + entry.limit_in
         if entry.options is not None and (rule := _heartbeat_rule(entry.options)) is not None:
             timeout, patience = rule
-            timeout_at = now - entry.began_ago + timeout
+            timeout_at = began_at + timeout
             limit_at = min(limit_at, timeout_at, now + patience)
     return (
         transition.run,
@@ -130,7 +138,8 @@ def _entry_row(transition: Transition, entry: EntryWrite, now: int) -> _Row:
         entry.attempt,
         transition.fence,
         entry.done,
-        now - entry.began_ago,
+        began_at,
+        began_at,
         now if entry.status in _ENDED else None,
         _after(now, entry.wake_in),
         timeout_at,
@@ -166,22 +175,22 @@ def _change_row(transition: Transition, change: RunWrite, now: int) -> _Row:
     if deaths is None and transition.clears_suspicion:
         deaths = 0
     return (
-        transition.run,
         change.status._value_,
         _after(now, change.wake_in),
         change.release,
-        1 if change.take else 0,
-        now if change.status in FINAL else None,
+        change.take,
+        change.status in FINAL,
+        now,
         deaths,
         change.diverged,
-        change.parked_on,
         now,
+        change.parked_on,
+        transition.run,
     )
 
 
 def _letter_row(run: int, letter: LetterWrite, now: int) -> _Row:
     return (
-        run,
         letter.public_id,
         letter.code,
         letter.stage,
@@ -194,7 +203,9 @@ def _letter_row(run: int, letter: LetterWrite, now: int) -> _Row:
         letter.step_index,
         letter.attempts,
         now,
+        now,
         now + letter.expires_in,
+        run,
     )
 
 
@@ -204,11 +215,15 @@ def _after(now: int, delay: int | None) -> int | None:
 
 @lru_cache(maxsize=1024)
 def _heartbeat_rule(options: str) -> tuple[int, int] | None:
-    """A step's timeout and how long it may go without a heartbeat; None if it may for ever.
+    """A step's timeout and how long it may go without a heartbeat; None if it has no such rule.
 
-    Remembered, because every begin mark of a step brings the same text.
+    Remembered, because every begin mark of a step brings the same text. Options that other code wrote
+    in another form hold no rule for us; the limit that came with them still counts.
     """
-    step = StepOptions.from_json(options)
+    try:
+        step = StepOptions.from_json(options)
+    except (KeyError, TypeError, ValueError):
+        return None
     if step.heartbeat_timeout is None:
         return None
     return int(step.timeout * 1_000_000), int(step.heartbeat_timeout * 1_000_000)

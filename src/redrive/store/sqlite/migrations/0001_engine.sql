@@ -163,6 +163,7 @@ CREATE TABLE letters (
 );
 CREATE INDEX letters_of_tenant ON letters (tenant, id);
 CREATE INDEX letters_by_status ON letters (status, id);
+CREATE INDEX letters_of_tenant_by_status ON letters (tenant, status, id);
 CREATE INDEX letters_by_fingerprint ON letters (fingerprint, id);
 CREATE INDEX letters_expiring ON letters (expires_at) WHERE status = 'OPEN';
 CREATE INDEX letters_closed ON letters (closed_at) WHERE closed_at IS NOT NULL;

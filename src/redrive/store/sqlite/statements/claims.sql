@@ -95,5 +95,5 @@ ORDER BY runs.id;
 SELECT run, idx, key, kind, name, status, attempt, done, first_at, began_at, ended_at, wake_at, limit_at, input,
        output, failure, options, superseded, heartbeat_at, heartbeat
 FROM entries
-WHERE run IN (SELECT value FROM json_each(?)) AND superseded = 0
+WHERE run IN (SELECT value FROM json_each(?))
 ORDER BY run, idx;

@@ -7,9 +7,9 @@ SELECT public_id FROM runs WHERE public_id IN (SELECT value FROM json_each(?));
 -- name: known_keys
 -- What these idempotency keys stand for; an expired key stands for nothing.
 SELECT k.tenant, k.key, k.run_id, k.hash
-FROM json_each(?1) AS wanted
+FROM json_each(?) AS wanted
 JOIN idempotency AS k ON k.tenant = json_extract(wanted.value, '$[0]') AND k.key = json_extract(wanted.value, '$[1]')
-WHERE k.expires_at > ?2;
+WHERE k.expires_at > ?;
 
 -- name: last_id
 -- The highest run id ever given; ids are never used twice, not even after a purge.

@@ -12,7 +12,7 @@ SELECT id, fence FROM runs WHERE id IN (SELECT value FROM json_each(?));
 -- A journal entry as it shall stand. A begin mark or cancellation that comes after the end changes nothing.
 INSERT INTO entries (run, idx, tenant, key, kind, name, status, attempt, fence, done, first_at, began_at, ended_at,
                      wake_at, timeout_at, patience, limit_at, input, output, failure, options)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (run, idx) DO UPDATE SET
     status = excluded.status,
     attempt = excluded.attempt,
@@ -43,21 +43,26 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (run, idx, attempt, fence) DO NOTHING;
 
 -- name: change_run
--- The run's new state: ?4 releases it from its worker, ?5 raises the fence, ?6 is the time it ended.
+-- The run's new state. Flags say whether it is released, how much the fence rises, whether it ended, whether it diverged.
 UPDATE runs SET
-    status = ?2,
-    available_at = ?3,
-    worker = CASE WHEN ?4 THEN NULL ELSE worker END,
-    fence = fence + ?5,
-    finished_at = CASE WHEN ?6 IS NOT NULL THEN COALESCE(finished_at, ?6) END,
-    deaths = COALESCE(?7, deaths),
-    diverged_at = CASE ?8 WHEN 1 THEN COALESCE(diverged_at, ?10) WHEN 0 THEN NULL ELSE diverged_at END,
-    parked_on = CASE WHEN ?9 IS NULL THEN parked_on ELSE NULLIF(?9, '') END
-WHERE id = ?1;
+    status = ?,
+    available_at = ?,
+    worker = CASE WHEN ? THEN NULL ELSE worker END,
+    fence = fence + ?,
+    finished_at = CASE WHEN ? THEN COALESCE(finished_at, ?) END,
+    deaths = COALESCE(?, deaths),
+    diverged_at = CASE ? WHEN 1 THEN COALESCE(diverged_at, ?) WHEN 0 THEN NULL ELSE diverged_at END,
+    parked_on = NULLIF(COALESCE(?, parked_on), '')
+WHERE id = ?;
 
--- name: forget_limits
--- A run was taken away: limits of the tries its holder left open no longer mean anything.
-UPDATE entries SET limit_at = NULL WHERE run = ? AND limit_at IS NOT NULL;
+-- name: close_entries
+-- A run ended from outside: what is still open in it will not go on.
+UPDATE entries SET status = 'CANCELLED', ended_at = ?, wake_at = NULL, limit_at = NULL
+WHERE run = ? AND ended_at IS NULL AND superseded = 0;
+
+-- name: under_way
+-- Whether this attempt still goes on.
+SELECT 1 FROM entries WHERE run = ? AND idx = ? AND attempt = ? AND status = 'RUNNING';
 
 -- name: clear_suspicion
 -- The run made progress, so it did not kill its workers.
@@ -78,11 +83,11 @@ WHERE excluded.output IS NOT NULL OR excluded.failure IS NOT NULL;
 INSERT INTO letters (public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, failure,
                      fingerprint, payload_hash, input, options, step, step_index, attempts, correlation_id, version,
                      created_at, failed_at, expires_at)
-SELECT ?2, runs.tenant, runs.id, runs.public_id, runs.workflow, 'OPEN', ?3, ?4, ?5, ?6, ?7,
-       ?8, ?9, COALESCE(inputs.input, ''), COALESCE(inputs.options, ''), ?10, ?11, ?12, runs.correlation_id,
-       runs.version, ?13, ?13, ?14
+SELECT ?, runs.tenant, runs.id, runs.public_id, runs.workflow, 'OPEN', ?, ?, ?, ?, ?,
+       ?, ?, COALESCE(inputs.input, ''), COALESCE(inputs.options, ''), ?, ?, ?, runs.correlation_id,
+       runs.version, ?, ?, ?
 FROM runs LEFT JOIN inputs ON inputs.run = runs.id
-WHERE runs.id = ?1
+WHERE runs.id = ?
 ON CONFLICT (tenant, run) DO UPDATE SET
     replay_count = replay_count + (status = 'REPLAYING'),
     status = 'OPEN', code = excluded.code, stage = excluded.stage, category = excluded.category,

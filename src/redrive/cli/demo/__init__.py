@@ -1,0 +1,55 @@
+"""`redrive demo`: a small shop whose workflows fail in every interesting way, and recover.
+
+show      the demo from beginning to end
+traffic   starts runs            crew    keeps a worker process alive (staff is that process)
+news      reads what happens     screen, plain, words    show it
+shop      the workflows          outside    the services they call, which fail
+"""
+
+from __future__ import annotations
+
+import click
+
+__all__ = ["demo"]
+
+
+@click.command()
+@click.option("--seconds", type=click.FloatRange(min=0), metavar="N", help="Stop by itself after N seconds.")
+@click.option("--keep", is_flag=True, help="Keep the store when the demo ends, and say where it is.")
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(file_okay=False),
+    metavar="FOLDER",
+    help="Keep the store here. A folder of an earlier demo goes on where that one stopped.",
+)
+def demo(seconds: float | None, keep: bool, folder: str | None) -> None:
+    """Watch a small shop fail in every interesting way, and recover.
+
+    Work keeps arriving; a worker in a process of its own executes it. Calls to the bank break off, are
+    told to come back later, take too long or are refused; some kill the worker, which is started again.
+    Nothing but this machine is used. Ctrl-C ends it.
+
+    \b
+    Examples:
+      redrive demo
+      redrive demo --seconds 30 --keep
+      redrive demo --dir shop | tee shop.log
+    """
+    import tempfile
+    from pathlib import Path
+
+    from redrive.errors import RedriveError
+
+    try:
+        from redrive.cli.demo.show import show
+
+        if folder is not None or keep:
+            place = Path(folder or tempfile.mkdtemp(prefix="redrive-demo-")).resolve()
+            place.mkdir(parents=True, exist_ok=True)
+            show(place, seconds=seconds, keep=True)
+        else:
+            with tempfile.TemporaryDirectory(prefix="redrive-demo-") as passing:
+                show(Path(passing).resolve(), seconds=seconds, keep=False)
+    except RedriveError as error:
+        raise click.ClickException(str(error)) from error

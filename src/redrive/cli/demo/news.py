@@ -1,0 +1,117 @@
+"""What is happening in the shop, read from its store as any program could."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from redrive.app import Redrive
+from redrive.core.states import FINAL, EntryKind, LetterStatus, RunStatus
+from redrive.desk.shapes import AttemptRecord, DeadLetter, Run, StepRecord
+from redrive.store.port import LetterFilter, RunFilter
+
+__all__ = ["Event", "News"]
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened to a run, in words. `mood`: good, waiting or bad."""
+
+    at: datetime
+    run: str
+    step: str
+    text: str
+    mood: str
+
+
+class News:
+    """Follows every run from start to end; `events` holds what was decided on the way, newest last."""
+
+    def __init__(self, app: Redrive, *, keeps: int = 50) -> None:
+        self.statuses: Counter[RunStatus] = Counter()
+        self.letters: list[DeadLetter] = []
+        self.open_letters = 0
+        self.events: deque[Event] = deque(maxlen=keeps)
+        self.fresh: list[Event] = []
+        self._app = app
+        self._known: dict[str, RunStatus] = {}
+        self._told: set[tuple[str, int, int, str]] = set()
+
+    @property
+    def runs(self) -> int:
+        """How many runs there are."""
+        return len(self._known)
+
+    async def refresh(self) -> None:
+        """Look again; `fresh` holds what happened since the last time."""
+        for run_id in await self._new_runs():
+            self._known[run_id] = RunStatus.PENDING
+        found: list[Event] = []
+        for run_id, status in list(self._known.items()):
+            if status not in FINAL:
+                run = await self._app.runs.get(run_id)
+                self._known[run_id] = run.status
+                found += self._events(run)
+        self.statuses = Counter(self._known.values())
+        self.fresh = sorted(found, key=lambda event: event.at)
+        self.events.extend(self.fresh)
+        if self.statuses[RunStatus.DLQ_PENDING] + self.statuses[RunStatus.TIMED_OUT] != self.open_letters:
+            await self._read_letters()
+
+    async def _new_runs(self) -> list[str]:
+        """Runs not seen before, oldest first."""
+        new: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = await self._app.runs.list(RunFilter(), limit=100, cursor=cursor)
+            unknown = [run.id for run in page.items if run.id not in self._known]
+            new += unknown
+            cursor = page.next
+            if cursor is None or len(unknown) < len(page.items):
+                return new[::-1]
+
+    async def _read_letters(self) -> None:
+        where = LetterFilter(status=LetterStatus.OPEN)
+        self.letters = (await self._app.dlq.list(where, limit=20)).items
+        self.open_letters = self.statuses[RunStatus.DLQ_PENDING] + self.statuses[RunStatus.TIMED_OUT]
+
+    def _events(self, run: Run) -> list[Event]:
+        name = run.correlation_id or run.id
+        events: list[Event] = []
+        for step in run.steps:
+            if step.kind is EntryKind.SLEEP and self._is_new(run, step, 0, "sleep"):
+                events.append(_event(name, "sleep", step.began_at, _sleeps(step), "waiting"))
+            for number, attempt in enumerate(step.attempts):
+                told_before = not self._is_new(run, step, number, attempt.status)
+                first_success = attempt.attempt == 1 and attempt.status == "SUCCESS" and number == 0
+                if not told_before and not first_success:
+                    at = attempt.ended_at or attempt.began_at
+                    events.append(_event(name, step.name, at, attempt.decision, _mood(attempt)))
+        if run.status in FINAL and run.status is not RunStatus.SUCCESS:
+            at = run.finished_at or _NEVER
+            events.append(_event(name, run.workflow, at, f"{run.status}, a dead letter: {run.code}", "bad"))
+        return events
+
+    def _is_new(self, run: Run, step: StepRecord, number: int, what: str) -> bool:
+        mark = (run.id, step.index, number, what)
+        if mark in self._told:
+            return False
+        self._told.add(mark)
+        return True
+
+
+def _event(run: str, step: str, at: datetime, text: str, mood: str) -> Event:
+    return Event(at=at, run=run, step=step, text=text, mood=mood)
+
+
+def _sleeps(step: StepRecord) -> str:
+    return "waits, at no cost" + (f", until {step.next_at:%H:%M:%S}" if step.next_at else "")
+
+
+def _mood(attempt: AttemptRecord) -> str:
+    if attempt.status == "SUCCESS":
+        return "good"
+    return "waiting" if attempt.next_at is not None or attempt.category is None else "bad"

@@ -1,0 +1,104 @@
+"""The demo from beginning to end: open the shop, let work arrive, watch, close."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from redrive.app import Redrive
+from redrive.cli.demo.crew import Crew
+from redrive.cli.demo.news import News
+from redrive.cli.demo.plain import Plain
+from redrive.cli.demo.shop import app
+from redrive.cli.demo.traffic import keep_arriving
+from redrive.cli.demo.words import lines_to_type, story, summary
+
+__all__ = ["show"]
+
+_LOOK = 0.25
+_FIRST_ORDER = 1001
+
+
+class View(AbstractContextManager["View"], Protocol):
+    """Something that shows the state of the shop."""
+
+    def show(self, news: News, crew: Crew, passed: float) -> None:
+        """Show how things stand `passed` seconds after the beginning."""
+
+
+def show(folder: Path, *, seconds: float | None, keep: bool) -> None:
+    """Run the demo in a folder, for so many seconds or until a signal comes."""
+    url = f"sqlite:///{folder / 'shop.db'}"
+    app.settings = replace(app.settings, url=url)
+    for line in asyncio.run(_run(app, folder, seconds)):
+        print(line)
+    if keep:
+        print(f"\nEverything is kept in {folder}. To look at it:")
+        print("\n".join(f"  {line}" for line in lines_to_type(url)))
+    else:
+        print("\nThe store is removed; --keep keeps it.")
+
+
+async def _run(app: Redrive, folder: Path, seconds: float | None) -> list[str]:
+    over = asyncio.Event()
+    _stop_on_signals(over)
+    if seconds is not None:
+        asyncio.get_running_loop().call_later(seconds, over.set)
+    async with app.client():
+        news = News(app)
+        await news.refresh()
+        async with Crew(folder, app.settings.url) as crew:
+            await _watch(news, crew, _view(app.settings.url), over)
+        await news.refresh()
+        told = [await story(app, letter) for letter in news.letters[:1]]
+        return [*summary(news, crew), *(line for lines in told for line in ["", *lines])]
+
+
+async def _watch(news: News, crew: Crew, view: View, over: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    arriving = asyncio.create_task(keep_arriving(_FIRST_ORDER + news.runs))
+    try:
+        with view:
+            while not over.is_set():
+                crew.check()
+                if arriving.done():
+                    arriving.result()
+                await news.refresh()
+                view.show(news, crew, loop.time() - began)
+                await _pause(over)
+    finally:
+        arriving.cancel()
+        await asyncio.wait([arriving])
+
+
+async def _pause(over: asyncio.Event) -> None:
+    try:
+        await asyncio.wait_for(over.wait(), _LOOK)
+    except TimeoutError:
+        return
+
+
+def _stop_on_signals(over: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        try:
+            loop.add_signal_handler(number, over.set)
+        except NotImplementedError:  # Windows
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(over.set))
+
+
+def _view(url: str) -> View:
+    """The whole terminal if there is one and rich is installed; lines otherwise."""
+    if not sys.stdout.isatty():
+        return Plain(url)
+    try:
+        from redrive.cli.demo.screen import Screen
+    except ModuleNotFoundError:
+        return Plain(url)
+    return Screen(url)

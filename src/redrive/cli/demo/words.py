@@ -1,0 +1,47 @@
+"""The demo in plain text: what its views share, and what it says at the end."""
+
+from __future__ import annotations
+
+from redrive.app import Redrive
+from redrive.cli.demo.crew import Crew
+from redrive.cli.demo.news import News
+from redrive.core.states import RunStatus
+from redrive.desk.shapes import DeadLetter
+
+__all__ = ["counts", "lines_to_type", "story", "summary"]
+
+
+def counts(news: News) -> list[tuple[RunStatus, int]]:
+    """How many runs stand where, in the order of a run's life."""
+    return [(status, news.statuses[status]) for status in RunStatus if news.statuses[status]]
+
+
+def lines_to_type(url: str) -> list[str]:
+    """What to type, in another terminal, to look at the dead letters."""
+    return [
+        "python -m asyncio",
+        ">>> from redrive import Redrive",
+        f'>>> app = Redrive("{url}")',
+        ">>> async with app.client(): print((await app.dlq.list()).items[0].reason)",
+    ]
+
+
+async def story(app: Redrive, letter: DeadLetter) -> list[str]:
+    """One dead letter as a person reads it."""
+    whole = await app.dlq.get(letter.id)
+    lines = [f"{whole.id}  {whole.workflow} of {whole.correlation_id}", f"  {whole.reason}"]
+    for step in whole.steps:
+        lines += (f"    {step.name}: {attempt.decision}" for attempt in step.attempts)
+    return lines
+
+
+def summary(news: News, crew: Crew) -> list[str]:
+    """What came of it all."""
+    listed = ", ".join(f"{count} {status}" for status, count in counts(news))
+    return [f"{news.runs} runs: {listed}.", f"The worker {_crashes(crew.crashes)}; no run was lost."]
+
+
+def _crashes(count: int) -> str:
+    if not count:
+        return "did not crash"
+    return f"crashed {'once' if count == 1 else f'{count} times'} and was started again"

@@ -1,0 +1,8 @@
+"""The store for many machines: one schema of a PostgreSQL database, version 14 or newer."""
+
+from __future__ import annotations
+
+from redrive.store.postgres.opening import migrate
+from redrive.store.postgres.store import PostgresStore
+
+__all__ = ["PostgresStore", "migrate"]

@@ -1,0 +1,108 @@
+"""What chores ask of the store: calls that are short, bounded, and safe to make from several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from redrive.store.port import HeldRun, Purge, WorkerRow
+from redrive.store.postgres.database_clock import DatabaseClock
+from redrive.store.postgres.line import Line
+from redrive.store.postgres.sql import load
+from redrive.store.postgres.text import as_given
+from redrive.store.rows import entry_row, run_row, worker_row
+
+__all__ = ["bury", "held", "hung", "overdue", "purge"]
+
+SQL = load("chores.sql")
+
+
+async def bury(line: Line, clock: DatabaseClock) -> list[WorkerRow]:
+    """Declare workers dead whose lease has run out; return the dead or stopped ones that still hold runs."""
+    if await line.value(SQL["expired"], now=clock.given()):
+        await line.rows(SQL["bury"], now=clock.given())
+    return [worker_row(row) for row in await line.rows(SQL["graves"])]
+
+
+async def held(line: Line, worker: int) -> list[HeldRun]:
+    """The runs that a worker holds."""
+    return await _with_open_entries(line, await line.rows(SQL["held"], worker=worker))
+
+
+async def hung(line: Line, clock: DatabaseClock, margin: int, limit: int) -> list[HeldRun]:
+    """Runs in which a try passed its limit by more than the margin, the latest first."""
+    rows = await line.rows(SQL["hung"], now=clock.given(), margin=margin, most=limit)
+    return await _with_open_entries(line, rows)
+
+
+async def overdue(line: Line, clock: DatabaseClock, margin: int, limit: int) -> list[HeldRun]:
+    """Unfinished runs that passed their deadline by more than the margin."""
+    rows = await line.rows(SQL["overdue"], now=clock.given(), margin=margin, most=limit)
+    return await _with_open_entries(line, rows)
+
+
+async def purge(line: Line, clock: DatabaseClock, purge: Purge) -> int:
+    """Remove what was kept long enough, at most `limit` things of each kind; return how many."""
+    async with line.transaction():
+        now = clock.heard(await line.value(SQL["moment"], now=clock.given()))
+        removed = await _expire_letters(line, now, purge.limit)
+        removed += await _removed(line, "old_letters", now - purge.letters, purge.limit)
+        removed += await _drop_runs(line, now, purge)
+        removed += await _drop_keys(line, now, purge.limit)
+        removed += await _removed(line, "old_workers", now - purge.workers, purge.limit)
+    return removed
+
+
+async def _expire_letters(line: Line, now: int, limit: int) -> int:
+    expired = await line.rows(SQL["expiring_letters"], now=now, most=limit)
+    if expired:
+        await line.rows(SQL["expire_letter"], now=now, ids=[row["id"] for row in expired])
+        await line.rows(SQL["fail_expired"], runs=[row["run"] for row in expired])
+    return len(expired)
+
+
+async def _drop_runs(line: Line, now: int, purge: Purge) -> int:
+    """Drop runs with all that belongs to them. One that a key still names keeps its state and its result."""
+    old = await line.rows(SQL["old_runs"], before=now - purge.runs, most=purge.limit)
+    if not old:
+        return 0
+    for name in ("drop_entries", "drop_attempts", "drop_inputs"):
+        await line.rows(SQL[name], runs=[row["id"] for row in old])
+    await line.rows(SQL["mark_purged"], now=now, runs=[row["id"] for row in old if row["named"]])
+    await _drop_shells(line, [row["id"] for row in old if not row["named"]])
+    return len(old)
+
+
+async def _drop_keys(line: Line, now: int, limit: int) -> int:
+    old = await line.rows(SQL["old_keys"], now=now, most=limit)
+    if not old:
+        return 0
+    await line.rows(
+        SQL["drop_key"], tenants=[row["tenant"] for row in old], keys=[row["key"] for row in old], now=now
+    )
+    bare = await line.rows(SQL["purged_before"], runs=[row["run"] for row in old])
+    await _drop_shells(line, [row["id"] for row in bare])
+    return len(old)
+
+
+async def _drop_shells(line: Line, runs: list[int]) -> None:
+    for name in ("drop_results", "drop_runs"):
+        await line.rows(SQL[name], runs=runs)
+
+
+async def _removed(line: Line, name: str, before: int, limit: int) -> int:
+    return len(await line.rows(SQL[name], before=before, most=limit))
+
+
+async def _with_open_entries(line: Line, rows: Sequence[Any]) -> list[HeldRun]:
+    runs = [run_row(as_given(row)) for row in rows]
+    if not runs:
+        return []
+    found = await line.rows(SQL["open_entries"], runs=[run.id for run in runs])
+    entries = {
+        run: tuple(entry_row(as_given(row)[1:]) for row in group)
+        for run, group in groupby(found, key=itemgetter(0))
+    }
+    return [HeldRun(run=run, worker=run.worker, open=entries.get(run.id, ())) for run in runs]

@@ -1,0 +1,96 @@
+"""Heartbeats on a connection of their own, in a thread and an event loop of its own.
+
+The driver needs a loop, and neither the worker's loop (a step may block it) nor the worker's
+connections (steps may use them all) may delay a heartbeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+
+from redrive.clock import MICROS
+from redrive.errors import StoreUnavailable
+from redrive.store.port import Beat
+from redrive.store.postgres import workers
+from redrive.store.postgres.address import Address
+from redrive.store.postgres.database_clock import DatabaseClock
+from redrive.store.postgres.line import Line, connect, session
+from redrive.store.postgres.refusals import NOTHING_LOST, leaves_usable, meaning
+
+__all__ = ["LeaseLine"]
+
+PATIENCE = 5.0
+"""Seconds to wait for an answer, or a third of a shorter lease: the next beat comes soon enough."""
+
+
+class LeaseLine:
+    """The heartbeat line of a worker. `beat` blocks its caller, whichever thread that is."""
+
+    def __init__(self, address: Address, clock: DatabaseClock) -> None:
+        self._address = address
+        self._clock = clock
+        self._loop = asyncio.new_event_loop()
+        self._thread: threading.Thread | None = None
+        self._line: Line | None = None
+        self._patience = PATIENCE
+        self._closed = False
+
+    def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> Beat:
+        """Renew the lease; StoreUnavailable if the server does not answer, and the next beat connects anew."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop.run_forever, name="redrive-beat", daemon=True)
+            self._thread.start()
+        asked = asyncio.run_coroutine_threadsafe(self._beat(worker, heartbeats), self._loop)
+        try:
+            return asked.result(2 * self._patience)
+        except concurrent.futures.TimeoutError:
+            asked.cancel()
+            raise StoreUnavailable(
+                f"{self._address.where} did not answer a heartbeat within {2 * self._patience:g} s; {NOTHING_LOST}"
+            ) from None
+
+    def close(self) -> None:
+        """Give the connection back and end the thread."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._thread is not None:
+            asked = asyncio.run_coroutine_threadsafe(self._goodbye(), self._loop)
+            with suppress(Exception):  # it is gone either way
+                asked.result(2.0)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop.close()
+
+    async def _beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> Beat:
+        try:
+            async with asyncio.timeout(self._patience):
+                line = await self._connected(worker)
+                async with line.use():
+                    return await workers.beat(line, self._clock, worker, heartbeats)
+        except BaseException as raised:
+            if self._line is not None and not leaves_usable(raised):
+                self._line.con.terminate()
+                self._line = None
+            error = meaning(raised, self._address.where)
+            if error is None:
+                raise
+            raise error from raised
+
+    async def _connected(self, worker: int) -> Line:
+        """Connects at the first beat and after every loss."""
+        if self._line is None or self._line.con.is_closed():
+            settings = session(self._patience)
+            self._line = Line(await connect(self._address, settings), self._address, settings)
+            async with self._line.use():
+                lease = await workers.lease_of(self._line, worker)
+            self._patience = min(PATIENCE, max(0.1, (lease or 0) / MICROS / 3))
+        return self._line
+
+    async def _goodbye(self) -> None:
+        if self._line is not None and not self._line.con.is_closed():
+            await self._line.con.close(timeout=1.0)

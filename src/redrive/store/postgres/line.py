@@ -1,0 +1,131 @@
+"""One connection, and what may be asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from redrive.store.postgres.address import Address
+from redrive.store.postgres.sql import Statement, in_schema
+
+__all__ = ["Line", "connect", "session"]
+
+CONNECT = 10.0
+"""Seconds until an attempt to connect is given up."""
+
+ANSWER = 30.0
+"""Seconds until a call that gets no answer is given up, so that a server that vanished is noticed."""
+
+# The engine's statements are made for their indexes. What the planner would do with a table it has no
+# statistics of (a new one, or one that grew a thousandfold in a minute) must not be left to luck.
+_PLANS = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
+}
+
+
+def session(patience: float) -> dict[str, str]:
+    """How the engine's connections are set up; none holds a lock in silence for longer than `patience`."""
+    return {
+        "role": "redrive_engine",
+        "default_transaction_isolation": "read committed",  # each statement must see what was just committed
+        "lock_timeout": f"{int(min(patience, 5.0) * 1000)}ms",
+        "idle_in_transaction_session_timeout": f"{int(patience * 1000)}ms",
+        "statement_timeout": f"{int(ANSWER * 900)}ms",
+        **_PLANS,
+    }
+
+
+async def connect(
+    address: Address, settings: Mapping[str, str], *, url: str | None = None, answer: float = ANSWER
+) -> asyncpg.Connection:
+    """Open a connection with these settings in force, unless a pooler would refuse them."""
+    named = {"application_name": "redrive"}
+    return await asyncpg.connect(
+        url or address.url,
+        timeout=CONNECT,
+        command_timeout=answer,
+        statement_cache_size=0 if address.pooled else 200,
+        max_cached_statement_lifetime=0,
+        max_cacheable_statement_size=0,
+        server_settings=named if address.pooled else {**named, **settings},
+    )
+
+
+class Line:
+    """A connection that knows its schema. Behind a pooler every use is one transaction."""
+
+    __slots__ = ("_pooled", "_schema", "con", "settings")
+
+    def __init__(self, con: asyncpg.Connection, address: Address, settings: Mapping[str, str]) -> None:
+        self.con = con
+        self._schema = address.schema
+        self._pooled = address.pooled
+        self.settings = settings
+
+    async def rows(self, statement: Statement, **values: Any) -> list[Any]:
+        """Run a statement; return its rows."""
+        text = in_schema(statement.text, self._schema)
+        found: list[Any] = await self.con.fetch(text, *statement.arguments(values))
+        return found
+
+    async def row(self, statement: Statement, **values: Any) -> Any:
+        """Run a statement; return its first row, or None."""
+        text = in_schema(statement.text, self._schema)
+        return await self.con.fetchrow(text, *statement.arguments(values))
+
+    async def value(self, statement: Statement, **values: Any) -> Any:
+        """Run a statement; return the first value of its first row, or None."""
+        row = await self.row(statement, **values)
+        return None if row is None else row[0]
+
+    async def script(self, text: str) -> None:
+        """Run several statements that take no parameters."""
+        await self.con.execute(in_schema(text, self._schema))
+
+    @asynccontextmanager
+    async def transaction(self, **settings: str) -> AsyncIterator[None]:
+        """Commit everything in here together, or nothing. Within another one it is part of that.
+
+        Settings hold until the end of the transaction.
+        """
+        if self.con.is_in_transaction():
+            await self._set(settings)
+            yield
+            return
+        await self._begin(settings)
+        try:
+            yield
+            await self.con.execute("COMMIT")
+        except BaseException:
+            if not self.con.is_closed() and self.con.is_in_transaction():
+                await self.con.execute("ROLLBACK")
+            raise
+
+    async def _begin(self, settings: Mapping[str, str]) -> None:
+        wanted = {**self.settings, **settings} if self._pooled else settings
+        await self.con.execute("BEGIN" + "".join(f"; {_local(*each)}" for each in wanted.items()))
+
+    async def _set(self, settings: Mapping[str, str]) -> None:
+        if settings:
+            await self.con.execute("; ".join(_local(*each) for each in settings.items()))
+
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[None]:
+        """One use of the connection: behind a pooler a transaction, otherwise whatever its user makes of it."""
+        if self._pooled:
+            async with self.transaction():
+                yield
+        else:
+            yield
+
+
+def _local(name: str, value: str) -> str:
+    return f"SET LOCAL {name} = '{value}'"

@@ -1,0 +1,52 @@
+"""Statements as PostgreSQL takes them: `:name` in the files becomes `$1`, `redrive.` the store's own schema."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from redrive.store import statements
+
+__all__ = ["Statement", "in_schema", "load", "prepare"]
+
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+# `redrive.tenant` is a setting, the same for every schema.
+_SCHEMA = re.compile(r"\bredrive(?=\.(?!tenant\b))|(?<=\bSCHEMA )redrive\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement and the names of its parameters, in the order of their numbers."""
+
+    text: str
+    names: tuple[str, ...]
+
+    def arguments(self, values: Mapping[str, Any]) -> list[Any]:
+        """The values in the order of the parameters."""
+        return [values[name] for name in self.names]
+
+
+@lru_cache(maxsize=4096)
+def prepare(text: str) -> Statement:
+    """Number the parameters of a statement; a name that comes twice is one parameter."""
+    names: dict[str, int] = {}
+
+    def number(found: re.Match[str]) -> str:
+        return f"${names.setdefault(found[1], len(names) + 1)}"
+
+    numbered = _PARAMETER.sub(number, text)
+    return Statement(numbered, tuple(names))
+
+
+def load(file: str) -> dict[str, Statement]:
+    """The statements of one of this store's files, by name."""
+    return {name: prepare(text) for name, text in statements.load(__package__, file).items()}
+
+
+@lru_cache(maxsize=4096)
+def in_schema(text: str, schema: str) -> str:
+    """The text for tables that lie in another schema than `redrive`."""
+    return text if schema == "redrive" else _SCHEMA.sub(schema, text)

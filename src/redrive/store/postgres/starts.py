@@ -1,0 +1,77 @@
+"""Accepting runs: the run, its input and its idempotency key in one commit and one round trip."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from redrive.store.port import NewRun, Started
+from redrive.store.postgres.database_clock import DatabaseClock
+from redrive.store.postgres.line import Line
+from redrive.store.postgres.sql import load
+from redrive.store.postgres.text import as_stored
+from redrive.store.shapes import given_key
+
+__all__ = ["start"]
+
+SQL = load("starts.sql")
+
+_Bound = dict[tuple[str, str], tuple[str, str]]  # (tenant, key) -> (public id, hash)
+
+
+async def start(line: Line, clock: DatabaseClock, runs: Sequence[NewRun]) -> list[Started]:
+    """Accept the runs that are new; answer for the others as the first call did."""
+    if not runs:
+        return []
+    rows = await line.rows(SQL["start"], now=clock.given(), **_columns(_first_of_each(runs)))
+    clock.heard(rows[0]["now"])
+    bound = {
+        (row["tenant"], row["key"]): (row["run_id"], row["hash"]) for row in rows if row["key"] is not None
+    }
+    return [_answer(run, bound) for run in runs]
+
+
+def _first_of_each(runs: Sequence[NewRun]) -> list[NewRun]:
+    """One statement writes no row twice: of equal ids and of equal keys only the first is sent."""
+    ids: set[str] = set()
+    keys: set[tuple[str, str]] = set()
+    first = []
+    for run in runs:
+        if run.public_id in ids or (run.key is not None and (run.tenant, run.key) in keys):
+            continue
+        ids.add(run.public_id)
+        if run.key is not None:
+            keys.add((run.tenant, run.key))
+        first.append(run)
+    return first
+
+
+def _answer(run: NewRun, bound: _Bound) -> Started:
+    if run.key is None:
+        return Started(run.public_id, new=True)
+    public_id, hashed = bound.get((run.tenant, run.key), (run.public_id, ""))
+    new = public_id == run.public_id
+    return Started(public_id, new=new, clash=not new and hashed != (run.key_hash or ""))
+
+
+def _columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any]]:
+    keyed = any(run.key is not None for run in runs)
+    return {
+        "public_ids": [run.public_id for run in runs],
+        "tenants": [run.tenant for run in runs],
+        "workflows": [run.workflow for run in runs],
+        "queues": [run.queue for run in runs],
+        "ranks": [-run.priority for run in runs],
+        "delays": [run.delay for run in runs],
+        "timeouts": [run.timeout for run in runs],
+        "deadlines": [run.deadline for run in runs],
+        "versions": [run.version for run in runs],
+        "correlation_ids": [as_stored(run.correlation_id) for run in runs],
+        "parents": [run.parent for run in runs],
+        "inputs": [as_stored(run.input) for run in runs],
+        "options": [run.options for run in runs],
+        "keys": [run.key for run in runs] if keyed else [],
+        "givens": [run.key and given_key(run.key) for run in runs] if keyed else [],
+        "hashes": [run.key_hash or "" for run in runs] if keyed else [],
+        "keeps": [run.key_keeps for run in runs] if keyed else [],
+    }

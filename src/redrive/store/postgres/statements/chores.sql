@@ -1,0 +1,153 @@
+-- What chores ask: who died, what hangs, what is overdue, what was kept long enough.
+-- Several nodes do them at once: rows that one of them has locked are left to it by the others.
+
+-- name: bury
+-- Declare workers dead whose lease has run out, except those in the middle of a write: they are asked again later.
+WITH expired AS MATERIALIZED (
+    SELECT w.id FROM redrive.workers AS w
+    WHERE w.state = 'LIVE' AND w.lease_until < COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp()))
+    ORDER BY w.id FOR UPDATE SKIP LOCKED
+)
+UPDATE redrive.workers AS w SET state = 'DEAD'
+FROM expired WHERE w.id = expired.id AND pg_try_advisory_xact_lock(redrive.gate(expired.id));
+
+-- name: expired
+-- Whether there is anybody to bury: a look that takes no lock.
+SELECT COUNT(*) FROM redrive.workers
+WHERE state = 'LIVE' AND lease_until < COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp()));
+
+-- name: graves
+-- Dead or stopped workers that still hold runs.
+SELECT w.id, w.name, w.version, w.state, w.workflows, w.started_at, w.beat_at, w.lease_until FROM redrive.workers AS w
+WHERE w.state <> 'LIVE' AND EXISTS (SELECT 1 FROM redrive.runs AS r WHERE r.worker = w.id)
+ORDER BY w.id;
+
+-- name: held
+-- The runs that a worker holds.
+SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
+       r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, i.input, i.options
+FROM redrive.runs AS r LEFT JOIN redrive.inputs AS i ON i.run = r.id
+WHERE r.worker = CAST(:worker AS bigint)
+ORDER BY r.id;
+
+-- name: hung
+-- Runs in whose present claim a try passed its limit.
+WITH clock AS (
+    SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) - CAST(:margin AS bigint) AS latest
+), late AS MATERIALIZED (
+    SELECT e.run, MIN(e.limit_at) AS since FROM redrive.entries AS e
+    CROSS JOIN LATERAL (
+        SELECT 1 FROM redrive.runs AS holder
+        WHERE holder.id = e.run AND holder.worker IS NOT NULL AND holder.fence = e.fence OFFSET 0) AS holder
+    WHERE e.limit_at IS NOT NULL AND e.limit_at < (SELECT latest FROM clock) AND e.superseded = 0
+    GROUP BY e.run ORDER BY MIN(e.limit_at) LIMIT CAST(:most AS bigint)
+)
+SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
+       r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, i.input, i.options
+FROM late JOIN redrive.runs AS r ON r.id = late.run LEFT JOIN redrive.inputs AS i ON i.run = r.id
+ORDER BY late.since;
+
+-- name: overdue
+-- Unfinished runs that passed their deadline.
+SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
+       r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, i.input, i.options
+FROM redrive.runs AS r LEFT JOIN redrive.inputs AS i ON i.run = r.id
+WHERE r.deadline IS NOT NULL AND r.finished_at IS NULL
+  AND r.deadline < COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) - CAST(:margin AS bigint)
+ORDER BY r.deadline LIMIT CAST(:most AS bigint);
+
+-- name: open_entries
+-- The entries of these runs that have not ended.
+SELECT run, idx, key, kind, name, status, attempt, done, first_at, began_at, ended_at, wake_at, limit_at, input,
+       output, failure, options, superseded, heartbeat_at, heartbeat
+FROM redrive.entries
+WHERE run = ANY (CAST(:runs AS bigint[])) AND ended_at IS NULL AND superseded = 0
+ORDER BY run, idx;
+
+-- name: moment
+-- What time it is.
+SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp()));
+
+-- name: expiring_letters
+-- Open letters that nobody decided on in time.
+SELECT id, run FROM redrive.letters
+WHERE status = 'OPEN' AND expires_at <= CAST(:now AS bigint)
+ORDER BY expires_at LIMIT CAST(:most AS bigint) FOR UPDATE SKIP LOCKED;
+
+-- name: expire_letter
+-- Close letters that waited too long.
+UPDATE redrive.letters SET status = 'EXPIRED', closed_at = CAST(:now AS bigint), resolution = 'expired'
+WHERE id = ANY (CAST(:ids AS bigint[])) AND status = 'OPEN';
+
+-- name: fail_expired
+-- The runs of expired letters have failed for good.
+UPDATE redrive.runs SET status = 'FAILED' WHERE id = ANY (CAST(:runs AS bigint[])) AND status = 'DLQ_PENDING';
+
+-- name: old_letters
+-- Letters that were closed long enough ago.
+DELETE FROM redrive.letters WHERE id = ANY (ARRAY(
+    SELECT id FROM redrive.letters
+    WHERE closed_at IS NOT NULL AND closed_at <= CAST(:before AS bigint)
+    ORDER BY closed_at LIMIT CAST(:most AS bigint) FOR UPDATE SKIP LOCKED))
+RETURNING id;
+
+-- name: old_runs
+-- Runs that ended long enough ago and that no undecided letter needs, and whether a key still names them.
+SELECT r.id, EXISTS (SELECT 1 FROM redrive.idempotency AS k WHERE k.run = r.id) AS named
+FROM redrive.runs AS r
+WHERE r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS NULL
+  AND r.finished_at <= CAST(:before AS bigint)
+  AND NOT EXISTS (SELECT 1 FROM redrive.letters AS l WHERE l.run = r.id AND l.status IN ('OPEN', 'REPLAYING') OFFSET 0)
+ORDER BY r.finished_at LIMIT CAST(:most AS bigint) FOR UPDATE OF r SKIP LOCKED;
+
+-- name: mark_purged
+-- What is left of a purged run while its key lives.
+UPDATE redrive.runs SET purged_at = CAST(:now AS bigint) WHERE id = ANY (CAST(:runs AS bigint[]));
+
+-- name: drop_entries
+-- The journal of purged runs.
+DELETE FROM redrive.entries WHERE run = ANY (CAST(:runs AS bigint[]));
+
+-- name: drop_attempts
+-- The failed tries of purged runs.
+DELETE FROM redrive.attempts WHERE run = ANY (CAST(:runs AS bigint[]));
+
+-- name: drop_inputs
+-- The inputs of purged runs.
+DELETE FROM redrive.inputs WHERE run = ANY (CAST(:runs AS bigint[]));
+
+-- name: drop_results
+-- The results of purged runs.
+DELETE FROM redrive.results WHERE run = ANY (CAST(:runs AS bigint[]));
+
+-- name: drop_runs
+-- The purged runs themselves.
+DELETE FROM redrive.runs WHERE id = ANY (CAST(:runs AS bigint[]));
+
+-- name: old_keys
+-- Idempotency keys that have expired, unless a letter could still replay their run.
+SELECT k.tenant, k.key, k.run FROM redrive.idempotency AS k
+WHERE k.expires_at <= CAST(:now AS bigint)
+  AND NOT EXISTS (SELECT 1 FROM redrive.letters AS l WHERE l.run = k.run AND l.status IN ('OPEN', 'REPLAYING') OFFSET 0)
+ORDER BY k.expires_at LIMIT CAST(:most AS bigint) FOR UPDATE OF k SKIP LOCKED;
+
+-- name: drop_key
+-- Expired keys.
+DELETE FROM redrive.idempotency AS k USING unnest(CAST(:tenants AS text[]), CAST(:keys AS text[])) AS n (tenant, key)
+WHERE k.tenant = n.tenant AND k.key = n.key AND k.expires_at <= CAST(:now AS bigint);
+
+-- name: purged_before
+-- Those of these runs of which only the state and the result are left.
+SELECT id FROM redrive.runs WHERE id = ANY (CAST(:runs AS bigint[])) AND purged_at IS NOT NULL;
+
+-- name: old_workers
+-- Workers that ended long ago and hold nothing.
+DELETE FROM redrive.workers WHERE id = ANY (ARRAY(
+    SELECT w.id FROM redrive.workers AS w
+    WHERE w.state <> 'LIVE' AND w.lease_until <= CAST(:before AS bigint)
+      AND NOT EXISTS (SELECT 1 FROM redrive.runs AS r WHERE r.worker = w.id OFFSET 0)
+    ORDER BY w.id LIMIT CAST(:most AS bigint) FOR UPDATE SKIP LOCKED))
+RETURNING id;

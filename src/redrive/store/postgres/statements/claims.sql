@@ -1,0 +1,120 @@
+-- Claiming due runs. A lane is one (tenant, queue, rank, workflow); see core/fair.py.
+
+-- name: lanes
+-- The first run of each lane behind a place: the index is leapt through from lane to lane.
+WITH RECURSIVE walk (tenant, queue, rank, workflow, head, n) AS (
+    SELECT CAST(:tenant AS text) COLLATE "C", CAST(:queue AS text) COLLATE "C", CAST(:rank AS bigint),
+           CAST(:workflow AS text) COLLATE "C", CAST(NULL AS bigint), 0
+    UNION ALL
+    SELECT next.tenant, next.queue, next.rank, next.workflow, next.available_at, walk.n + 1
+    FROM walk CROSS JOIN LATERAL (
+        SELECT r.tenant, r.queue, r.rank, r.workflow, r.available_at FROM redrive.runs AS r
+        WHERE r.worker IS NULL AND r.available_at IS NOT NULL AND r.deaths = 0
+          AND (r.tenant, r.queue, r.rank, r.workflow) > (walk.tenant, walk.queue, walk.rank, walk.workflow)
+        ORDER BY r.tenant, r.queue, r.rank, r.workflow, r.available_at, r.id LIMIT 1) AS next
+    WHERE walk.n < CAST(:most AS integer)
+)
+SELECT tenant, queue, rank, workflow, head FROM walk WHERE n > 0 ORDER BY n;
+
+-- name: look
+-- Everything a claim needs to choose, without a lock: the lanes behind the cursor and, once around, those before it,
+-- until enough queues have something due; the first runs of those that have; the first suspect; what is paused.
+WITH RECURSIVE clock AS (
+    SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) AS now
+), allowed AS (
+    SELECT array_agg(w.name) AS names FROM unnest(CAST(:workflows AS text[])) AS w (name)
+    WHERE NOT EXISTS (SELECT 1 FROM redrive.pauses AS p WHERE p.workflow = w.name)
+), walk (tenant, queue, rank, workflow, head, n, around, queues, last_tenant, last_queue) AS (
+    SELECT CAST(:tenant AS text) COLLATE "C", CAST(:queue AS text) COLLATE "C", CAST(:rank AS bigint),
+           CAST(:workflow AS text) COLLATE "C", CAST(NULL AS bigint), 0, false, 0,
+           CAST(NULL AS text) COLLATE "C", CAST(NULL AS text) COLLATE "C"
+    UNION ALL
+    SELECT next.tenant, next.queue, next.rank, next.workflow, next.head, walk.n + 1, next.around,
+           walk.queues + CASE WHEN due.yes AND (next.tenant, next.queue) IS DISTINCT FROM
+                                               (walk.last_tenant, walk.last_queue) THEN 1 ELSE 0 END,
+           CASE WHEN due.yes THEN next.tenant ELSE walk.last_tenant END,
+           CASE WHEN due.yes THEN next.queue ELSE walk.last_queue END
+    FROM walk CROSS JOIN clock CROSS JOIN allowed CROSS JOIN LATERAL (
+        (SELECT r.tenant, r.queue, r.rank, r.workflow, r.available_at AS head, walk.around FROM redrive.runs AS r
+         WHERE r.worker IS NULL AND r.available_at IS NOT NULL AND r.deaths = 0
+           AND (r.tenant, r.queue, r.rank, r.workflow) > (walk.tenant, walk.queue, walk.rank, walk.workflow)
+         ORDER BY r.tenant, r.queue, r.rank, r.workflow, r.available_at, r.id LIMIT 1)
+        UNION ALL
+        (SELECT r.tenant, r.queue, r.rank, r.workflow, r.available_at, true FROM redrive.runs AS r
+         WHERE r.worker IS NULL AND r.available_at IS NOT NULL AND r.deaths = 0
+           AND CAST(:wraps AS boolean) AND NOT walk.around
+         ORDER BY r.tenant, r.queue, r.rank, r.workflow, r.available_at, r.id LIMIT 1)
+        LIMIT 1) AS next
+    CROSS JOIN LATERAL (SELECT next.head <= clock.now AND next.workflow = ANY (allowed.names) AS yes) AS due
+    WHERE walk.n < CAST(:most AS integer)
+      AND (walk.queues < CAST(:capacity AS integer)
+           OR (walk.tenant, walk.queue) IS NOT DISTINCT FROM (walk.last_tenant, walk.last_queue))
+      AND (NOT walk.around OR (walk.tenant, walk.queue, walk.rank, walk.workflow)
+                              <= (CAST(:tenant AS text), CAST(:queue AS text), CAST(:rank AS bigint),
+                                  CAST(:workflow AS text)))
+), lanes AS MATERIALIZED (
+    SELECT * FROM walk
+    WHERE n > 0 AND (NOT around OR (tenant, queue, rank, workflow) <= (CAST(:tenant AS text), CAST(:queue AS text),
+                                                                        CAST(:rank AS bigint), CAST(:workflow AS text)))
+), share AS MATERIALIZED (
+    SELECT GREATEST(1, CAST(:capacity AS integer) - COUNT(DISTINCT (lanes.tenant, lanes.queue)) + 1) AS most
+    FROM lanes, clock, allowed WHERE lanes.head <= clock.now AND lanes.workflow = ANY (allowed.names)
+)
+SELECT clock.now, allowed.names, suspect.id AS suspect, suspect.available_at AS suspect_at, lanes.tenant, lanes.queue,
+       lanes.rank, lanes.workflow, lanes.head, first.ids, first.dues
+FROM clock CROSS JOIN allowed
+LEFT JOIN LATERAL (
+    SELECT r.id, r.available_at FROM redrive.runs AS r
+    WHERE r.worker IS NULL AND r.available_at IS NOT NULL AND r.deaths > 0 AND CAST(:suspect AS boolean)
+      AND r.workflow = ANY (allowed.names)
+    ORDER BY r.available_at, r.id LIMIT 1) AS suspect ON true
+LEFT JOIN lanes ON true
+LEFT JOIN LATERAL (
+    SELECT array_agg(r.id) AS ids, array_agg(r.available_at) AS dues FROM (
+        SELECT r.id, r.available_at FROM redrive.runs AS r
+        WHERE r.worker IS NULL AND r.available_at IS NOT NULL AND r.deaths = 0
+          AND r.tenant = lanes.tenant AND r.queue = lanes.queue AND r.rank = lanes.rank
+          AND r.workflow = lanes.workflow
+        ORDER BY r.available_at, r.id LIMIT (SELECT share.most + 1 FROM share)) AS r
+) AS first ON lanes.head <= clock.now AND lanes.workflow = ANY (allowed.names)
+ORDER BY lanes.n;
+
+-- name: take
+-- Hand the runs to the worker, if it is alive, except those that somebody else has just taken or is about to.
+-- The version is the one that began the run.
+WITH clock AS (
+    SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) AS now
+), claimer AS MATERIALIZED (
+    SELECT w.id, w.version FROM redrive.workers AS w WHERE w.id = CAST(:worker AS bigint) AND w.state = 'LIVE'
+    FOR SHARE
+), picked AS MATERIALIZED (
+    SELECT r.id FROM claimer CROSS JOIN clock CROSS JOIN unnest(CAST(:ids AS bigint[])) WITH ORDINALITY AS w (id, n)
+    JOIN redrive.runs AS r ON r.id = w.id
+    WHERE r.worker IS NULL AND r.available_at <= clock.now AND (r.deaths = 0 OR r.id = CAST(:suspect AS bigint))
+    ORDER BY w.n
+    FOR UPDATE OF r SKIP LOCKED
+), taken AS (
+    UPDATE redrive.runs AS r SET
+        status = CASE r.status WHEN 'COMPENSATING' THEN r.status ELSE 'RUNNING' END,
+        worker = claimer.id,
+        fence = r.fence + 1,
+        available_at = NULL,
+        started_at = COALESCE(r.started_at, clock.now),
+        version = CASE r.fence WHEN 0 THEN claimer.version ELSE r.version END
+    FROM picked, claimer, clock WHERE r.id = picked.id
+    RETURNING r.id, r.public_id, r.tenant, r.workflow, r.status, r.fence, r.version, r.deadline, r.deaths,
+              r.correlation_id, r.root, r.generation, r.created_at, r.diverged_at
+)
+SELECT clock.now, claimer.id AS claimer, taken.id, taken.public_id, taken.tenant, taken.workflow, taken.status,
+       taken.fence, taken.version, i.input, i.options, taken.deadline, taken.deaths, taken.correlation_id,
+       taken.root, taken.generation, taken.created_at, taken.diverged_at
+FROM clock LEFT JOIN claimer ON true LEFT JOIN taken ON true LEFT JOIN redrive.inputs AS i ON i.run = taken.id
+ORDER BY taken.id;
+
+-- name: journals
+-- The journals of these runs, as far as they count.
+SELECT run, idx, key, kind, name, status, attempt, done, first_at, began_at, ended_at, wake_at, limit_at, input,
+       output, failure, options, superseded, heartbeat_at, heartbeat
+FROM redrive.entries
+WHERE run = ANY (CAST(:runs AS bigint[])) AND superseded = 0
+ORDER BY run, idx;

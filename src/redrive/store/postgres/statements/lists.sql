@@ -1,0 +1,136 @@
+-- Lists of runs and letters: the body of a query, and the conditions it is put together from.
+
+-- name: runs
+-- A page of runs; the conditions and the order are filled in.
+SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
+       r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at
+FROM redrive.runs AS r WHERE {conditions} ORDER BY r.id {order} LIMIT CAST(:most AS bigint);
+
+-- name: runs.tenant
+-- Runs of one tenant.
+r.tenant = :tenant;
+
+-- name: runs.workflow
+-- Runs of one workflow.
+r.workflow = :workflow;
+
+-- name: runs.status
+-- Runs in one state.
+r.status = :status;
+
+-- name: runs.indexed
+-- Said in addition for states that the index by state covers, so that the planner knows it may be used.
+r.status <> 'SUCCESS' AND r.status <> 'RUNNING';
+
+-- name: runs.held
+-- Said in addition for runs that a worker holds: they are few, and have an index of their own.
+r.id IN (SELECT held.id FROM redrive.runs AS held WHERE held.worker IS NOT NULL);
+
+-- name: runs.correlation_id
+-- Runs that belong together.
+left(r.correlation_id, 256) = left(:correlation_id, 256) AND r.correlation_id = :correlation_id;
+
+-- name: runs.idempotency_key
+-- Runs started with this key.
+r.id IN (SELECT k.run FROM redrive.idempotency AS k WHERE k.given = :idempotency_key);
+
+-- name: runs.queue
+-- Runs of one queue.
+r.queue = :queue;
+
+-- name: runs.since
+-- Runs accepted at this time or later.
+r.created_at >= :since;
+
+-- name: runs.until
+-- Runs accepted before this time.
+r.created_at < :until;
+
+-- name: runs.below
+-- Runs older than a place.
+r.id < :below;
+
+-- name: runs.above
+-- Runs newer than a place.
+r.id > :above;
+
+-- name: runs.at
+-- When the first run from an id on was accepted.
+SELECT created_at FROM redrive.runs WHERE id >= CAST(:id AS bigint) ORDER BY id LIMIT 1;
+
+-- name: runs.last
+-- The newest id.
+SELECT COALESCE(max(id), 0) FROM redrive.runs;
+
+-- name: letters
+-- A page of letters; the conditions and the order are filled in.
+SELECT l.id, l.public_id, l.tenant, l.run, l.run_id, l.workflow, l.status, l.code, l.stage, l.category, l.reason,
+       l.failure, l.fingerprint, l.payload_hash, l.input, l.options, l.step, l.step_index, l.attempts,
+       l.replay_count, l.owner, l.correlation_id, l.version, l.created_at, l.failed_at, l.closed_at, l.closed_by,
+       l.resolution, l.expires_at
+FROM redrive.letters AS l WHERE {conditions} ORDER BY l.id {order} LIMIT CAST(:most AS bigint);
+
+-- name: letters.tenant
+-- Letters of one tenant.
+l.tenant = :tenant;
+
+-- name: letters.status
+-- Letters in one state.
+l.status = :status;
+
+-- name: letters.code
+-- Letters that ended for one reason.
+l.code = :code;
+
+-- name: letters.stage
+-- Letters that ended at one stage.
+l.stage = :stage;
+
+-- name: letters.category
+-- Letters with failures of one category.
+l.category = :category;
+
+-- name: letters.workflow
+-- Letters of one workflow.
+l.workflow = :workflow;
+
+-- name: letters.step
+-- Letters in which one step failed.
+l.step = :step;
+
+-- name: letters.fingerprint
+-- Letters with one cause.
+l.fingerprint = :fingerprint;
+
+-- name: letters.owner
+-- Letters that somebody looks after.
+l.owner = :owner;
+
+-- name: letters.since
+-- Letters written at this time or later.
+l.created_at >= :since;
+
+-- name: letters.until
+-- Letters written before this time.
+l.created_at < :until;
+
+-- name: letters.text
+-- Letters whose reason contains a text.
+l.reason ILIKE :text ESCAPE '\';
+
+-- name: letters.below
+-- Letters older than a place.
+l.id < :below;
+
+-- name: letters.above
+-- Letters newer than a place.
+l.id > :above;
+
+-- name: letters.at
+-- When the first letter from an id on was written.
+SELECT created_at FROM redrive.letters WHERE id >= CAST(:id AS bigint) ORDER BY id LIMIT 1;
+
+-- name: letters.last
+-- The newest id.
+SELECT COALESCE(max(id), 0) FROM redrive.letters;

@@ -1,0 +1,63 @@
+-- Reading runs, journals and letters.
+
+-- name: run
+-- One run with its payloads.
+SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
+       r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, i.input, i.options, o.output, o.failure
+FROM redrive.runs AS r LEFT JOIN redrive.inputs AS i ON i.run = r.id LEFT JOIN redrive.results AS o ON o.run = r.id
+WHERE r.public_id = :public_id AND (CAST(:tenant AS text) IS NULL OR r.tenant = :tenant);
+
+-- name: runs_by_id
+-- Several runs with their payloads.
+SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
+       r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, i.input, i.options, o.output, o.failure
+FROM redrive.runs AS r LEFT JOIN redrive.inputs AS i ON i.run = r.id LEFT JOIN redrive.results AS o ON o.run = r.id
+WHERE r.public_id = ANY (CAST(:public_ids AS text[]));
+
+-- name: journal
+-- All entries of a run, superseded ones too.
+SELECT idx, key, kind, name, status, attempt, done, first_at, began_at, ended_at, wake_at, limit_at, input,
+       output, failure, options, superseded, heartbeat_at, heartbeat
+FROM redrive.entries WHERE run = :run ORDER BY idx;
+
+-- name: attempts
+-- All tries of a run that did not succeed, in order of time.
+SELECT idx, attempt, fence, ending, began_at, ended_at, category, failure, decision, next_at, worker
+FROM redrive.attempts WHERE run = :run ORDER BY ended_at, began_at, idx, attempt, fence;
+
+-- name: letter
+-- One dead letter.
+SELECT id, public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, failure, fingerprint,
+       payload_hash, input, options, step, step_index, attempts, replay_count, owner, correlation_id, version,
+       created_at, failed_at, closed_at, closed_by, resolution, expires_at
+FROM redrive.letters WHERE public_id = :public_id AND (CAST(:tenant AS text) IS NULL OR tenant = :tenant);
+
+-- name: letter_of
+-- The dead letter of a run.
+SELECT id, public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, failure, fingerprint,
+       payload_hash, input, options, step, step_index, attempts, replay_count, owner, correlation_id, version,
+       created_at, failed_at, closed_at, closed_by, resolution, expires_at
+FROM redrive.letters WHERE run = :run;
+
+-- name: live_workflows
+-- What the live workers have registered, one JSON array each, and what time it is.
+SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) AS now,
+       ARRAY(SELECT workflows FROM redrive.workers WHERE state = 'LIVE') AS workflows;
+
+-- name: due_in_lane
+-- How many runs of one lane are due, up to a limit.
+SELECT COUNT(*) FROM (
+    SELECT 1 FROM redrive.runs
+    WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0
+      AND tenant = :tenant AND queue = :queue AND rank = :rank AND workflow = :workflow
+      AND available_at <= CAST(:now AS bigint) LIMIT CAST(:most AS bigint)) AS due;
+
+-- name: due_suspects
+-- How many suspects of each workflow are due, except of those named.
+SELECT workflow, COUNT(*) FROM (
+    SELECT workflow FROM redrive.runs
+    WHERE worker IS NULL AND available_at IS NOT NULL AND deaths > 0 AND available_at <= CAST(:now AS bigint)
+      AND workflow <> ALL (CAST(:known AS text[])) LIMIT CAST(:most AS bigint)) AS due
+GROUP BY workflow;

@@ -1,0 +1,31 @@
+-- Stored policies and pauses.
+
+-- name: policies
+-- All stored retry policies.
+SELECT tenant, workflow, step, policy, updated_at, updated_by FROM redrive.policies ORDER BY tenant, workflow, step;
+
+-- name: put_policy
+-- Store a policy in place of the one it replaces.
+INSERT INTO redrive.policies (tenant, workflow, step, policy, updated_at, updated_by)
+VALUES (:tenant, :workflow, :step, :policy, COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())),
+        :updated_by)
+ON CONFLICT (tenant, workflow, step) DO UPDATE SET
+    policy = excluded.policy, updated_at = excluded.updated_at, updated_by = excluded.updated_by;
+
+-- name: drop_policy
+-- Remove a policy.
+DELETE FROM redrive.policies WHERE tenant = :tenant AND workflow = :workflow AND step = :step RETURNING 1;
+
+-- name: pause
+-- Let nothing of a workflow be claimed; the first pause counts.
+INSERT INTO redrive.pauses (workflow, paused_at, paused_by)
+VALUES (:workflow, COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())), :by)
+ON CONFLICT (workflow) DO NOTHING;
+
+-- name: resume
+-- Undo a pause.
+DELETE FROM redrive.pauses WHERE workflow = :workflow;
+
+-- name: paused
+-- Paused workflows and who paused them.
+SELECT workflow, paused_by FROM redrive.pauses ORDER BY workflow;

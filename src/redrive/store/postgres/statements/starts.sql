@@ -1,0 +1,46 @@
+-- Accepting runs.
+
+-- name: start
+-- Accept runs with their inputs and keys. A known id is left alone; a key that is bound keeps its run unless it
+-- has expired; what each key stands for afterwards is the answer. Keys are locked in their order. The two INs stand
+-- where the planner cannot make joins of them, because it may only loop: this way it looks them up in a hash.
+WITH clock AS (
+    SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) AS now
+), wanted AS MATERIALIZED (
+    SELECT nextval('redrive.runs_id_seq') AS id, clock.now, w.*
+    FROM clock, unnest(
+        CAST(:public_ids AS text[]), CAST(:tenants AS text[]), CAST(:workflows AS text[]), CAST(:queues AS text[]),
+        CAST(:ranks AS bigint[]), CAST(:delays AS bigint[]), CAST(:timeouts AS bigint[]),
+        CAST(:deadlines AS bigint[]), CAST(:versions AS text[]), CAST(:correlation_ids AS text[]),
+        CAST(:parents AS text[]), CAST(:inputs AS text[]), CAST(:options AS text[]), CAST(:keys AS text[]),
+        CAST(:givens AS text[]), CAST(:hashes AS text[]), CAST(:keeps AS bigint[]))
+    AS w (public_id, tenant, workflow, queue, rank, delay, timeout, deadline, version, correlation_id, parent, input,
+          options, key, given, hash, keeps)
+), bound AS (
+    INSERT INTO redrive.idempotency AS k (tenant, key, given, run, run_id, hash, created_at, expires_at)
+    SELECT tenant, key, given, id, public_id, hash, now, now + keeps FROM wanted
+    WHERE key IS NOT NULL ORDER BY tenant COLLATE "C", key COLLATE "C"
+    ON CONFLICT (tenant, key) DO UPDATE SET
+        run = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.run ELSE k.run END,
+        run_id = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.run_id ELSE k.run_id END,
+        hash = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.hash ELSE k.hash END,
+        created_at = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.created_at ELSE k.created_at END,
+        expires_at = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.expires_at ELSE k.expires_at END
+    RETURNING k.tenant, k.key, k.run_id, k.hash
+), accepted AS (
+    INSERT INTO redrive.runs (id, public_id, tenant, workflow, queue, rank, status, available_at, deadline, timeout,
+                              version, created_at, correlation_id, parent)
+    SELECT id, public_id, tenant, workflow, queue, rank, 'PENDING', now + delay,
+           LEAST(deadline, now + timeout), timeout, version, now, correlation_id, parent
+    FROM wanted
+    WHERE CASE WHEN key IS NULL THEN true
+               ELSE (tenant, key, public_id) IN (SELECT bound.tenant, bound.key, bound.run_id FROM bound) END
+    ORDER BY id
+    ON CONFLICT (public_id) DO NOTHING
+    RETURNING id
+), kept AS (
+    INSERT INTO redrive.inputs (run, tenant, input, options)
+    SELECT wanted.id, wanted.tenant, wanted.input, wanted.options FROM wanted
+    WHERE (wanted.id IN (SELECT accepted.id FROM accepted)) IS TRUE
+)
+SELECT clock.now, bound.tenant, bound.key, bound.run_id, bound.hash FROM clock LEFT JOIN bound ON true;

@@ -1,0 +1,13 @@
+-- Applying transitions. What a batch writes is in the function `apply` of the schema, part by part under the names
+-- that the SQLite store uses: worker_lives, fences, change_run, clear_suspicion, set_version, put_result, put_entry,
+-- forget_limits, put_attempt, put_letter.
+
+-- name: apply
+-- Write a batch of transitions, each only if its fence still holds.
+SELECT now, kept FROM redrive.apply(
+    :worker, :now, :runs, :fences,
+    :c_t, :c_status, :c_wake_in, :c_release, :c_take, :c_final, :c_deaths, :c_diverged, :c_parked_on,
+    :r_t, :r_tenant, :r_output, :r_failure,
+    :e_t, :e_idx, :e_tenant, :e_key, :e_kind, :e_name, :e_status, :e_attempt, :e_done, :e_began_ago, :e_ended,
+    :e_wake_in, :e_timeout_in, :e_patience, :e_limit_in, :e_input, :e_output, :e_failure, :e_options,
+    CAST(:rare AS json));

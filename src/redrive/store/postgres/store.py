@@ -1,0 +1,193 @@
+"""The PostgreSQL store: every call of the port is one piece of work on one connection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from redrive.clock import MICROS, Clock
+from redrive.core.transition import Answer, Transition
+from redrive.store.port import (
+    AttemptRow,
+    Catalogue,
+    Claim,
+    Claims,
+    EntryRow,
+    HeldRun,
+    LeaseLine,
+    LetterFilter,
+    LetterRow,
+    NewRun,
+    NewWorker,
+    Page,
+    PolicyRow,
+    Purge,
+    RunFilter,
+    RunRow,
+    Started,
+    Transaction,
+    WorkerRow,
+)
+from redrive.store.postgres import chores, claims, lease, lists, reads, settings, starts, workers, writes
+from redrive.store.postgres.address import locate
+from redrive.store.postgres.bell import Bell
+from redrive.store.postgres.confined import Confined
+from redrive.store.postgres.database_clock import DatabaseClock
+from redrive.store.postgres.line import session
+from redrive.store.postgres.lines import Lines
+from redrive.store.postgres.opening import prepare
+from redrive.store.postgres.transactions import StepTransaction
+
+__all__ = ["PostgresStore"]
+
+PATIENCE = 5.0
+"""Seconds an engine's transaction may be silent, or a third of a shorter lease."""
+
+TRANSACTIONS = 4
+"""Connections for transactional steps, beside those of the engine."""
+
+
+class PostgresStore:
+    """A store in one schema of a PostgreSQL database. See `redrive.store.port` for what each call promises."""
+
+    def __init__(self, url: str, clock: Clock) -> None:
+        self._address = locate(url)
+        self._clock = DatabaseClock(clock)
+        self._patience = PATIENCE
+        self._new_lines()
+
+    def _new_lines(self) -> None:
+        self._lines = Lines(self._address, self._address.pool_size, session(self._patience))
+        self._private = Lines(
+            self._address, TRANSACTIONS, {"default_transaction_isolation": "read committed"}
+        )
+        self._bell = Bell(self._address, self._lines)
+
+    async def open(self, *, migrate: bool = True) -> None:
+        self._new_lines()  # a store may be opened again after it was closed
+        await prepare(self._address, self._clock, migrate=migrate)
+        self._bell.open()
+
+    async def close(self) -> None:
+        await self._bell.close()
+        await self._private.close()
+        await self._lines.close()
+
+    def now(self) -> int:
+        return self._clock.now()
+
+    def change_token(self) -> int:
+        return self._bell.token()
+
+    def confined(self, tenant: str) -> Confined:
+        """Reading for one tenant's user, with the database itself standing guard."""
+        return Confined(self._lines, tenant)
+
+    # -- accepting work ------------------------------------------------------------------------------
+
+    async def start(self, runs: Sequence[NewRun]) -> list[Started]:
+        started = await self._lines.run(lambda line: starts.start(line, self._clock, runs))
+        if any(each.new for each in started):
+            self._bell.ring()
+        return started
+
+    # -- workers -------------------------------------------------------------------------------------
+
+    async def enlist(self, worker: NewWorker, catalogue: Catalogue) -> int:
+        if worker.lease / MICROS / 3 < self._patience:
+            self._patience = worker.lease / MICROS / 3
+            await self._lines.change(session(self._patience))
+        return await self._lines.run(lambda line: workers.enlist(line, self._clock, worker, catalogue))
+
+    async def retire(self, worker: int) -> None:
+        await self._lines.run(lambda line: workers.retire(line, worker))
+
+    async def workers(self) -> list[WorkerRow]:
+        return await self._lines.run(workers.workers)
+
+    def lease_line(self) -> LeaseLine:
+        return lease.LeaseLine(self._address, self._clock)
+
+    async def claim(self, claim: Claim) -> Claims:
+        return await self._lines.run(lambda line: claims.claim(line, self._clock, claim))
+
+    async def apply(self, transitions: Sequence[Transition], *, worker: int | None = None) -> list[Answer]:
+        answers = await self._lines.run(lambda line: writes.apply(line, self._clock, transitions, worker))
+        if any(_makes_due(transition) for transition in transitions):
+            self._bell.ring()
+        return answers
+
+    def transaction(self, limit: float) -> Transaction:
+        return StepTransaction(self._private, self._clock, self._address.where, limit)
+
+    # -- chores --------------------------------------------------------------------------------------
+
+    async def bury(self) -> list[WorkerRow]:
+        return await self._lines.run(lambda line: chores.bury(line, self._clock))
+
+    async def held(self, worker: int) -> list[HeldRun]:
+        return await self._lines.run(lambda line: chores.held(line, worker))
+
+    async def hung(self, margin: int, limit: int) -> list[HeldRun]:
+        return await self._lines.run(lambda line: chores.hung(line, self._clock, margin, limit))
+
+    async def overdue(self, margin: int, limit: int) -> list[HeldRun]:
+        return await self._lines.run(lambda line: chores.overdue(line, self._clock, margin, limit))
+
+    async def purge(self, purge: Purge) -> int:
+        return await self._lines.run(lambda line: chores.purge(line, self._clock, purge))
+
+    # -- reading -------------------------------------------------------------------------------------
+
+    async def run(self, public_id: str, *, tenant: str | None = None) -> RunRow | None:
+        return await self._lines.run(lambda line: reads.run(line, public_id, tenant))
+
+    async def runs_by_id(self, public_ids: Sequence[str]) -> list[RunRow]:
+        return await self._lines.run(lambda line: reads.runs_by_id(line, public_ids))
+
+    async def runs(self, where: RunFilter, *, limit: int, cursor: str | None) -> Page[RunRow]:
+        return await self._lines.run(lambda line: lists.runs(line, where, limit, cursor))
+
+    async def journal(self, run: int) -> list[EntryRow]:
+        return await self._lines.run(lambda line: reads.journal(line, run))
+
+    async def attempts(self, run: int) -> list[AttemptRow]:
+        return await self._lines.run(lambda line: reads.attempts(line, run))
+
+    async def letter(self, public_id: str, *, tenant: str | None = None) -> LetterRow | None:
+        return await self._lines.run(lambda line: reads.letter(line, public_id, tenant))
+
+    async def letter_of(self, run: int) -> LetterRow | None:
+        return await self._lines.run(lambda line: reads.letter_of(line, run))
+
+    async def letters(self, where: LetterFilter, *, limit: int, cursor: str | None) -> Page[LetterRow]:
+        return await self._lines.run(lambda line: lists.letters(line, where, limit, cursor))
+
+    async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
+        return await self._lines.run(lambda line: reads.unclaimable(line, self._clock, workflows))
+
+    # -- settings ------------------------------------------------------------------------------------
+
+    async def policies(self) -> list[PolicyRow]:
+        return await self._lines.run(settings.policies)
+
+    async def set_policy(self, policy: PolicyRow) -> None:
+        await self._lines.run(lambda line: settings.set_policy(line, self._clock, policy))
+
+    async def delete_policy(self, tenant: str, workflow: str, step: str) -> bool:
+        return await self._lines.run(lambda line: settings.delete_policy(line, tenant, workflow, step))
+
+    async def pause(self, workflow: str, *, by: str) -> None:
+        await self._lines.run(lambda line: settings.pause(line, self._clock, workflow, by))
+
+    async def resume(self, workflow: str) -> None:
+        await self._lines.run(lambda line: settings.resume(line, workflow))
+        self._bell.ring()
+
+    async def paused(self) -> dict[str, str]:
+        return await self._lines.run(settings.paused)
+
+
+def _makes_due(transition: Transition) -> bool:
+    """True if the transition leaves a run to whoever comes first, now."""
+    change = transition.change
+    return change is not None and change.release and change.wake_in == 0

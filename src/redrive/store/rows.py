@@ -1,0 +1,114 @@
+"""From rows to records. The order of columns here is the order in the statements that select them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
+from redrive.core.transition import AttemptEnd
+from redrive.store.port import AttemptRow, EntryRow, LetterRow, PolicyRow, RunRow, WorkerRow
+
+__all__ = ["attempt_row", "entry_row", "letter_row", "policy_row", "run_row", "worker_row"]
+
+_KINDS = {kind.value: kind for kind in EntryKind}
+_STEPS = {status.value: status for status in StepStatus}
+_RUN = (
+    "id", "public_id", "tenant", "workflow", "queue", "rank", "status", "fence", "worker", "available_at",
+    "deadline", "deaths", "version", "created_at", "started_at", "finished_at", "correlation_id", "parent",
+    "root", "replay_of", "generation", "parked_on", "diverged_at", "input", "options", "output", "failure",
+)  # fmt: skip
+_LETTER = (
+    "id", "public_id", "tenant", "run", "run_id", "workflow", "status", "code", "stage", "category", "reason",
+    "failure", "fingerprint", "payload_hash", "input", "options", "step", "step_index", "attempts",
+    "replay_count", "owner", "correlation_id", "version", "created_at", "failed_at", "closed_at", "closed_by",
+    "resolution", "expires_at",
+)  # fmt: skip
+
+
+def entry_row(row: Sequence[Any]) -> EntryRow:
+    """One row of `entries`. Written out, because claims make many of these."""
+    return EntryRow(
+        index=row[0],
+        key=row[1],
+        kind=_KINDS[row[2]],
+        name=row[3],
+        status=_STEPS[row[4]],
+        attempt=row[5],
+        done=row[6],
+        first_at=row[7],
+        began_at=row[8],
+        ended_at=row[9],
+        wake_at=row[10],
+        limit_at=row[11],
+        input=row[12],
+        output=row[13],
+        failure=row[14],
+        options=row[15],
+        superseded=row[16],
+        heartbeat_at=row[17],
+        heartbeat=row[18],
+    )
+
+
+def attempt_row(row: Sequence[Any]) -> AttemptRow:
+    """One row of `attempts`."""
+    index, attempt, fence, end, *rest = row
+    began_at, ended_at, category, failure, decision, next_at, worker = rest
+    return AttemptRow(
+        index=index,
+        attempt=attempt,
+        fence=fence,
+        end=AttemptEnd(end),
+        began_at=began_at,
+        ended_at=ended_at,
+        category=category,
+        failure=failure,
+        decision=decision,
+        next_at=next_at,
+        worker=worker,
+    )
+
+
+def run_row(row: Sequence[Any]) -> RunRow:
+    """One row of `runs`, with or without the payloads behind it."""
+    values: dict[str, Any] = dict(zip(_RUN, row, strict=False))
+    values["status"] = RunStatus(values["status"])
+    values["priority"] = -values.pop("rank")
+    return RunRow(**values)
+
+
+def letter_row(row: Sequence[Any]) -> LetterRow:
+    """One row of `letters`."""
+    values: dict[str, Any] = dict(zip(_LETTER, row, strict=True))
+    values["status"] = LetterStatus(values["status"])
+    return LetterRow(**values)
+
+
+def worker_row(row: Sequence[Any]) -> WorkerRow:
+    """One row of `workers`."""
+    id, name, version, state, workflows, started_at, beat_at, lease_until = row
+    return WorkerRow(
+        id=id,
+        name=name,
+        version=version,
+        state=state,
+        workflows=tuple(json.loads(workflows)),
+        started_at=started_at,
+        beat_at=beat_at,
+        lease_until=lease_until,
+    )
+
+
+def policy_row(row: Sequence[Any]) -> PolicyRow:
+    """One row of `policies`."""
+    tenant, workflow, step, policy, updated_at, updated_by = row
+    return PolicyRow(
+        tenant=tenant,
+        workflow=workflow,
+        step=step,
+        policy=policy,
+        updated_at=updated_at,
+        updated_by=updated_by,
+    )

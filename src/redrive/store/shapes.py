@@ -1,0 +1,55 @@
+"""What both stores make of the port's records before they write them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from redrive.core.keys import decode
+from redrive.core.options import StepOptions
+from redrive.core.states import StepStatus
+from redrive.core.transition import EntryWrite
+
+__all__ = ["ENDED", "given_key", "limits"]
+
+ENDED = frozenset(
+    {StepStatus.SUCCESS, StepStatus.FAILED, StepStatus.DLQ, StepStatus.SKIPPED, StepStatus.CANCELLED}
+)
+"""An entry in one of these states has ended."""
+
+
+def limits(entry: EntryWrite) -> tuple[int | None, int | None, int | None]:
+    """How long a try may still take, how long it may be silent, and the nearer end of the two.
+
+    Microseconds from the store's now, as everything a transition says about time.
+    """
+    if entry.status is not StepStatus.RUNNING or entry.limit_in is None:
+        return None, None, None
+    if entry.options is None or (rule := _heartbeat_rule(entry.options)) is None:
+        return entry.limit_in, None, entry.limit_in
+    timeout, patience = rule
+    timeout_in = timeout - entry.began_ago
+    return timeout_in, patience, min(entry.limit_in, timeout_in, patience)
+
+
+@lru_cache(maxsize=1024)
+def _heartbeat_rule(options: str) -> tuple[int, int] | None:
+    """A step's timeout and how long it may go without a heartbeat; None if it has no such rule.
+
+    Remembered, because every begin mark of a step brings the same text. Options that other code wrote
+    in another form hold no rule for us; the limit that came with them still counts.
+    """
+    try:
+        step = StepOptions.from_json(options)
+    except (KeyError, TypeError, ValueError):
+        return None
+    if step.heartbeat_timeout is None:
+        return None
+    return int(step.timeout * 1_000_000), int(step.heartbeat_timeout * 1_000_000)
+
+
+def given_key(key: str) -> str:
+    """An idempotency key as the caller gave it, the last part of the encoded one."""
+    try:
+        return decode(key)[1][-1]
+    except (ValueError, IndexError):
+        return key

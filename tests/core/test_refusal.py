@@ -1,0 +1,151 @@
+"""Refusals: what is recorded instead of something the store would not take."""
+
+from __future__ import annotations
+
+import typing
+
+import pytest
+
+from redrive.core.classify import Category
+from redrive.core.decide import decide
+from redrive.core.ending import Ending, LetterCode, Stage
+from redrive.core.failure import Failure
+from redrive.core.options import RunOptions, StepOptions
+from redrive.core.outcome import (
+    Began,
+    Cancelled,
+    Diverged,
+    Ended,
+    Escaped,
+    Expired,
+    Interrupted,
+    Lost,
+    Noted,
+    Outcome,
+    Place,
+    Raised,
+    Released,
+    Returned,
+    RunView,
+    Slept,
+    Wait,
+    Waits,
+    Woke,
+)
+from redrive.core.refusal import instead_of
+from redrive.core.states import EntryKind, RunStatus, StepStatus
+from redrive.core.transition import AttemptEnd
+from redrive.policy import RetryPolicy
+
+BAD = "BAD"
+"""Stands for what the store would not take."""
+
+RUN = RunView(
+    id=7, public_id="run7", tenant="acme", workflow="fulfil", fence=3, input="{}", options=RunOptions()
+)
+CHARGE = Place(2, "/charge#0", EntryKind.STEP, "charge")
+BROKEN = Failure.of(Category.SERVER_ERROR, BAD, error_type="shop.BankDown")
+
+RETURNED = Returned(
+    run=RUN, place=CHARGE, attempt=2, began_ago=3, done=6, input=BAD, output=BAD, resumes=True
+)
+RAISED = Raised(
+    run=RUN,
+    place=CHARGE,
+    attempt=2,
+    began_ago=3,
+    first_ago=9,
+    done=6,
+    input=BAD,
+    failure=BROKEN,
+    step=StepOptions(timeout=5.0),
+    end=AttemptEnd.TIMED_OUT,
+    taken=True,
+)
+BEGAN = Began(run=RUN, place=CHARGE, attempt=2, input=BAD, options="{}", limit=5)
+NOTED = Noted(run=RUN, place=CHARGE, output=BAD)
+ENDED = Ended(run=RUN, output=BAD)
+ESCAPED = Escaped(
+    run=RUN,
+    ending=Ending(failure=BROKEN, code=LetterCode.EXHAUSTED_RETRIES, reason=BAD, step="charge", step_index=2),
+    place=CHARGE,
+    attempt=4,
+)
+WITHOUT_USERS_DATA: list[Outcome] = [
+    Interrupted(run=RUN, place=CHARGE, attempt=1, began_ago=0),
+    Slept(run=RUN, place=CHARGE, delay=1, idle=True, hold=0),
+    Woke(run=RUN, place=CHARGE, done=1, resumes=False),
+    Waits(run=RUN, delay=1, hold=0),
+    Released(run=RUN),
+    Lost(run=RUN, deaths=1, executing=True),
+    Expired(run=RUN),
+    Diverged(run=RUN, difference="x", wait=Wait.NO_MORE),
+    Cancelled(run=RUN, by="ada"),
+]
+WITH_USERS_DATA: list[Outcome] = [RETURNED, RAISED, BEGAN, NOTED, ENDED, ESCAPED]
+
+
+def name(outcome: Outcome) -> str:
+    return type(outcome).__name__
+
+
+def test_every_outcome_is_among_the_cases() -> None:
+    cases = [*WITHOUT_USERS_DATA, *WITH_USERS_DATA]
+    assert {type(one) for one in cases} == set(typing.get_args(Outcome))
+
+
+@pytest.mark.parametrize("outcome", WITH_USERS_DATA, ids=name)
+def test_what_is_written_instead_holds_nothing_of_what_was_refused(outcome: Outcome) -> None:
+    policy = RetryPolicy(max_retries=-1)
+    assert BAD in repr(decide(outcome, policy, 0.5))
+    assert BAD not in repr(decide(instead_of(outcome, "text holds a NUL"), policy, 0.5))
+
+
+@pytest.mark.parametrize("outcome", WITHOUT_USERS_DATA, ids=name)
+def test_an_outcome_without_anything_of_the_users_stays_as_it_is(outcome: Outcome) -> None:
+    assert instead_of(outcome, "disk on fire") is outcome
+
+
+@pytest.mark.parametrize("outcome", [RETURNED, RAISED], ids=name)
+def test_a_result_or_failure_that_cannot_be_stored_fails_its_step_at_once(outcome: Outcome) -> None:
+    replaced = instead_of(outcome, "text holds a NUL")
+    transition = decide(replaced, RetryPolicy(max_retries=-1), 0.5)
+    entry = transition.entries[0]
+    assert (entry.index, entry.status, entry.attempt, entry.done) == (2, StepStatus.FAILED, 2, 6)
+    assert (entry.began_ago, entry.input) == (3, "null")
+    ending = Ending.from_json(entry.failure or "")
+    assert (ending.code, ending.stage) == (LetterCode.INFRASTRUCTURE_FAILURE, Stage.COMMIT)
+    assert ending.failure.error_type == "redrive.errors.DataRefused"
+    assert ending.failure.category is Category.INTERNAL
+    assert ending.reason == (
+        "step 'charge' failed 2 times (internal): the store refused the data: text holds a NUL"
+    )
+
+
+def test_a_refused_result_still_wakes_its_run() -> None:
+    replaced = instead_of(RETURNED, "x")
+    assert isinstance(replaced, Raised)
+    assert replaced.resumes
+
+
+def test_a_refused_failure_is_still_what_the_reaper_saw() -> None:
+    replaced = instead_of(RAISED, "x")
+    assert isinstance(replaced, Raised)
+    assert (replaced.taken, replaced.end, replaced.step) == (True, AttemptEnd.TIMED_OUT, RAISED.step)
+
+
+def test_a_begin_mark_goes_out_without_its_input() -> None:
+    replaced = instead_of(BEGAN, "x")
+    assert isinstance(replaced, Began)
+    assert (replaced.input, replaced.options, replaced.limit) == ("null", "{}", 5)
+
+
+@pytest.mark.parametrize("outcome", [NOTED, ENDED, ESCAPED], ids=name)
+def test_what_belongs_to_the_run_as_a_whole_ends_it_with_a_letter(outcome: Outcome) -> None:
+    transition = decide(instead_of(outcome, "text holds a NUL"), RetryPolicy(), 0.5)
+    assert transition.change is not None
+    assert transition.change.status is RunStatus.DLQ_PENDING
+    letter = transition.letter
+    assert letter is not None
+    assert (letter.code, letter.stage) == ("infrastructure_failure", "commit")
+    assert letter.reason == "the store refused the data: text holds a NUL"

@@ -1,0 +1,78 @@
+"""Who holds a run keeps it for as long as it lives, and loses it when it does not."""
+
+from __future__ import annotations
+
+import signal
+
+import scenes
+from fleet import LEASE, Fleet, until
+
+from redrive.core.states import RunStatus
+
+
+async def test_a_step_that_blocks_the_loop_longer_than_the_lease_does_not_cost_the_run(fleet: Fleet) -> None:
+    app = fleet.app()
+    async with app.client():
+        rude = fleet.start()
+        handle = await app.find("rude").start("door")
+        until(lambda: fleet.ledger.lines("begin", step="block_at"), "the step blocks its worker")
+        fleet.start()
+
+        def beats_since_the_step_began() -> float:
+            ((micros,),) = fleet.rows(
+                "SELECT beat_at - runs.started_at FROM workers JOIN runs ON runs.worker = workers.id"
+            )
+            return float(micros) / 1e6
+
+        until(lambda: beats_since_the_step_began() > 2 * LEASE, "the lease has passed twice")
+        scenes.gate(fleet.folder, "door").touch()
+        assert await handle.result("30s") == rude.who
+        run = await handle.describe()
+    assert [line.who for line in fleet.ledger.lines("begin")] == [rude.who]
+    assert (run.status, run.crashes) == (RunStatus.SUCCESS, 0)
+    assert [attempt.status for attempt in run.steps[0].attempts] == ["SUCCESS"]
+    assert fleet.rows("SELECT fence FROM runs") == [(1,)]
+
+
+async def test_a_run_is_picked_up_whose_claimer_died_right_after_the_claim(fleet: Fleet) -> None:
+    app = fleet.app()
+    async with app.client():
+        handles = await app.find("quick").start_many([(number,) for number in range(5)])
+        victim = fleet.start(wait=False, trick="dies_after_claim")
+        assert victim.ended() == -signal.SIGKILL
+        assert fleet.rows("SELECT DISTINCT status, fence FROM runs") == [("RUNNING", 1)]
+        assert fleet.ledger.lines() == []
+
+        fleet.start()
+        results = [await handle.result("30s") for handle in handles]
+    assert results == [f"anybody {number}" for number in range(5)]
+    assert fleet.ledger.count() == {"tell": 5}
+
+
+async def test_a_poison_run_costs_its_bystanders_nothing(fleet: Fleet) -> None:
+    app = fleet.app()
+    poison, bystanders = 41, 99
+    async with app.client():
+        items = [(number, number == poison) for number in range(bystanders + 1)]
+        handles = await app.find("maybe_deadly").start_many(items)
+        fleet.start(concurrency=100, lease=1.0)
+        until(lambda: len(fleet.ledger.lines("begin")) == 100, "one worker has all of the runs in hand")
+        scenes.gate(fleet.folder, "handle").touch()
+        deaths = 0
+        while fleet.unfinished():
+            until(lambda: fleet.members[-1].is_gone or not fleet.unfinished(), "it dies, or all is done")
+            if fleet.members[-1].is_gone:
+                deaths += 1
+                fleet.start(concurrency=100, lease=1.0)
+        letters = (await app.dlq.list(limit=200)).items
+        runs = [await handle.describe() for handle in handles]
+
+    assert deaths == 3
+    assert [(letter.run_id, letter.code) for letter in letters] == [
+        (handles[poison].id, "infrastructure_failure")
+    ]
+    assert "3 workers died" in letters[0].reason
+    assert {run.status for n, run in enumerate(runs) if n != poison} == {RunStatus.SUCCESS}
+    assert runs[poison].status is RunStatus.DLQ_PENDING
+    deadly = fleet.ledger.lines("begin", run=handles[poison].id)
+    assert [line.attempt for line in deadly] == [1, 1, 1]

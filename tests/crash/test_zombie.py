@@ -1,0 +1,69 @@
+"""A worker stands still for longer than its lease and comes back: it can change nothing any more."""
+
+from __future__ import annotations
+
+import pytest
+import scenes
+from fleet import Fleet, Member, until
+
+from redrive.core.states import RunStatus
+from redrive.core.transition import AttemptEnd
+
+
+def declared_dead(fleet: Fleet, member: Member) -> bool:
+    """Whether the store counts the worker that this process enlisted first as dead."""
+    (state,) = fleet.rows("SELECT state FROM workers WHERE name LIKE ? ORDER BY id", f"%:{member.pid}")[0]
+    return bool(state == "DEAD")
+
+
+@pytest.mark.parametrize("trick", [None, "deaf"], ids=["that hears it died", "that only the store can stop"])
+@pytest.mark.parametrize("workflow", ["patient", "rude"])
+async def test_the_late_write_of_a_zombie_changes_no_row(
+    fleet: Fleet, workflow: str, trick: str | None
+) -> None:
+    app = fleet.app()
+    step = {"patient": "wait_at", "rude": "block_at"}[workflow]
+    async with app.client():
+        zombie = fleet.start(trick=trick)
+        handle = await app.find(workflow).start("door")
+        until(lambda: fleet.ledger.lines("begin", step=step), "the slow step has begun")
+        zombie.freeze()
+        scenes.gate(fleet.folder, "door").touch()
+        heir = fleet.start()
+
+        assert await handle.result("30s") == heir.who
+        before = fleet.everything_about(handle.id)
+        zombie.thaw()
+        zombie.says(f"run {handle.id} was taken from this worker" if trick else "was declared dead")
+        if trick or workflow == "rude":
+            until(lambda: fleet.ledger.lines("end", step=step, who=zombie.who), "the late step has ended")
+        if trick is None:
+            zombie.says("it lets go of its runs and enlists again")
+        assert fleet.everything_about(handle.id) == before
+
+        run = await handle.describe()
+    begun = [line.who for line in fleet.ledger.lines("begin", step=step)]
+    assert begun == [zombie.who, heir.who]
+    assert run.status is RunStatus.SUCCESS
+    tries = [(a.attempt, a.status) for a in run.steps[-1].attempts]
+    # A loop that is blocked at once sends no begin mark: then there was a death, and no attempt.
+    lost = [(1, AttemptEnd.LOST.value)] if workflow == "patient" else []
+    assert tries == [*lost, (1, "SUCCESS")]
+
+
+async def test_a_worker_that_was_declared_dead_enlists_anew_and_goes_on(fleet: Fleet) -> None:
+    app = fleet.app()
+    async with app.client():
+        worker = fleet.start()
+        assert await (await app.find("quick").start(1)).result("30s") == "anybody 1"
+        worker.freeze()
+        reaper = fleet.start()
+        until(lambda: declared_dead(fleet, worker), "the paused worker was declared dead")
+        reaper.kill()
+        worker.thaw()
+        worker.says("enlists again")
+
+        assert await (await app.find("quick").start(2)).result("30s") == "anybody 2"
+    assert [line.who for line in fleet.ledger.lines("end")] == [worker.who, worker.who]
+    states = fleet.rows("SELECT state FROM workers WHERE name LIKE ? ORDER BY id", f"%:{worker.pid}")
+    assert states == [("DEAD",), ("LIVE",)]

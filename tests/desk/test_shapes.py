@@ -1,0 +1,365 @@
+"""Shapes: rows as people see them, with times as datetimes, secrets masked and decisions in words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from redrive.core.classify import Category
+from redrive.core.ending import Ending, LetterCode, Stage
+from redrive.core.failure import Failure
+from redrive.core.journal import EntryRow
+from redrive.core.options import RunOptions
+from redrive.core.redact import MASK, Redactor
+from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
+from redrive.core.transition import AttemptEnd
+from redrive.core.verdict import Verdict
+from redrive.desk.shapes import AttemptRecord, Shaper
+from redrive.store.port import AttemptRow, LetterRow, RunRow
+
+NOON = datetime(2031, 5, 17, 14, 2, 11, tzinfo=UTC)
+AT = int(NOON.timestamp()) * 1_000_000
+SHAPER = Shaper(Redactor.parse("badge"))
+
+SECRET = "sk-abcdefghijklmnopqrstuvwxyz"
+FAILURE = Failure(
+    category=Category.RATE_LIMIT,
+    error_type="shop.TooFast",
+    message=f"slow down, {SECRET}",
+    bases=("shop.TooFast", "builtins.Exception"),
+    stack=f"Traceback ...\nshop.TooFast: slow down, {SECRET}",
+    status_code=429,
+    details={"badge": "b-17", "limit": 5},
+)
+ENDING = Ending(
+    failure=FAILURE,
+    code=LetterCode.EXHAUSTED_RETRIES,
+    reason=f"step 'charge' failed 3 times (rate_limit): {SECRET}",
+    stage=Stage.EXEC,
+    step="charge",
+    step_index=1,
+    attempts=3,
+)
+VERDICT = Verdict(retry=True, of=5, status_code=429, delay=34.0, jitter=4.0, retry_after=30.0)
+
+RUN = RunRow(
+    id=7,
+    public_id="run7",
+    tenant="acme",
+    workflow="fulfil",
+    queue="fast",
+    priority=5,
+    status=RunStatus.DLQ_PENDING,
+    fence=3,
+    worker=None,
+    available_at=AT + 1,
+    deadline=AT + 2,
+    deaths=1,
+    version="v1",
+    created_at=AT + 3,
+    started_at=AT + 4,
+    finished_at=AT + 5,
+    correlation_id="c-1",
+    parent="run6",
+    root="run1",
+    replay_of="run5",
+    generation=2,
+    parked_on="bank",
+    diverged_at=None,
+    input='{"order": 1, "badge": "b-17"}',
+    options=RunOptions().to_json(),
+    output='{"password": "x"}',
+    failure=ENDING.to_json(),
+)
+ENTRY = EntryRow(
+    index=1,
+    key="/charge#0",
+    kind=EntryKind.STEP,
+    name="charge",
+    status=StepStatus.SUCCESS,
+    attempt=2,
+    done=4,
+    first_at=AT,
+    began_at=AT + 50,
+    ended_at=AT + 60,
+    wake_at=None,
+    limit_at=None,
+    input='{"badge": "b-17"}',
+    output='"receipt"',
+    failure=None,
+    options=None,
+    heartbeat='{"done": 3, "badge": "b-17"}',
+)
+ATTEMPT = AttemptRow(
+    index=1,
+    attempt=3,
+    fence=2,
+    end=AttemptEnd.FAILED,
+    began_at=AT - 9,
+    ended_at=AT - 8,
+    category="rate_limit",
+    failure=json.dumps(FAILURE.to_json()),
+    decision=VERDICT.to_json(),
+    next_at=AT,
+    worker=4,
+)
+LETTER = LetterRow(
+    id=1,
+    public_id="dl-run7",
+    tenant="acme",
+    run=7,
+    run_id="run7",
+    workflow="fulfil",
+    status=LetterStatus.OPEN,
+    code="exhausted_retries",
+    stage="exec",
+    category="rate_limit",
+    reason=ENDING.reason,
+    failure=ENDING.to_json(),
+    fingerprint="0123456789abcdef",
+    payload_hash="ffff",
+    input='{"order": 1, "badge": "b-17"}',
+    options=RunOptions().to_json(),
+    step="charge",
+    step_index=1,
+    attempts=3,
+    replay_count=2,
+    owner="ada",
+    correlation_id="c-1",
+    version="v1",
+    created_at=AT,
+    failed_at=AT + 1,
+    closed_at=AT + 2,
+    closed_by="bob",
+    resolution="fixed",
+    expires_at=AT + 3,
+)
+
+
+def at(micros: int) -> datetime:
+    return NOON + timedelta(microseconds=micros)
+
+
+# -- runs --------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_shown_with_its_times_its_state_and_why_it_failed() -> None:
+    assert asdict(SHAPER.run(RUN, letter_id="dl-run7")) == {
+        "id": "run7",
+        "workflow": "fulfil",
+        "tenant": "acme",
+        "queue": "fast",
+        "priority": 5,
+        "status": RunStatus.DLQ_PENDING,
+        "version": "v1",
+        "correlation_id": "c-1",
+        "parent": "run6",
+        "replay_of": "run5",
+        "created_at": at(3),
+        "started_at": at(4),
+        "finished_at": at(5),
+        "next_at": at(1),
+        "deadline": at(2),
+        "crashes": 1,
+        "parked_on": "bank",
+        "input": {"order": 1, "badge": MASK},
+        "output": {"password": MASK},
+        "error": f"step 'charge' failed 3 times (rate_limit): {MASK}",
+        "code": "exhausted_retries",
+        "steps": (),
+        "letter_id": "dl-run7",
+    }
+
+
+def test_what_a_run_does_not_have_yet_is_none() -> None:
+    new = replace(
+        RUN,
+        status=RunStatus.PENDING,
+        started_at=None,
+        finished_at=None,
+        available_at=None,
+        deadline=None,
+        input=None,
+        output=None,
+        failure=None,
+    )
+    shown = SHAPER.run(new)
+    assert (shown.started_at, shown.finished_at, shown.next_at, shown.deadline) == (None,) * 4
+    assert (shown.input, shown.output, shown.error, shown.code, shown.letter_id) == (None,) * 5
+
+
+def test_a_run_is_shown_with_its_steps_in_order_and_every_try_in_its_place() -> None:
+    first, second = replace(ENTRY, index=0, name="reserve"), ENTRY
+    tries = [replace(ATTEMPT, index=index, attempt=number) for number, index in ((1, 1), (1, 0), (2, 1))]
+    steps = SHAPER.run(RUN, entries=[first, second], attempts=tries).steps
+    assert [(step.index, step.name) for step in steps] == [(0, "reserve"), (1, "charge")]
+    assert [[(one.attempt, one.status) for one in step.attempts] for step in steps] == [
+        [(1, "FAILED"), (2, "SUCCESS")],
+        [(1, "FAILED"), (2, "FAILED"), (2, "SUCCESS")],
+    ]
+
+
+# -- steps -------------------------------------------------------------------------------------------------
+
+
+def test_a_step_is_shown_with_what_went_in_and_what_came_out() -> None:
+    (step,) = SHAPER.steps([ENTRY], [])
+    assert (step.index, step.key, step.name, step.kind) == (1, "/charge#0", "charge", EntryKind.STEP)
+    assert (step.status, step.attempt, step.superseded) == (StepStatus.SUCCESS, 2, False)
+    assert (step.began_at, step.ended_at, step.next_at) == (at(0), at(60), None)
+    assert (step.input, step.output, step.error) == ({"badge": MASK}, "receipt", None)
+    assert step.heartbeat == {"done": 3, "badge": MASK}
+
+
+def test_the_try_that_succeeded_is_listed_as_the_last() -> None:
+    (step,) = SHAPER.steps([ENTRY], [])
+    assert step.attempts == (
+        AttemptRecord(
+            attempt=2,
+            status="SUCCESS",
+            began_at=at(50),
+            ended_at=at(60),
+            category=None,
+            error_type=None,
+            message=None,
+            stack=None,
+            next_at=None,
+            decision="attempt 2, succeeded",
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        replace(ENTRY, status=StepStatus.RUNNING),
+        replace(ENTRY, status=StepStatus.SKIPPED),
+        replace(ENTRY, kind=EntryKind.SLEEP),
+        replace(ENTRY, kind=EntryKind.NOTE),
+    ],
+    ids=["running", "skipped", "sleep", "note"],
+)
+def test_nothing_else_has_a_try_that_succeeded(entry: EntryRow) -> None:
+    (step,) = SHAPER.steps([entry], [])
+    assert step.attempts == ()
+
+
+def test_a_step_that_waits_says_until_when_and_one_that_failed_says_why() -> None:
+    waiting = replace(ENTRY, status=StepStatus.RETRYING, ended_at=None, wake_at=AT + 9)
+    failed = replace(ENTRY, status=StepStatus.FAILED, failure=ENDING.to_json(), superseded=2)
+    first, second = SHAPER.steps([waiting, failed], [])
+    assert (first.next_at, first.ended_at, first.error) == (at(9), None, None)
+    assert second.error == f"step 'charge' failed 3 times (rate_limit): {MASK}"
+    assert second.superseded
+
+
+# -- tries -------------------------------------------------------------------------------------------------
+
+
+def shown(attempt: AttemptRow) -> AttemptRecord:
+    (step,) = SHAPER.steps([replace(ENTRY, status=StepStatus.FAILED)], [attempt])
+    (record,) = step.attempts
+    return record
+
+
+def test_a_failed_try_is_shown_with_the_decision_in_words() -> None:
+    assert shown(ATTEMPT) == AttemptRecord(
+        attempt=3,
+        status="FAILED",
+        began_at=at(-9),
+        ended_at=at(-8),
+        category="rate_limit",
+        error_type="shop.TooFast",
+        message=f"slow down, {MASK}",
+        stack=f"Traceback ...\nshop.TooFast: slow down, {MASK}",
+        next_at=NOON,
+        decision="attempt 3 of 5, HTTP 429, rate limited, Retry-After 30 s + 4 s jitter, next at 14:02:11",
+    )
+
+
+def test_the_last_try_says_why_there_was_no_other() -> None:
+    verdict = Verdict(retry=False, exhausted=True, of=3, why="retries are exhausted")
+    last = replace(ATTEMPT, decision=verdict.to_json(), next_at=None)
+    assert shown(last).decision == "attempt 3 of 3, rate limited, not retried: retries are exhausted"
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        (AttemptEnd.LOST, "attempt 3: the worker died; the attempt is repeated under the same number"),
+        (AttemptEnd.RELEASED, "attempt 3: the worker stopped; the attempt is repeated under the same number"),
+        (AttemptEnd.CANCELLED, "attempt 3: cancelled"),
+        (AttemptEnd.TIMED_OUT, "attempt 3: timed out"),
+    ],
+)
+def test_a_try_that_was_cut_short_says_what_becomes_of_it(end: AttemptEnd, words: str) -> None:
+    cut = replace(ATTEMPT, end=end, category=None, failure=None, decision=None, next_at=None)
+    record = shown(cut)
+    assert (record.status, record.decision) == (end.value, words)
+    assert (record.category, record.error_type, record.message, record.stack) == (None,) * 4
+
+
+# -- dead letters ------------------------------------------------------------------------------------------
+
+
+def test_a_dead_letter_is_shown_whole_with_its_secrets_masked() -> None:
+    steps = SHAPER.steps([ENTRY], [ATTEMPT])
+    letter = SHAPER.letter(LETTER, steps=steps)
+    assert letter.steps == steps
+    assert {name: value for name, value in asdict(letter).items() if name != "steps"} == {
+        "id": "dl-run7",
+        "run_id": "run7",
+        "workflow": "fulfil",
+        "tenant": "acme",
+        "status": LetterStatus.OPEN,
+        "code": "exhausted_retries",
+        "stage": "exec",
+        "category": "rate_limit",
+        "reason": f"step 'charge' failed 3 times (rate_limit): {MASK}",
+        "error_type": "shop.TooFast",
+        "message": f"slow down, {MASK}",
+        "stack": f"Traceback ...\nshop.TooFast: slow down, {MASK}",
+        "details": {"badge": MASK, "limit": 5},
+        "step": "charge",
+        "step_index": 1,
+        "attempts": 3,
+        "replay_count": 2,
+        "fingerprint": "0123456789abcdef",
+        "payload_hash": "ffff",
+        "input": {"order": 1, "badge": MASK},
+        "config": json.loads(RunOptions().to_json()),
+        "owner": "ada",
+        "correlation_id": "c-1",
+        "version": "v1",
+        "created_at": at(0),
+        "failed_at": at(1),
+        "closed_at": at(2),
+        "closed_by": "bob",
+        "resolution": "fixed",
+        "expires_at": at(3),
+    }
+
+
+def test_an_open_letter_was_not_closed() -> None:
+    assert SHAPER.letter(replace(LETTER, closed_at=None)).closed_at is None
+
+
+# -- payloads and times ------------------------------------------------------------------------------------
+
+
+def test_a_payload_that_is_no_json_is_shown_as_the_text_it_is() -> None:
+    assert SHAPER.run(replace(RUN, input=f"{{broken {SECRET}")).input == f"{{broken {MASK}"
+    assert SHAPER.letter(replace(LETTER, input="")).input == ""
+
+
+@settings(deadline=None)
+@given(st.datetimes(min_value=datetime(1970, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 (strategies want it so)
+@example(datetime.max.replace(tzinfo=UTC))
+def test_times_are_exact_to_the_microsecond_as_long_as_there_are_years(moment: datetime) -> None:
+    micros = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    assert SHAPER.run(replace(RUN, deadline=micros)).deadline == moment

@@ -1,0 +1,139 @@
+"""Everything a user can name has its place in the reference."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+from pages import PAGES, ROOT, read
+
+import redrive
+import redrive.errors
+import redrive.testing
+from redrive.cli import main
+from redrive.core.classify import RETRYABLE
+from redrive.core.ending import LetterCode
+from redrive.policy import Category
+from redrive.settings import VARIABLES
+
+REFERENCE = ROOT / "docs/reference"
+
+
+def headings(name: str) -> set[str]:
+    """The words in code font in the headings of a page."""
+    lines = re.findall(r"^#+ .*$", read(ROOT / "docs" / name), re.MULTILINE)
+    return {word for line in lines for word in re.findall(r"`([\w. -]+)", line)}
+
+
+def test_every_public_name_has_a_heading() -> None:
+    assert sorted(set(redrive.__all__) - headings("reference/api.md")) == []
+
+
+def test_every_public_heading_is_a_public_name() -> None:
+    known = {*redrive.__all__, *dir(redrive.Redrive), *dir(redrive.RunHandle), *dir(redrive.RetryPolicy)}
+    names = {name.removeprefix("redrive.").partition(".")[2] or name for name in headings("reference/api.md")}
+    assert sorted(name for name in names if name not in known) == []
+
+
+def test_every_error_has_a_heading() -> None:
+    assert sorted(set(redrive.errors.__all__) - headings("reference/errors.md")) == []
+
+
+def test_every_setting_has_an_entry() -> None:
+    text = read(REFERENCE / "settings.md")
+    assert [variable for variable in VARIABLES.values() if f"`{variable}`" not in text] == []
+
+
+def test_every_command_and_option_has_an_entry() -> None:
+    text = read(REFERENCE / "cli.md")
+    assert [name for name in main.commands if f"`redrive {name}" not in text] == []
+    options = {
+        opt
+        for command in (main, *main.commands.values())
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+        for opt in parameter.opts
+    }
+    assert sorted(option for option in options if f"`{option}" not in text) == []
+
+
+def test_every_name_of_the_testing_kit_is_explained() -> None:
+    text = read(ROOT / "docs/testing.md")
+    assert [name for name in redrive.testing.__all__ if f"`{name}" not in text] == []
+
+
+@pytest.mark.parametrize("category", Category)
+def test_the_table_of_categories_tells_what_is_retried(category: Category) -> None:
+    row = re.search(
+        rf"^\| `{category}` \|.*\| (\w+) \|$", read(ROOT / "docs/how-retries-decide.md"), re.MULTILINE
+    )
+    assert row is not None
+    assert row[1] == ("yes" if category in RETRYABLE else "no")
+
+
+def test_every_code_of_a_dead_letter_is_explained() -> None:
+    text = read(ROOT / "docs/how-retries-decide.md")
+    assert [code for code in LetterCode if f"| `{code}` |" not in text] == []
+
+
+def test_every_file_that_the_walk_names_exists() -> None:
+    named = set(
+        re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|sql)|[\w-]+\.py)`", read(ROOT / "docs/internals/walk.md"))
+    )
+    assert named
+    missing = [
+        name for name in named if not any((base / name).exists() for base in (ROOT, ROOT / "src/redrive"))
+    ]
+    assert missing == []
+
+
+def test_the_walk_names_every_module_of_the_engine() -> None:
+    text = read(ROOT / "docs/internals/walk.md")
+    source = ROOT / "src/redrive"
+    folders = ("core", "worker", "chores", "app", "desk")
+    files = [
+        path.relative_to(source).as_posix() for folder in folders for path in (source / folder).glob("*.py")
+    ]
+    assert [
+        name for name in sorted(files) if not name.endswith("__init__.py") and f"`{name}`" not in text
+    ] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    prose = re.sub(r"^ *```.*?^ *```$", "", read(page), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page.name} links to {target}"
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", read(file), re.MULTILINE)
+            anchors = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+            assert anchor in anchors, f"{page.name} links to {target}"
+
+
+def test_every_page_can_be_reached_from_the_index() -> None:
+    reached = {
+        (ROOT / "docs" / target).resolve()
+        for target in re.findall(r"\]\(([^)#\s]+)", read(ROOT / "docs/index.md"))
+    }
+    own = {page for page in PAGES if page.is_relative_to(ROOT / "docs") and page.parent.name != "adr"}
+    assert sorted(str(page) for page in own - reached if page.name != "index.md") == []
+
+
+def test_modules_named_in_the_pages_exist() -> None:
+    names = {name for page in PAGES for name in re.findall(r"`(redrive\.[a-z_.]+[a-z])`", read(page))}
+    missing = [name for name in sorted(names) if not _exists(name)]
+    assert missing == []
+
+
+def _exists(name: str) -> bool:
+    try:
+        import_module(name)
+    except ImportError:
+        parent, _, last = name.rpartition(".")
+        return hasattr(import_module(parent), last)
+    return True

@@ -1,0 +1,233 @@
+"""Random workflows, random failures, random moments: the promises hold after each.
+
+A hundred seeds in the normal run. `REDRIVE_SIM=17` repeats one, `REDRIVE_SIM=1000-3000` tries others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+from sim_programs import DOOM, POLICY, Failed, Node, Sim, Writer, expected, leaves, time_matters
+from sim_store import CheckedStore
+
+from redrive import RetryPolicy, RunHandle
+from redrive.chores import Reaper
+from redrive.core.states import EntryKind, StepStatus
+from redrive.desk.shapes import StepRecord
+from redrive.store.faulty import FAIL, LOSE, Call, Fault, crash_after, crash_before
+from redrive.store.port import LetterFilter, Store
+from redrive.store.sqlite import SqliteStore
+from redrive.testing import Crash, Engine, RunReport, VirtualClock, engine
+
+
+_PATIENCE = 60.0  # real seconds, a hundred times what a seed takes
+
+
+def _seeds() -> range:
+    first, _, last = os.environ.get("REDRIVE_SIM", "0-99").partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+@pytest.mark.parametrize("seed", _seeds())
+async def test_the_promises_hold(seed: int) -> None:
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            await Simulation(seed).play()
+    except BaseException as error:
+        error.add_note(f"repeat it with: REDRIVE_SIM={seed} ./dev test tests/sim")
+        raise
+
+
+@dataclass(slots=True)
+class Trouble:
+    """What goes wrong at the worker's store calls."""
+
+    rng: random.Random
+    clock: VirtualClock
+    often: float
+    crashes_left: int
+    cut_off_until: int = 0
+
+    def __call__(self, call: Call) -> Fault | None:
+        if self.clock.now() < self.cut_off_until:
+            return FAIL
+        if self.rng.random() >= self.often:
+            return None
+        kind = self.rng.choice(["fail", "lose", "crash", "crash", "cut off"])
+        if kind == "crash" and self.crashes_left and call.name != "retire":
+            self.crashes_left -= 1
+            return self.rng.choice([crash_before, crash_after])(Crash())
+        if kind == "cut off" and call.name != "enlist":
+            # Longer than the lease: whoever is outside declares the worker dead, which does not know it.
+            self.cut_off_until = self.clock.now() + self.rng.choice([1, 15, 40]) * 1_000_000
+            return FAIL
+        return LOSE if kind == "lose" else FAIL
+
+
+class Simulation:
+    """One seed: a few programs, played at once while things go wrong."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.clock = VirtualClock(seed=seed)
+        self.sim = Sim(self.clock)
+        self.store = CheckedStore(SqliteStore("sqlite:///:memory:", self.clock))
+        self.trouble = Trouble(
+            rng=self.rng,
+            clock=self.clock,
+            often=self.rng.choice([0.0, 0.01, 0.05, 0.2]),
+            crashes_left=self.rng.choice([0, 1, 3, 6]),
+        )
+        self.programs: list[Node] = [Writer(self.rng).program() for _ in range(self.rng.randint(1, 4))]
+        self.cancelled: set[str] = set()
+        self.limited: set[str] = set()
+
+    async def play(self) -> None:
+        store = cast(Store, self.store)
+        async with engine(self.sim.app, store=store, clock=self.clock, plan=self.trouble) as e:
+            handles = [await self._start(program) for program in self.programs]
+            await self._let_things_happen(e, handles)
+            self.trouble.often = 0.0
+            reports = [await e.finish(handle) for handle in handles]
+            assert self.store.violations == []  # P4
+            for program, report in zip(self.programs, reports, strict=True):
+                await self._check(e, program, report)
+            await self._check_letters(e, reports)
+
+    async def _start(self, program: Node) -> RunHandle[Any]:
+        limit = self.rng.choice([None, None, None, "5s", "10m"])
+        handle = await self.sim.play.start(list(program), deadline=limit)
+        if limit is not None:
+            self.limited.add(handle.id)
+        return handle
+
+    async def _let_things_happen(self, e: Engine, handles: list[RunHandle[Any]]) -> None:
+        outsider = Reaper(e.store, self.clock)
+        for _ in range(self.rng.randint(2, 12)):
+            await e.advance(self.rng.choice([0, 0.3, 2, 10, 45, 3600]))
+            await outsider.run_once()
+            match self.rng.choice(["nothing"] * 6 + ["restart", "crash", "cancel"]):
+                case "restart":
+                    await e.restart()
+                case "crash":
+                    await e.crash()
+                case "cancel":
+                    handle = self.rng.choice(handles)
+                    if await handle.status() in ("PENDING", "RUNNING", "SLEEPING"):
+                        await handle.cancel(by="the simulation")
+                        self.cancelled.add(handle.id)
+
+    # -- the promises ------------------------------------------------------------------------------------
+
+    async def _check(self, e: Engine, program: Node, run: RunReport) -> None:
+        self._check_ending(program, run)  # P1
+        self._check_calls(program, run)  # P3
+        for step in run.steps:
+            if step.kind is EntryKind.STEP:
+                check_attempts(program, run, step)  # P9, P10
+        await self._check_bookings(e, run)
+
+    def _check_ending(self, program: Node, run: RunReport) -> None:
+        if run.id in self.cancelled:
+            assert run.status == "CANCELLED"
+            return
+        if run.status == "TIMED_OUT":
+            assert run.id in self.limited
+            return
+        if run.error is not None and any("MayHaveHappened" in (s.error or "") + str(s) for s in run.steps):
+            return
+        if was_cut_short(run):
+            return
+        if time_matters(program):
+            assert run.status in ("SUCCESS", "DLQ_PENDING")
+            check_memories(run.value)
+            return
+        end = expected(program)
+        if isinstance(end, Failed):
+            assert run.status == "DLQ_PENDING", run
+            assert run.letter is not None
+            assert run.letter.step == end.step
+        else:
+            assert run.status == "SUCCESS", run
+            assert run.result == end
+
+    def _check_calls(self, program: Node, run: RunReport) -> None:
+        names = {part[1]: part[0] for part in leaves(program) if part[0] in ("act", "doom", "once", "book")}
+        for name, kind in names.items():
+            called = self.sim.bodies.count((run.id, name))
+            if kind == "once":
+                assert called <= 1, f"{name} ran {called} times"
+        for step in run.steps:
+            if step.kind is EntryKind.STEP and step.status is StepStatus.SUCCESS:
+                assert self.sim.bodies.count((run.id, step.input["name"])) >= 1
+        keys = [key for (run_id, _), seen in self.sim.keys.items() if run_id == run.id for key in [seen]]
+        assert all(len(seen) == 1 for seen in keys), "an idempotency key changed"
+
+    async def _check_bookings(self, e: Engine, run: RunReport) -> None:
+        """P2: a transactional effect is there exactly if its step is recorded as done."""
+        recorded = sorted(s.input["name"] for s in run.steps if s.name == "book" and s.status == "SUCCESS")
+        tables = await e.fetch("SELECT name FROM sqlite_master WHERE name = 'bookings'")
+        rows = await e.fetch("SELECT name FROM bookings WHERE run = ?", run.id) if tables else []
+        assert sorted(row["name"] for row in rows) == recorded
+
+    async def _check_letters(self, e: Engine, runs: list[RunReport]) -> None:
+        """P5: exactly one letter for each run that failed, with its error, its input and its steps."""
+        rows = (await e.store.letters(LetterFilter(), limit=500, cursor=None)).items
+        failed = {run.id for run in runs if run.status in ("DLQ_PENDING", "TIMED_OUT")}
+        assert sorted(row.run_id for row in rows) == sorted(failed)
+        for run in runs:
+            assert (run.letter is not None) == (run.id in failed)
+            if run.letter is not None:
+                assert run.letter.message
+                assert run.letter.input == run.described.input
+                assert run.letter.steps == run.steps
+
+
+def was_cut_short(run: RunReport) -> bool:
+    """True if a step that runs at most once was cut short, so that the run may end in its failure."""
+    return any(s.name == "once" and any(a.status == "LOST" for a in s.attempts) for s in run.steps)
+
+
+def check_memories(value: Any) -> None:
+    """What a run saw and what it wrote down about that in a step are the same, however often it resumed."""
+    match value:
+        case [int() as winner, int() as count, str() as written]:
+            assert written.endswith(f" winner {winner} of {count}")
+        case ["in time" | "too late" as seen, str() as written]:
+            assert written.endswith(f" was {seen}")
+        case [*parts]:
+            for part in parts:
+                check_memories(part)
+        case _:
+            pass
+
+
+def check_attempts(program: Node, run: RunReport, step: StepRecord) -> None:
+    """Every failed attempt is followed by one that is not too early, and there are no more than allowed."""
+    policies: dict[str, RetryPolicy] = {"act": POLICY, "doom": DOOM}
+    policy = policies.get(step.name)
+    failures = [a for a in step.attempts if a.status in ("FAILED", "TIMED_OUT")]
+    assert [a.attempt for a in failures] == list(range(1, len(failures) + 1)), step.attempts
+    if policy is None:
+        assert len(failures) <= 1
+        return
+    assert len(failures) <= policy.max_retries + 1
+    for failure, following in zip(failures, step.attempts[1:], strict=False):
+        assert f"attempt {failure.attempt} of {policy.max_retries + 1}" in failure.decision
+        assert following.attempt >= failure.attempt
+    for n, failure in enumerate(failures, start=1):
+        if failure.next_at is None:
+            continue
+        delay = failure.next_at - failure.ended_at if failure.ended_at else timedelta()
+        mean = min(policy.max_delay, policy.base_delay * policy.factor ** (n - 1))
+        assert timedelta(seconds=mean * (1 - policy.jitter)) <= delay <= timedelta(seconds=policy.max_delay)
+        later = [a for a in step.attempts if a.attempt == n + 1]
+        assert all(a.began_at >= failure.next_at for a in later), (failure, later)
+    if step.name == "act" and step.status is StepStatus.SUCCESS:
+        assert step.attempt == step.input["fails"] + 1, step  # P10: nothing else used up an attempt

@@ -1,0 +1,101 @@
+"""Data that a store cannot hold is refused by name, and what it can hold comes back as it was."""
+
+from __future__ import annotations
+
+import pytest
+from store_kit import Kit, becomes, buried, entry, failed_try, writes
+
+from redrive.core.states import RunStatus
+from redrive.core.transition import RunWrite
+from redrive.errors import DataRefused, StoreUnavailable
+from redrive.store.port import RunFilter
+
+ODD = [
+    "",
+    "\0",
+    "a\0b\0",
+    "\x01\x1f\x7f\x85\u2028",
+    "日本語 🙂 \U0010ffff",
+    "'; DROP TABLE runs; --",
+    '{"a":"\\ud800"}',
+    "\\%_\"'`",
+    "x" * 1_000_000,
+]
+
+
+@pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
+async def test_odd_text_comes_back_as_it_was(kit: Kit, text: str) -> None:
+    worker, run = await kit.held(input=text, correlation_id=text)
+    assert run.input == text
+    assert run.correlation_id == text
+    step = entry(0, input=text, output=text, failure=text)
+    await kit.store.apply([writes(run, step, attempts=(failed_try(failure=text),))], worker=worker)
+    (row,) = await kit.store.journal(run.id)
+    assert (row.input, row.output, row.failure) == (text, text, text)
+    await kit.fail(worker, run, reason=text, failure=text)
+    found = await kit.letter(run)
+    assert (found.reason, found.failure, found.input) == (text, text, text)
+    assert (await kit.store.attempts(run.id))[0].failure == text
+
+
+@pytest.mark.parametrize("text", ["日本語", "a'b", 'a"b', "\\", "a:b"])
+async def test_odd_names_are_lanes_like_any_other(kit: Kit, text: str) -> None:
+    key = {"key": text, "key_hash": text, "key_keeps": 10**12}
+    (public_id,) = await kit.start(tenant=text, queue=text, workflow=text, **key)
+    worker = await kit.worker(text)
+    (run,) = (await kit.claim(worker, text)).runs
+    assert (run.tenant, run.workflow) == (text, text)
+    (again,) = await kit.store.start([kit.new(tenant=text, **key)])
+    assert (again.public_id, again.new) == (public_id, False)
+    page = await kit.store.runs(RunFilter(tenant=text, workflow=text, queue=text), limit=5, cursor=None)
+    assert len(page.items) == 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"input": "\ud800"},
+        {"tenant": "\udfff"},
+        {"public_id": "\ud800"},
+        {"key": "\ud800", "key_hash": "h"},
+        {"tenant": "a\0b"},
+        {"workflow": "\0"},
+        {"queue": "\0"},
+        {"public_id": "\0"},
+        {"key": "\0", "key_hash": "h"},
+        {"delay": 2**63},
+        {"priority": 2**64},
+        {"deadline": 10**30},
+        {"input": None},
+        {"input": {"no": "text"}},
+    ],
+    ids=str,
+)
+async def test_a_run_that_cannot_be_stored_is_refused(kit: Kit, more: dict) -> None:
+    with pytest.raises(DataRefused):
+        await kit.store.start([kit.new(**more)])
+    assert (await kit.store.runs(RunFilter(), limit=5, cursor=None)).items == []
+
+
+@pytest.mark.parametrize(
+    "transition",
+    [
+        lambda run: writes(run, entry(0, output="\ud800")),
+        lambda run: writes(run, entry(2**63)),
+        lambda run: writes(run, entry(0, wake_in=2**63)),
+        lambda run: writes(run, attempts=(failed_try(failure="\udc80"),)),
+        lambda run: becomes(run, RunStatus.SUCCESS, output="\ud800"),
+        lambda run: buried(run, reason="\ud800"),
+        lambda run: writes(run, change=RunWrite(status=RunStatus.SLEEPING, wake_in=2**63)),
+    ],
+)
+async def test_a_row_that_cannot_be_stored_refuses_its_batch_and_nothing_else(kit: Kit, transition) -> None:
+    await kit.start(2)
+    worker = await kit.worker()
+    good, bad = (await kit.claim(worker)).runs
+    with pytest.raises(DataRefused) as caught:
+        await kit.store.apply([writes(good, entry(0)), transition(bad)], worker=worker)
+    assert not isinstance(caught.value, StoreUnavailable)
+    assert await kit.store.journal(good.id) == []
+    (answer,) = await kit.store.apply([writes(good, entry(0))], worker=worker)
+    assert answer.kept

@@ -1,0 +1,209 @@
+"""What chores find: hanging steps, overdue runs, and what was kept long enough."""
+
+from __future__ import annotations
+
+import pytest
+from store_kit import DAY, SECOND, Kit, becomes, buried, entry, failed_try, writes
+
+from redrive.core.states import LetterStatus, RunStatus, StepStatus
+from redrive.core.transition import RunWrite
+from redrive.store.port import LetterFilter, Purge, RunFilter
+
+KEEP = Purge(runs=7 * DAY, letters=30 * DAY, workers=DAY, limit=1000)
+
+
+async def test_a_step_past_its_limit_hangs_after_the_margin(kit: Kit) -> None:
+    worker, run = await kit.held()
+    steps = [
+        entry(0, done=0),
+        entry(1, StepStatus.RUNNING, limit_in=5 * SECOND),
+        entry(2, StepStatus.RUNNING),
+    ]
+    await kit.store.apply([writes(run, *steps)], worker=worker)
+    kit.clock.move(6 * SECOND)
+    assert await kit.store.hung(SECOND, 10) == []
+    kit.clock.move(1)
+    (held,) = await kit.store.hung(SECOND, 10)
+    assert (held.run.id, held.worker, held.run.input) == (run.id, worker, run.input)
+    assert [row.index for row in held.open] == [1, 2]
+
+
+@pytest.mark.parametrize("ending", ["success", "retrying", "released"])
+async def test_what_is_over_does_not_hang(kit: Kit, ending: str) -> None:
+    worker, run = await kit.held()
+    await kit.store.apply([writes(run, entry(0, StepStatus.RUNNING, limit_in=SECOND))], worker=worker)
+    over = {
+        "success": writes(run, entry(0)),
+        "retrying": writes(run, entry(0, StepStatus.RETRYING, wake_in=DAY)),
+        "released": becomes(run, RunStatus.PENDING, wake_in=0),
+    }[ending]
+    await kit.store.apply([over], worker=worker)
+    kit.clock.move(DAY)
+    assert await kit.store.hung(0, 10) == []
+
+
+async def test_a_limit_of_an_earlier_claim_is_no_limit(kit: Kit) -> None:
+    """A run whose worker died in a step is claimed again: the new holder has not even begun the step."""
+    worker, run = await kit.held()
+    await kit.store.apply([writes(run, entry(0, StepStatus.RUNNING, limit_in=SECOND))], worker=worker)
+    kit.clock.move(DAY)
+    await kit.store.apply([becomes(run, RunStatus.PENDING, wake_in=0)])
+    heir = await kit.worker()
+    (again,) = (await kit.claim(heir)).runs
+    assert await kit.store.hung(0, 10) == []
+    await kit.store.apply([writes(again, entry(0, StepStatus.RUNNING, limit_in=SECOND))], worker=heir)
+    kit.clock.move(SECOND + 1)
+    assert len(await kit.store.hung(0, 10)) == 1
+
+
+async def test_the_longest_hanging_come_first_up_to_the_limit(kit: Kit) -> None:
+    await kit.start(3)
+    worker = await kit.worker()
+    runs = (await kit.claim(worker)).runs
+    for run, limit in zip(runs, (3, 1, 2), strict=True):
+        await kit.store.apply(
+            [
+                writes(
+                    run,
+                    entry(0, StepStatus.RUNNING, limit_in=limit),
+                    entry(1, StepStatus.RUNNING, limit_in=9),
+                )
+            ]
+        )
+    kit.clock.move(SECOND)
+    held = await kit.store.hung(0, 2)
+    assert [each.run.id for each in held] == [runs[1].id, runs[2].id]
+
+
+async def test_runs_past_their_deadline_are_overdue_until_they_end(kit: Kit) -> None:
+    (waiting,) = await kit.start(timeout=SECOND)
+    await kit.start(timeout=DAY)
+    await kit.start()
+    kit.clock.move(2 * SECOND)
+    assert await kit.store.overdue(SECOND, 10) == []
+    kit.clock.move(1)
+    (late,) = await kit.store.overdue(SECOND, 10)
+    assert (late.run.public_id, late.worker, late.open) == (waiting, None, ())
+    await kit.store.apply([becomes(late.run, RunStatus.TIMED_OUT, take=True)])
+    assert await kit.store.overdue(SECOND, 10) == []
+
+
+async def test_an_overdue_run_comes_with_its_holder_and_open_entries(kit: Kit) -> None:
+    worker, run = await kit.held(timeout=SECOND)
+    await kit.store.apply([writes(run, entry(0, StepStatus.RUNNING))], worker=worker)
+    kit.clock.move(DAY)
+    (late,) = await kit.store.overdue(0, 10)
+    assert (late.worker, [row.index for row in late.open]) == (worker, [0])
+
+
+# -- purge ---------------------------------------------------------------------------------------------
+
+
+async def finished(kit: Kit, **more) -> tuple:
+    worker, run = await kit.held(**more)
+    ending = writes(
+        run,
+        entry(0, output="o"),
+        attempts=(failed_try(),),
+        change=RunWrite(status=RunStatus.SUCCESS, output="1"),
+    )
+    await kit.store.apply([ending], worker=worker)
+    return worker, run
+
+
+async def test_finished_runs_go_with_all_that_belongs_to_them(kit: Kit) -> None:
+    _, run = await finished(kit)
+    kit.clock.move(7 * DAY - 1)
+    assert await kit.store.purge(Purge(runs=7 * DAY, letters=DAY, workers=900 * DAY, limit=10)) == 0
+    kit.clock.move(1)
+    assert await kit.store.purge(Purge(runs=7 * DAY, letters=DAY, workers=900 * DAY, limit=10)) == 1
+    assert await kit.everything(run) == (None, [], [], None)
+    assert await kit.store.purge(KEEP) <= 1  # the worker, at most
+
+
+async def test_what_is_not_finished_stays(kit: Kit) -> None:
+    worker, run = await kit.held()
+    (pending,) = await kit.start()
+    kit.clock.move(900 * DAY)
+    await kit.store.purge(KEEP)
+    assert (await kit.look(run)).worker == worker
+    assert await kit.store.run(pending) is not None
+
+
+async def test_an_open_letter_keeps_its_run(kit: Kit) -> None:
+    worker, run = await kit.held()
+    await kit.fail(worker, run, expires_in=900 * DAY)
+    before = await kit.everything(run)
+    kit.clock.move(100 * DAY)
+    await kit.store.purge(KEEP)
+    assert await kit.everything(run) == before
+
+
+async def test_a_timed_out_run_s_open_letter_keeps_it_too(kit: Kit) -> None:
+    worker, run = await kit.held()
+    ending = buried(run, expires_in=900 * DAY)
+    change = RunWrite(status=RunStatus.TIMED_OUT)
+    await kit.store.apply([writes(run, change=change, letter=ending.letter)], worker=worker)
+    kit.clock.move(100 * DAY)
+    await kit.store.purge(KEEP)
+    assert (await kit.look(run)).status is RunStatus.TIMED_OUT
+
+
+async def test_a_letter_nobody_decided_on_expires_and_its_run_has_failed(kit: Kit) -> None:
+    worker, run = await kit.held()
+    await kit.fail(worker, run, expires_in=3 * DAY)
+    kit.clock.move(3 * DAY)
+    await kit.store.purge(KEEP)
+    found = await kit.letter(run)
+    assert (found.status, found.closed_at) == (LetterStatus.EXPIRED, kit.clock.now())
+    assert (await kit.look(run)).status is RunStatus.FAILED
+
+
+async def test_a_letter_outlives_its_purged_run_with_what_it_copied(kit: Kit) -> None:
+    worker, run = await kit.held(input='{"n":1}')
+    await kit.fail(worker, run, expires_in=3 * DAY)
+    kit.clock.move(8 * DAY)
+    await kit.store.purge(KEEP)
+    await kit.store.purge(KEEP)
+    assert await kit.store.run(run.public_id) is None
+    assert await kit.store.journal(run.id) == []
+    found = await kit.letter(run)
+    assert (found.input, found.run_id, found.status) == ('{"n":1}', run.public_id, LetterStatus.EXPIRED)
+    kit.clock.move(30 * DAY)
+    await kit.store.purge(KEEP)
+    assert await kit.store.letter_of(run.id) is None
+
+
+async def test_ids_are_not_used_again_after_a_purge(kit: Kit) -> None:
+    """A letter names its run by id: a new run with the same id would get a stranger's letter."""
+    worker, run = await kit.held()
+    await kit.fail(worker, run, expires_in=DAY)
+    kit.clock.move(8 * DAY)
+    await kit.store.purge(KEEP)
+    await kit.start()
+    (new,) = (await kit.claim(await kit.worker())).runs
+    assert new.id > run.id
+    assert await kit.store.letter_of(new.id) is None
+
+
+async def test_a_purge_is_bounded(kit: Kit) -> None:
+    await kit.start(25)
+    worker = await kit.worker()
+    runs = (await kit.claim(worker, capacity=25)).runs
+    await kit.store.apply([becomes(run, RunStatus.SUCCESS) for run in runs], worker=worker)
+    kit.clock.move(8 * DAY)
+    purge = Purge(runs=7 * DAY, letters=DAY, workers=900 * DAY, limit=10)
+    assert [await kit.store.purge(purge) for _ in range(4)] == [10, 10, 5, 0]
+    assert (await kit.store.runs(RunFilter(), limit=50, cursor=None)).items == []
+
+
+async def test_a_purged_letter_can_be_gone_before_its_run(kit: Kit) -> None:
+    worker, run = await kit.held()
+    await kit.fail(worker, run, expires_in=SECOND)
+    kit.clock.move(SECOND)
+    quick = Purge(runs=900 * DAY, letters=SECOND, workers=DAY, limit=10)
+    await kit.store.purge(quick)
+    kit.clock.move(SECOND)
+    await kit.store.purge(quick)
+    assert (await kit.store.letters(LetterFilter(), limit=10, cursor=None)).items == []
+    assert (await kit.look(run)).status is RunStatus.FAILED

@@ -1,0 +1,273 @@
+"""Lists: filters, and pages that neither repeat nor hide rows while others arrive."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+from store_kit import DAY, HOUR, SECOND, Kit, becomes
+
+from redrive.core.keys import job_key
+from redrive.core.states import LetterStatus, RunStatus
+from redrive.errors import InputError
+from redrive.store.port import LetterFilter, RunFilter
+
+
+async def listed(kit: Kit, limit: int = 50, cursor: str | None = None, **where) -> list[str]:
+    page = await kit.store.runs(RunFilter(**where), limit=limit, cursor=cursor)
+    return [run.public_id for run in page.items]
+
+
+async def letters(kit: Kit, count: int = 1, *, fails: dict | None = None, **more) -> list[str]:
+    """Dead letters, oldest first; returns their public ids."""
+    await kit.start(count, **more)
+    worker = await kit.worker(more.get("workflow", "w"))
+    claims = await kit.claim(worker, more.get("workflow", "w"), capacity=count)
+    for run in claims.runs:
+        await kit.fail(worker, run, **(fails or {}))
+    return [f"dl-{run.public_id}" for run in claims.runs]
+
+
+async def listed_letters(kit: Kit, limit: int = 50, **where) -> list[str]:
+    page = await kit.store.letters(LetterFilter(**where), limit=limit, cursor=None)
+    return [letter.public_id for letter in page.items]
+
+
+# -- pages ---------------------------------------------------------------------------------------------
+
+
+async def test_an_empty_list(kit: Kit) -> None:
+    page = await kit.store.runs(RunFilter(), limit=10, cursor=None)
+    assert (page.items, page.next, page.prev) == ([], None, None)
+
+
+async def test_pages_lead_from_the_newest_to_the_oldest_and_back(kit: Kit) -> None:
+    ids = (await kit.start(23))[::-1]
+    pages, cursor = [], None
+    while True:
+        page = await kit.store.runs(RunFilter(), limit=5, cursor=cursor)
+        pages.append([run.public_id for run in page.items])
+        if page.next is None:
+            break
+        cursor = page.next
+    assert list(chain.from_iterable(pages)) == ids
+    assert [len(each) for each in pages] == [5, 5, 5, 5, 3]
+    back = []
+    while page.prev is not None:
+        page = await kit.store.runs(RunFilter(), limit=5, cursor=page.prev)
+        back.append([run.public_id for run in page.items])
+    assert back == pages[-2::-1]
+
+
+async def test_a_full_last_page_has_no_next(kit: Kit) -> None:
+    await kit.start(10)
+    page = await kit.store.runs(RunFilter(), limit=10, cursor=None)
+    assert (len(page.items), page.next, page.prev) == (10, None, None)
+
+
+async def test_rows_that_arrive_meanwhile_neither_repeat_nor_hide_others(kit: Kit) -> None:
+    old = (await kit.start(10))[::-1]
+    first = await kit.store.runs(RunFilter(), limit=4, cursor=None)
+    new = (await kit.start(3))[::-1]
+    second = await kit.store.runs(RunFilter(), limit=4, cursor=first.next)
+    assert [run.public_id for run in first.items + second.items] == old[:8]
+    back = await kit.store.runs(RunFilter(), limit=4, cursor=second.prev)
+    assert [run.public_id for run in back.items] == old[:4]
+    newest = await kit.store.runs(RunFilter(), limit=4, cursor=back.prev)
+    assert [run.public_id for run in newest.items] == new
+    assert newest.prev is None
+    again = await kit.store.runs(RunFilter(), limit=4, cursor=newest.next)
+    assert [run.public_id for run in again.items] == old[:4]
+
+
+async def test_beyond_either_end_the_way_back_is_offered(kit: Kit) -> None:
+    ids = (await kit.start(6))[::-1]
+    first = await kit.store.runs(RunFilter(), limit=3, cursor=None)
+    last = await kit.store.runs(RunFilter(), limit=3, cursor=first.next)
+    await kit.start()
+    found = await kit.store.runs(RunFilter(), limit=3, cursor=last.prev)
+    newer = await kit.store.runs(RunFilter(), limit=3, cursor=found.prev)
+    assert len(newer.items) == 1
+    back = await kit.store.runs(RunFilter(tenant="nobody"), limit=3, cursor=found.prev)
+    assert (back.items, back.prev) == ([], None)
+    assert [
+        run.public_id for run in (await kit.store.runs(RunFilter(), limit=3, cursor=back.next)).items
+    ] == ids[:3]
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, "5", 2.5, None])
+async def test_a_senseless_limit_is_refused(kit: Kit, limit) -> None:
+    with pytest.raises(InputError, match="limit"):
+        await kit.store.runs(RunFilter(), limit=limit, cursor=None)
+
+
+async def test_a_page_has_at_most_500_rows(kit: Kit) -> None:
+    await kit.start(501)
+    page = await kit.store.runs(RunFilter(), limit=100_000, cursor=None)
+    assert len(page.items) == 500
+    assert page.next is not None
+
+
+@pytest.mark.parametrize(
+    "cursor", ["", "x", "PDU", "Pw", "é", "PDk5OTk5OTk5OTk5OTk5OTk5OTk5OTk", "PA==", "PC01", "\0"]
+)
+async def test_a_cursor_that_no_page_gave_is_refused(kit: Kit, cursor: str) -> None:
+    if cursor == "PDU":  # "<5", as a page would give it
+        await kit.store.runs(RunFilter(), limit=5, cursor=cursor)
+        return
+    with pytest.raises(InputError, match="cursor"):
+        await kit.store.runs(RunFilter(), limit=5, cursor=cursor)
+
+
+async def test_another_tenant_s_newer_rows_do_not_empty_the_first_page(kit: Kit) -> None:
+    mine = (await kit.start(30, tenant="a"))[::-1]
+    await kit.store.start([kit.new(tenant="b") for _ in range(10_000)])
+    assert await listed(kit, 20, tenant="a") == mine[:20]
+
+
+# -- filters of runs -----------------------------------------------------------------------------------
+
+
+async def test_each_filter_of_runs_filters(kit: Kit) -> None:
+    (plain,) = await kit.start()
+    kit.clock.move(HOUR)
+    (other,) = await kit.start(
+        tenant="t",
+        workflow="v",
+        queue="q",
+        correlation_id="c",
+        key=job_key("t", "v", "a:key %"),
+        key_hash="h",
+        key_keeps=DAY,
+    )
+    now = kit.clock.now()
+    for where in (
+        {"tenant": "t"},
+        {"workflow": "v"},
+        {"queue": "q"},
+        {"correlation_id": "c"},
+        {"idempotency_key": "a:key %"},
+        {"idempotency_key": "a:key %", "tenant": "t", "workflow": "v"},
+        {"since": now},
+        {"since": now - HOUR + 1},
+    ):
+        assert await listed(kit, **where) == [other], where
+    assert await listed(kit, until=now) == [plain]
+    assert await listed(kit, since=now - HOUR, until=now + 1) == [other, plain]
+    assert await listed(kit, idempotency_key="a:key %", tenant="default") == []
+    assert await listed(kit, since=now + 1) == []
+
+
+async def test_runs_by_one_state_or_several(kit: Kit) -> None:
+    ids = await kit.start(6)
+    worker = await kit.worker()
+    runs = (await kit.claim(worker, capacity=5)).runs
+    states = [RunStatus.SUCCESS, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.SUCCESS]
+    for run, status in zip(runs, states, strict=False):
+        await kit.store.apply([becomes(run, status)], worker=worker)
+    assert await listed(kit, status="SUCCESS") == [ids[3], ids[0]]
+    assert await listed(kit, status=RunStatus.RUNNING) == [ids[4]]
+    assert await listed(kit, status=RunStatus.PENDING) == [ids[5]]
+    assert await listed(kit, status=["FAILED", RunStatus.SUCCESS, "FAILED"]) == [ids[3], ids[1], ids[0]]
+    assert await listed(kit, status=["PENDING", "RUNNING"], tenant="default") == [ids[5], ids[4]]
+    assert await listed(kit, status=[]) == []
+    with pytest.raises(InputError, match="PENDING"):
+        await listed(kit, status="BROKEN")
+
+
+async def test_several_states_page_both_ways(kit: Kit) -> None:
+    await kit.start(20)
+    worker = await kit.worker()
+    runs = (await kit.claim(worker, capacity=20)).runs
+    for n, run in enumerate(runs):
+        status = (RunStatus.FAILED, RunStatus.SUCCESS, RunStatus.CANCELLED)[n % 3]
+        await kit.store.apply([becomes(run, status)], worker=worker)
+    where = RunFilter(status=("FAILED", "CANCELLED"))
+    expected = [run.public_id for n, run in enumerate(runs) if n % 3 != 1][::-1]
+    one = await kit.store.runs(where, limit=6, cursor=None)
+    two = await kit.store.runs(where, limit=6, cursor=one.next)
+    assert [run.public_id for run in one.items + two.items] == expected[:12]
+    back = await kit.store.runs(where, limit=6, cursor=two.prev)
+    assert back.items == one.items
+
+
+async def test_since_finds_its_place_among_many(kit: Kit) -> None:
+    for _ in range(20):
+        await kit.start(10)
+        kit.clock.move(HOUR)
+    since = kit.clock.now() - 3 * HOUR
+    assert len(await listed(kit, 500, since=since)) == 30
+    assert len(await listed(kit, 500, since=0)) == 200
+
+
+async def test_listed_runs_have_no_payloads(kit: Kit) -> None:
+    await kit.start(input="x" * 100_000)
+    page = await kit.store.runs(RunFilter(), limit=10, cursor=None)
+    assert page.items[0].input is page.items[0].options is page.items[0].output is None
+
+
+async def test_runs_by_id_are_those_that_exist_with_payloads(kit: Kit) -> None:
+    ids = await kit.start(3, input='{"n":1}')
+    found = await kit.store.runs_by_id([*ids[:2], "nobody"])
+    assert {(run.public_id, run.input) for run in found} == {(ids[0], '{"n":1}'), (ids[1], '{"n":1}')}
+    assert await kit.store.runs_by_id([]) == []
+
+
+async def test_what_does_not_exist_is_none_or_empty(kit: Kit) -> None:
+    assert await kit.store.run("nobody") is None
+    assert await kit.store.letter("nobody") is None
+    assert await kit.store.letter_of(12345) is None
+    assert await kit.store.journal(12345) == []
+    assert await kit.store.attempts(12345) == []
+
+
+# -- filters of letters --------------------------------------------------------------------------------
+
+
+async def test_each_filter_of_letters_filters(kit: Kit) -> None:
+    (plain,) = await letters(kit)
+    kit.clock.move(SECOND)
+    (other,) = await letters(
+        kit,
+        tenant="t",
+        workflow="v",
+        fails={
+            "code": "timeout",
+            "stage": "output",
+            "category": "network",
+            "step": "ship",
+            "fingerprint": "f2",
+            "reason": r"100% of_it \ failed",
+        },
+    )
+    for where in (
+        {"tenant": "t"},
+        {"workflow": "v"},
+        {"code": "timeout"},
+        {"stage": "output"},
+        {"category": "network"},
+        {"step": "ship"},
+        {"fingerprint": "f2"},
+        {"since": kit.clock.now()},
+        {"text": "100% of_it \\"},
+        {"text": "%"},
+        {"text": "_"},
+        {"text": "OF_IT"},
+    ):
+        assert await listed_letters(kit, **where) == [other], where
+    assert await listed_letters(kit, until=kit.clock.now()) == [plain]
+    assert await listed_letters(kit, status="OPEN") == [other, plain]
+    assert await listed_letters(kit, status=["OPEN", LetterStatus.RESOLVED]) == [other, plain]
+    assert await listed_letters(kit, status="RESOLVED") == []
+    assert await listed_letters(kit, owner="ann") == []
+    with pytest.raises(InputError, match="OPEN"):
+        await listed_letters(kit, status="RUNNING")
+
+
+async def test_letters_page_both_ways(kit: Kit) -> None:
+    ids = (await letters(kit, 9))[::-1]
+    one = await kit.store.letters(LetterFilter(status="OPEN"), limit=4, cursor=None)
+    two = await kit.store.letters(LetterFilter(status="OPEN"), limit=4, cursor=one.next)
+    assert [each.public_id for each in one.items + two.items] == ids[:8]
+    back = await kit.store.letters(LetterFilter(status="OPEN"), limit=4, cursor=two.prev)
+    assert (back.items, back.prev) == (one.items, None)

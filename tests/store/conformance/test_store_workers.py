@@ -1,0 +1,209 @@
+"""Workers: enlisting, heartbeats, dying, and never being robbed while alive."""
+
+from __future__ import annotations
+
+import asyncio
+
+from store_kit import LEASE, SECOND, Kit, becomes, catalogue, entry, writes
+
+from redrive.core.options import StepOptions
+from redrive.core.states import RunStatus, StepStatus
+from redrive.store.port import NewWorker, Purge, Store
+
+
+async def beat(store: Store, worker: int, signs: dict | None = None):
+    """One heartbeat, from a thread as in life."""
+    line = store.lease_line()
+    try:
+        return await asyncio.to_thread(line.beat, worker, signs or {})
+    finally:
+        line.close()
+
+
+async def test_workers_are_listed_newest_first(kit: Kit) -> None:
+    one = await kit.worker("a", "b")
+    kit.clock.move(SECOND)
+    two = await kit.worker(version="v2")
+    rows = await kit.store.workers()
+    assert [row.id for row in rows] == [two, one]
+    assert (rows[1].workflows, rows[1].version, rows[1].state) == (("a", "b"), "v1", "LIVE")
+    assert (rows[0].started_at, rows[0].beat_at) == (kit.clock.now(), kit.clock.now())
+    assert rows[0].lease_until == kit.clock.now() + LEASE
+
+
+async def test_every_enlisting_is_a_new_worker(kit: Kit) -> None:
+    worker = NewWorker(name="same name", version="v", workflows=("w",), lease=LEASE)
+    ids = [await kit.store.enlist(worker, catalogue("v", "w")) for _ in range(3)]
+    assert len(set(ids)) == 3
+
+
+async def test_a_heartbeat_renews_the_lease_and_tells_what_is_held(kit: Kit) -> None:
+    worker, run = await kit.held()
+    kit.clock.move(10 * SECOND)
+    answer = await beat(kit.store, worker)
+    assert (answer.alive, answer.held, answer.now) == (True, frozenset({run.id}), kit.clock.now())
+    (row,) = await kit.store.workers()
+    assert (row.beat_at, row.lease_until) == (kit.clock.now(), kit.clock.now() + LEASE)
+
+
+async def test_a_run_that_was_taken_away_is_no_longer_held(kit: Kit) -> None:
+    worker, run = await kit.held()
+    await kit.store.apply([becomes(run, RunStatus.CANCELLED, take=True)])
+    assert (await beat(kit.store, worker)).held == frozenset()
+
+
+async def test_a_live_worker_is_never_robbed(kit: Kit) -> None:
+    worker, run = await kit.held()
+    for _ in range(5):
+        kit.clock.move(LEASE - 1)
+        assert (await beat(kit.store, worker)).alive
+        assert await kit.store.bury() == []
+    kit.clock.move(LEASE)
+    assert await kit.store.bury() == []  # not a moment too early
+    assert (await kit.look(run)).worker == worker
+
+
+async def test_a_worker_past_its_lease_is_dead_for_good(kit: Kit) -> None:
+    worker, run = await kit.held()
+    kit.clock.move(LEASE + 1)
+    (dead,) = await kit.store.bury()
+    assert (dead.id, dead.state) == (worker, "DEAD")
+    answer = await beat(kit.store, worker)
+    assert (answer.alive, answer.held) == (False, frozenset({run.id}))
+    (row,) = await kit.store.workers()
+    assert row.state == "DEAD"
+
+
+async def test_a_late_worker_that_nobody_buried_lives_on(kit: Kit) -> None:
+    worker, _ = await kit.held()
+    kit.clock.move(2 * LEASE)
+    assert (await beat(kit.store, worker)).alive
+    assert await kit.store.bury() == []
+
+
+async def test_a_dead_worker_is_reported_until_it_holds_nothing(kit: Kit) -> None:
+    worker, run = await kit.held()
+    kit.clock.move(LEASE + 1)
+    for _ in range(2):
+        assert [row.id for row in await kit.store.bury()] == [worker]
+    await kit.store.apply([becomes(run, RunStatus.PENDING, wake_in=0, take=True)])
+    assert await kit.store.bury() == []
+
+
+async def test_what_a_retired_worker_left_behind_is_an_orphan_at_once(kit: Kit) -> None:
+    worker, _ = await kit.held()
+    await kit.store.retire(worker)
+    (left,) = await kit.store.bury()
+    assert (left.id, left.state) == (worker, "STOPPED")
+    assert not (await beat(kit.store, worker)).alive
+
+
+async def test_a_dead_worker_cannot_retire_in_good_order(kit: Kit) -> None:
+    worker, _ = await kit.held()
+    kit.clock.move(LEASE + 1)
+    await kit.store.bury()
+    await kit.store.retire(worker)
+    (row,) = await kit.store.workers()
+    assert row.state == "DEAD"
+
+
+async def test_held_runs_come_with_their_open_entries(kit: Kit) -> None:
+    worker, run = await kit.held()
+    steps = [
+        entry(0, done=0),
+        entry(1, StepStatus.RUNNING, input="i"),
+        entry(2, StepStatus.RETRYING, wake_in=5),
+    ]
+    await kit.store.apply([writes(run, *steps)], worker=worker)
+    (held,) = await kit.store.held(worker)
+    assert (held.run.public_id, held.worker) == (run.public_id, worker)
+    assert (held.run.input, held.run.options) == (run.input, run.options)
+    assert [(row.index, row.status) for row in held.open] == [
+        (1, StepStatus.RUNNING),
+        (2, StepStatus.RETRYING),
+    ]
+    assert await kit.store.held(worker + 1) == []
+
+
+# -- heartbeats of steps -------------------------------------------------------------------------------
+
+
+async def begun(kit: Kit, **options) -> tuple:
+    worker, run = await kit.held()
+    step = StepOptions(**options)
+    mark = entry(0, StepStatus.RUNNING, limit_in=int(step.limit * SECOND), options=step.to_json())
+    await kit.store.apply([writes(run, mark)], worker=worker)
+    return worker, run
+
+
+async def test_a_step_s_heartbeat_is_noted(kit: Kit) -> None:
+    worker, run = await begun(kit)
+    kit.clock.move(SECOND)
+    await beat(kit.store, worker, {(run.id, 0): '{"done":3}'})
+    (row,) = await kit.store.journal(run.id)
+    assert (row.heartbeat_at, row.heartbeat) == (kit.clock.now(), '{"done":3}')
+    kit.clock.move(SECOND)
+    await beat(kit.store, worker, {(run.id, 0): None})
+    (row,) = await kit.store.journal(run.id)
+    assert (row.heartbeat_at, row.heartbeat) == (kit.clock.now(), '{"done":3}')
+
+
+async def test_nobody_beats_for_another_s_run_or_an_ended_step(kit: Kit) -> None:
+    worker, run = await begun(kit)
+    stranger = await kit.worker()
+    before = await kit.store.journal(run.id)
+    await beat(kit.store, stranger, {(run.id, 0): "x", (run.id, 7): "x", (12345, 0): "x"})
+    assert await kit.store.journal(run.id) == before
+    await kit.store.apply([writes(run, entry(0))], worker=worker)
+    before = await kit.store.journal(run.id)
+    await beat(kit.store, worker, {(run.id, 0): "x"})
+    assert await kit.store.journal(run.id) == before
+
+
+async def test_heartbeats_put_off_the_limit_of_silence_but_not_the_timeout(kit: Kit) -> None:
+    worker, run = await begun(kit, timeout=10.0, heartbeat_timeout=3.0)
+    for _ in range(4):
+        kit.clock.move(2 * SECOND)
+        assert await kit.store.hung(0, 10) == []
+        await beat(kit.store, worker, {(run.id, 0): None})
+    kit.clock.move(2 * SECOND)  # 10 seconds have passed
+    assert await kit.store.hung(0, 10) == []
+    kit.clock.move(1)
+    (hung,) = await kit.store.hung(0, 10)
+    assert hung.run.id == run.id
+
+
+async def test_a_step_that_falls_silent_hangs(kit: Kit) -> None:
+    worker, run = await begun(kit, timeout=60.0, heartbeat_timeout=3.0)
+    kit.clock.move(2 * SECOND)
+    await beat(kit.store, worker, {(run.id, 0): None})
+    kit.clock.move(3 * SECOND)
+    assert await kit.store.hung(0, 10) == []
+    kit.clock.move(1)
+    assert [held.run.id for held in await kit.store.hung(0, 10)] == [run.id]
+
+
+async def test_a_heartbeat_without_a_rule_changes_no_limit(kit: Kit) -> None:
+    worker, run = await begun(kit, timeout=5.0)
+    kit.clock.move(4 * SECOND)
+    await beat(kit.store, worker, {(run.id, 0): None})
+    kit.clock.move(SECOND + 1)
+    assert len(await kit.store.hung(0, 10)) == 1
+
+
+async def test_ended_workers_are_forgotten_after_their_time(kit: Kit) -> None:
+    idle, holder = await kit.worker(), await kit.worker()
+    await kit.start()
+    (run,) = (await kit.claim(holder)).runs
+    live = await kit.worker()
+    await kit.store.retire(idle)
+    await kit.store.retire(holder)
+    purge = Purge(runs=SECOND, letters=SECOND, workers=SECOND, limit=100)
+    kit.clock.move(LEASE)
+    await beat(kit.store, live)
+    assert await kit.store.purge(purge) == 0
+    kit.clock.move(SECOND)
+    assert await kit.store.purge(purge) == 1
+    assert {row.id for row in await kit.store.workers()} == {holder, live}
+    await kit.store.apply([becomes(run, RunStatus.PENDING, wake_in=0, take=True)])
+    assert await kit.store.purge(purge) == 1

@@ -1,0 +1,266 @@
+"""Threads behind the store: hops, cancellation, closing, taking turns."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from store_kit import HandClock, Kit, entry, writes
+
+from redrive.errors import StoreError, StoreUnavailable
+from redrive.store import open_store
+from redrive.store.port import RunFilter
+from redrive.store.sqlite import connection
+from redrive.store.sqlite.turn import Turn
+
+
+async def count(kit: Kit) -> int:
+    return len((await kit.store.runs(RunFilter(), limit=500, cursor=None)).items)
+
+
+async def test_the_loop_is_free_while_the_file_is_busy(on_file: Kit, tmp_path: Path) -> None:
+    rude = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None, check_same_thread=False)
+    rude.execute("BEGIN IMMEDIATE")
+    waiting = asyncio.create_task(on_file.start())
+    began = time.perf_counter()
+    await asyncio.sleep(0.05)
+    assert time.perf_counter() - began < 1
+    assert not waiting.done()
+    rude.execute("COMMIT")
+    await waiting
+    rude.close()
+
+
+async def test_a_cancelled_caller_does_not_break_the_call_it_began(on_file: Kit) -> None:
+    gate = threading.Event()
+    lines = on_file.store._lines
+    blocked = asyncio.create_task(lines.visit(lambda con: gate.wait(5)))
+    await asyncio.sleep(0.02)
+    queued = asyncio.create_task(on_file.start())
+    await asyncio.sleep(0)
+    queued.cancel()
+    blocked.cancel()
+    gate.set()
+    for task in (queued, blocked):
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    await on_file.start()  # the line still works
+    assert await count(on_file) == 1  # what had not begun was not begun
+
+
+async def test_a_write_under_way_completes_although_nobody_waits(on_file: Kit) -> None:
+    begun, gate = threading.Event(), threading.Event()
+
+    def slow(con: sqlite3.Connection) -> None:
+        begun.set()
+        gate.wait(5)
+        con.execute("INSERT INTO pauses VALUES ('w', 1, 'ann')")
+
+    task = asyncio.create_task(on_file.store._lines.write(slow))
+    await asyncio.to_thread(begun.wait, 5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    gate.set()
+    await on_file.store.resume("other")
+    assert await on_file.store.paused() == {"w": "ann"}
+
+
+async def test_closing_refuses_what_waits_and_lets_go_of_the_threads(on_file: Kit) -> None:
+    gate = threading.Event()
+    lines = on_file.store._lines
+    running = asyncio.create_task(lines.visit(lambda con: gate.wait(5)))
+    await asyncio.sleep(0.02)
+    waiting = asyncio.create_task(on_file.start())
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(on_file.store.close())
+    await asyncio.sleep(0.02)
+    gate.set()
+    await asyncio.wait_for(closing, 5)
+    assert await running is True
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await waiting
+    deadline = time.monotonic() + 5
+    while any(thread.name.startswith("redrive-") for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+async def test_closing_with_an_open_transaction_undoes_it(tmp_path: Path, clock: HandClock) -> None:
+    kit = Kit(open_store(f"sqlite:///{tmp_path}/redrive.db", clock), clock, lambda: None, True)
+    await kit.store.open()
+    tx = kit.store.transaction(60.0)
+    await tx.execute("CREATE TABLE mine (a)")
+    await asyncio.wait_for(kit.store.close(), 5)
+    con = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None, timeout=0)
+    assert con.execute("SELECT count(*) FROM sqlite_master WHERE name = 'mine'").fetchone() == (0,)
+    con.execute("BEGIN IMMEDIATE")
+    con.close()
+
+
+async def test_an_error_of_the_program_s_own_passes_through_and_undoes_its_write(on_file: Kit) -> None:
+    def broken(con: sqlite3.Connection) -> None:
+        con.execute("INSERT INTO pauses VALUES ('w', 1, 'ann')")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await on_file.store._lines.write(broken)
+    assert await on_file.store.paused() == {}
+
+
+async def test_a_loop_that_ended_is_no_problem_for_the_line(tmp_path: Path, clock: HandClock) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/redrive.db", clock)
+    await store.open()
+    gate = threading.Event()
+
+    def abandoned() -> None:
+        async def main() -> None:
+            asyncio.get_running_loop().call_later(0.02, gate.set)
+            asyncio.ensure_future(store._lines.visit(lambda con: gate.wait(0.1) and None))  # noqa: RUF006
+            await asyncio.sleep(0.01)
+
+        asyncio.run(main())
+
+    await asyncio.to_thread(abandoned)
+    assert await store.paused() == {}
+    await store.close()
+
+
+async def test_one_store_serves_several_loops(tmp_path: Path, clock: HandClock) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/redrive.db", clock)
+    await store.open()
+    found = await asyncio.to_thread(lambda: asyncio.run(store.paused()))
+    assert found == {}
+    await store.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+async def test_a_forked_child_is_told_to_open_its_own(on_file: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    with pytest.raises(StoreError, match="forked"):
+        await on_file.start()
+
+
+async def test_a_running_statement_is_interrupted_at_the_limit(on_file: Kit) -> None:
+    worker, run = await on_file.held()
+    endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+    tx = on_file.store.transaction(0.1)
+    with pytest.raises(TimeoutError, match="undone"):
+        await asyncio.wait_for(tx.fetch(endless), 5)
+    with pytest.raises(TimeoutError):
+        await tx.commit(worker, writes(run, entry(0)))
+    await on_file.start()
+
+
+async def test_a_blocked_loop_does_not_keep_a_transaction_open(on_file: Kit, tmp_path: Path) -> None:
+    tx = on_file.store.transaction(0.1)
+    await tx.execute("CREATE TABLE mine (a)")
+    rude = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None, timeout=5)
+    rude.execute("BEGIN IMMEDIATE")  # blocks this very loop until the timer has undone the transaction
+    rude.execute("COMMIT")
+    rude.close()
+    with pytest.raises(TimeoutError):
+        await tx.execute("CREATE TABLE mine (a)")
+
+
+async def test_an_abandoned_transaction_frees_the_connection_for_the_next(on_file: Kit) -> None:
+    abandoned = on_file.store.transaction(0.05)
+    await abandoned.execute("CREATE TABLE mine (a)")
+    other = on_file.store.transaction(5.0)
+    await asyncio.wait_for(other.execute("CREATE TABLE mine (a)"), 5)
+    await other.rollback()
+
+
+async def test_a_transaction_that_cannot_begin_may_try_again(
+    tmp_path: Path, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection.connect, "__kwdefaults__", {"busy": 0.05})
+    kit = Kit(open_store(f"sqlite:///{tmp_path}/redrive.db", clock), clock, lambda: None, True)
+    await kit.store.open()
+    rude = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None)
+    rude.execute("BEGIN IMMEDIATE")
+    tx = kit.store.transaction(5.0)
+    with pytest.raises(StoreUnavailable, match="in use by another process"):
+        await tx.execute("CREATE TABLE mine (a)")
+    rude.execute("ROLLBACK")
+    rude.close()
+    assert await tx.execute("CREATE TABLE mine (a)") == 0
+    await tx.rollback()
+    await kit.start()
+    await kit.store.close()
+
+
+async def test_a_transaction_without_a_connection_is_in_nobody_s_way(
+    on_file: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: object) -> None:
+        raise StoreUnavailable("no more connections")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("redrive.store.sqlite.line.Line.open", broken)
+        with pytest.raises(StoreUnavailable, match="no more"):
+            await on_file.store.transaction(5.0).execute("CREATE TABLE mine (a)")
+    tx = on_file.store.transaction(5.0)
+    await tx.execute("CREATE TABLE mine (a)")
+    await tx.rollback()
+
+
+async def test_a_row_of_transactions_does_not_keep_the_committer_or_the_lease_out(on_file: Kit) -> None:
+    """Writers of one process queue up, so each waits for those before it and no longer."""
+    worker, _ = await on_file.held()
+    line = on_file.store.lease_line()
+    stop = False
+
+    async def busy() -> None:
+        while not stop:
+            tx = on_file.store.transaction(5.0)
+            await tx.execute("CREATE TABLE IF NOT EXISTS mine (a)")
+            await asyncio.sleep(0.005)
+            await tx.rollback()
+
+    tasks = [asyncio.create_task(busy()) for _ in range(8)]
+    await asyncio.sleep(0.02)
+    for _ in range(10):
+        await asyncio.wait_for(on_file.start(), 1)
+        assert (await asyncio.wait_for(asyncio.to_thread(line.beat, worker, {}), 1)).alive
+    stop = True
+    await asyncio.gather(*tasks)
+    line.close()
+
+
+# -- turns ---------------------------------------------------------------------------------------------
+
+
+def test_a_turn_is_handed_over_in_order() -> None:
+    turn, order = Turn(), []
+    assert turn.take(0)
+
+    def wait(n: int) -> None:
+        assert turn.take(5)
+        order.append(n)
+        turn.give()
+
+    threads = []
+    for n in range(5):
+        threads.append(threading.Thread(target=wait, args=(n,)))
+        threads[-1].start()
+        while len(turn._waiting) <= n:
+            time.sleep(0.001)
+    turn.give()
+    for thread in threads:
+        thread.join()
+    assert order == [0, 1, 2, 3, 4]
+    assert turn.take(0)
+
+
+def test_who_waits_too_long_leaves_the_queue() -> None:
+    turn = Turn()
+    assert turn.take(0)
+    assert not turn.take(0.01)
+    turn.give()
+    assert turn.take(0)

@@ -1,0 +1,158 @@
+"""Bringing a file's schema up to date: once, by one process, and never under a worker's feet."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+from store_kit import LEASE, HandClock, Kit
+
+from redrive.errors import SchemaMismatch, StoreError
+from redrive.store import open_store
+from redrive.store.migrate import Migration, known
+from redrive.store.sqlite import schema
+
+FIRST = known("redrive.store.sqlite")
+SECOND = Migration(version=2, name="second", text="CREATE TABLE second (a);", oldest_code=1)
+BROKEN = Migration(
+    version=3, name="broken", text="CREATE TABLE third (a);\nCREATE TABLE third (a);", oldest_code=1
+)
+
+
+@pytest.fixture
+def ships(monkeypatch: pytest.MonkeyPatch):
+    """Decide which migrations this code ships."""
+
+    def set_to(*migrations: Migration) -> None:
+        monkeypatch.setattr(schema, "known", lambda package: list(migrations))
+
+    return set_to
+
+
+async def opened(tmp_path: Path, clock: HandClock, **how) -> Kit:
+    store = open_store(f"sqlite:///{tmp_path}/redrive.db", clock)
+    await store.open(**how)
+    return Kit(store, clock, lambda: None, True)
+
+
+def rows(tmp_path: Path, statement: str) -> list[tuple]:
+    con = sqlite3.connect(tmp_path / "redrive.db")
+    try:
+        return con.execute(statement).fetchall()
+    finally:
+        con.close()
+
+
+async def test_the_schema_table_remembers_what_was_applied(tmp_path: Path, clock: HandClock) -> None:
+    await (await opened(tmp_path, clock)).store.close()
+    (row,) = rows(tmp_path, "SELECT version, checksum, oldest_code, applied_at FROM redrive_schema")
+    assert row == (1, FIRST[0].checksum, 1, clock.now())
+
+
+async def test_opening_again_changes_nothing(tmp_path: Path, clock: HandClock) -> None:
+    for _ in range(2):
+        await (await opened(tmp_path, clock)).store.close()
+        clock.move(1)
+    assert len(rows(tmp_path, "SELECT * FROM redrive_schema")) == 1
+
+
+async def test_without_leave_to_migrate_it_says_how(tmp_path: Path, clock: HandClock) -> None:
+    with pytest.raises(SchemaMismatch, match="redrive migrate"):
+        await opened(tmp_path, clock, migrate=False)
+    await (await opened(tmp_path, clock)).store.close()
+    await (await opened(tmp_path, clock, migrate=False)).store.close()
+
+
+async def test_an_older_schema_is_brought_up_to_date_with_its_rows(tmp_path, clock, ships) -> None:
+    kit = await opened(tmp_path, clock)
+    (public_id,) = await kit.start()
+    await kit.store.close()
+    ships(*FIRST, SECOND)
+    kit = await opened(tmp_path, clock)
+    assert await kit.store.run(public_id) is not None
+    await kit.store.close()
+    assert rows(tmp_path, "SELECT version FROM redrive_schema ORDER BY 1") == [(1,), (2,)]
+
+
+async def test_not_while_a_worker_is_alive(tmp_path, clock, ships) -> None:
+    kit = await opened(tmp_path, clock)
+    await kit.worker()
+    await kit.store.close()
+    ships(*FIRST, SECOND)
+    with pytest.raises(SchemaMismatch, match=r"workers are using it \(worker\): stop them"):
+        await opened(tmp_path, clock)
+    clock.move(LEASE + 1)
+    await (await opened(tmp_path, clock)).store.close()
+
+
+async def test_a_newer_schema_is_used_if_it_allows_that(tmp_path, clock, ships) -> None:
+    ships(*FIRST, SECOND)
+    await (await opened(tmp_path, clock)).store.close()
+    ships(*FIRST)
+    kit = await opened(tmp_path, clock)
+    await kit.start()
+    await kit.store.close()
+
+
+async def test_a_schema_that_moved_on_says_upgrade(tmp_path, clock, ships) -> None:
+    ships(*FIRST, Migration(version=2, name="contract", text="CREATE TABLE x (a);", oldest_code=2))
+    await (await opened(tmp_path, clock)).store.close()
+    ships(*FIRST)
+    with pytest.raises(SchemaMismatch, match="upgrade redrive"):
+        await opened(tmp_path, clock)
+
+
+async def test_a_changed_migration_is_refused(tmp_path, clock, ships) -> None:
+    await (await opened(tmp_path, clock)).store.close()
+    ships(Migration(version=1, name="engine", text=FIRST[0].text + "-- changed", oldest_code=1))
+    with pytest.raises(SchemaMismatch, match="another text of migration 0001"):
+        await opened(tmp_path, clock)
+
+
+async def test_a_migration_that_fails_leaves_the_one_before_it(tmp_path, clock, ships) -> None:
+    ships(*FIRST, SECOND, BROKEN)
+    with pytest.raises(StoreError, match="third"):
+        await opened(tmp_path, clock)
+    assert rows(tmp_path, "SELECT version FROM redrive_schema ORDER BY 1") == [(1,), (2,)]
+    assert rows(tmp_path, "SELECT name FROM sqlite_master WHERE name = 'third'") == []
+
+
+async def test_the_user_s_tables_are_welcome(tmp_path: Path, clock: HandClock) -> None:
+    con = sqlite3.connect(tmp_path / "redrive.db")
+    con.execute("CREATE TABLE accounts (a)")
+    con.commit()
+    con.close()
+    kit = await opened(tmp_path, clock)
+    await kit.start()
+    await kit.store.close()
+    assert rows(tmp_path, "SELECT * FROM accounts") == []
+
+
+async def test_unless_one_has_a_name_we_need(tmp_path: Path, clock: HandClock) -> None:
+    con = sqlite3.connect(tmp_path / "redrive.db")
+    con.execute("CREATE TABLE Policies (a)")
+    con.commit()
+    con.close()
+    with pytest.raises(StoreError, match="'policies' that is not Redrive's"):
+        await opened(tmp_path, clock)
+    assert rows(tmp_path, "SELECT count(*) FROM sqlite_master WHERE name LIKE 'redrive%'") == [(0,)]
+
+
+async def test_many_stores_that_open_an_empty_file_at_once_all_succeed(
+    tmp_path: Path, clock: HandClock
+) -> None:
+    kits = await asyncio.gather(*(opened(tmp_path, clock) for _ in range(8)))
+    for kit in kits:
+        await kit.start()
+        await kit.store.close()
+    assert rows(tmp_path, "SELECT count(*) FROM runs") == [(8,)]
+
+
+def test_statements_are_split_where_they_end() -> None:
+    script = "-- a\nCREATE TABLE a (\n  b TEXT DEFAULT ';' -- c;\n);\n\nCREATE INDEX i ON a (b);\n"
+    assert [statement.split()[:3] for statement in schema.split(script)] == [
+        ["CREATE", "TABLE", "a"],
+        ["CREATE", "INDEX", "i"],
+    ]

@@ -1,0 +1,216 @@
+"""Opening a file: where it is, what may be wrong with it, and what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+from store_kit import HandClock, Kit, becomes
+
+from redrive.core.states import RunStatus
+from redrive.errors import ConfigurationError, StoreError, StoreUnavailable
+from redrive.store import open_store
+from redrive.store.port import RunFilter
+from redrive.store.sqlite import SqliteStore, connection
+from redrive.store.sqlite.connection import Address, locate
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("sqlite:///orders.db", "orders.db"),
+        ("sqlite:///data/orders.db", "data/orders.db"),
+        ("sqlite:////var/orders.db", "/var/orders.db"),
+        ("sqlite:///C:/orders.db", "C:/orders.db"),
+        ("sqlite:///:memory:", ":memory:"),
+        (":memory:", ":memory:"),
+        ("orders.db", "orders.db"),
+        ("/var/orders.db", "/var/orders.db"),
+    ],
+)
+def test_a_url_or_a_path_names_a_file(url: str, path: str) -> None:
+    assert locate(url) == Address(path)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite://",
+        "sqlite:///",
+        "sqlite://orders.db",
+        "sqlite:///a.db?mode=ro",
+        "sqlite+aiosqlite:///a.db",
+        "",
+        "sqlite:///dir/",
+    ],
+)
+def test_a_wrong_url_is_told_the_right_forms(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"sqlite:///relative\.db, sqlite:////absolute"):
+        SqliteStore(url, HandClock())
+
+
+def test_other_stores_are_chosen_by_scheme() -> None:
+    with pytest.raises(ConfigurationError, match=r"redrive\[postgres\]"):
+        open_store("postgresql://user:secret@host/db", HandClock())
+    with pytest.raises(ConfigurationError, match="mysql") as caught:
+        open_store("mysql://user:secret@host/db", HandClock())
+    assert "secret" not in str(caught.value)
+
+
+async def test_connections_are_durable_and_safe(on_file: Kit) -> None:
+    def pragmas(con: sqlite3.Connection) -> list[object]:
+        names = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+        return [con.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
+
+    lines = on_file.store._lines
+    for run in (lines.visit, lines.read):
+        assert await run(pragmas) == ["wal", 2, 1, 5000]
+
+
+async def test_a_missing_folder_is_named(tmp_path: Path, clock: HandClock) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/no/such/orders.db", clock)
+    with pytest.raises(StoreError, match=r"no folder .*such.* create it"):
+        await store.open()
+
+
+async def test_a_folder_is_no_file(tmp_path: Path, clock: HandClock) -> None:
+    store = open_store(f"sqlite:///{tmp_path}", clock)
+    with pytest.raises(StoreError, match="is a folder"):
+        await store.open()
+
+
+async def test_a_file_that_is_no_database_stays_as_it_is(tmp_path: Path, clock: HandClock) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("not a database, but dear to somebody " * 100)
+    store = open_store(f"sqlite:///{file}", clock)
+    with pytest.raises(StoreError, match="not an SQLite database") as caught:
+        await store.open()
+    assert not isinstance(caught.value, StoreUnavailable)
+    assert file.read_text().startswith("not a database")
+
+
+async def test_a_damaged_file_says_so(tmp_path: Path, clock: HandClock) -> None:
+    file = tmp_path / "redrive.db"
+    kit = Kit(open_store(f"sqlite:///{file}", clock), clock, lambda: None, True)
+    await kit.store.open()
+    await kit.start(2000, input="x" * 500)
+    await kit.store.close()
+    data = bytearray(file.read_bytes())
+    data[4096 * 3 :] = b"\xff" * (len(data) - 4096 * 3)
+    file.write_bytes(data)
+    store = open_store(f"sqlite:///{file}", clock)
+
+    async def use() -> None:
+        await store.open()
+        await store.runs(RunFilter(), limit=500, cursor=None)
+
+    with pytest.raises(StoreError, match="restore it from a backup") as caught:
+        await use()
+    assert not isinstance(caught.value, StoreUnavailable)
+    await store.close()
+
+
+async def test_a_file_that_may_not_be_written_says_so_and_can_be_read(on_file: Kit) -> None:
+    await on_file.start()
+    await on_file.store._lines.visit(lambda con: con.execute("PRAGMA query_only = ON"))
+    with pytest.raises(StoreError, match="write access") as caught:
+        await on_file.start()
+    assert not isinstance(caught.value, StoreUnavailable)
+    assert len((await on_file.store.runs(RunFilter(), limit=10, cursor=None)).items) == 1
+
+
+async def test_a_full_disk_is_waited_out_and_loses_nothing(on_file: Kit) -> None:
+    worker, run = await on_file.held()
+    lines = on_file.store._lines
+    await lines.visit(lambda con: con.execute("PRAGMA max_page_count = 60"))
+    big = on_file.new(input="x" * 1_000_000)
+    with pytest.raises(StoreUnavailable, match="free some space"):
+        await on_file.store.start([big])
+    (answer,) = await on_file.store.apply([becomes(run, RunStatus.PENDING, wake_in=0)], worker=worker)
+    assert answer.kept
+    await lines.visit(lambda con: con.execute("PRAGMA max_page_count = 1073741823"))
+    (started,) = await on_file.store.start([big])
+    assert started.new
+
+
+async def test_a_locked_file_is_waited_for_then_unavailable(
+    tmp_path: Path, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection.connect, "__kwdefaults__", {"busy": 0.2})
+    file = tmp_path / "redrive.db"
+    kit = Kit(open_store(f"sqlite:///{file}", clock), clock, lambda: None, True)
+    await kit.store.open()
+    rude = sqlite3.connect(file, isolation_level=None)
+    rude.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailable, match="in use by another process"):
+        await kit.start()
+    assert (await kit.store.runs(RunFilter(), limit=10, cursor=None)).items == []  # reading goes on
+    asyncio.get_running_loop().call_later(0.1, rude.execute, "COMMIT")
+    await kit.start()
+    rude.close()
+    await kit.store.close()
+
+
+async def test_an_idle_claim_takes_no_lock(on_file: Kit, tmp_path: Path) -> None:
+    worker = await on_file.worker()
+    rude = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None)
+    rude.execute("BEGIN IMMEDIATE")
+    claims = await asyncio.wait_for(on_file.claim(worker), 1)
+    assert claims.runs == []
+    assert await asyncio.wait_for(on_file.store.bury(), 1) == []
+    rude.close()
+
+
+async def test_a_heartbeat_waits_no_longer_than_a_third_of_its_lease(on_file: Kit, tmp_path: Path) -> None:
+    worker = await on_file.worker(lease=300_000)
+    line = on_file.store.lease_line()
+    assert line.beat(worker, {}).alive
+    rude = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None)
+    rude.execute("BEGIN IMMEDIATE")
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(StoreUnavailable):
+        line.beat(worker, {})
+    assert asyncio.get_running_loop().time() - began < 2  # not the 5 seconds of other calls
+    rude.close()
+    assert line.beat(worker, {}).alive
+    line.close()
+
+
+async def test_a_closed_store_says_so_and_can_be_opened_again(on_file: Kit) -> None:
+    await on_file.start()
+    await on_file.store.close()
+    await on_file.store.close()
+    with pytest.raises(StoreError, match="closed"):
+        await on_file.start()
+    await on_file.store.open()
+    assert len((await on_file.store.runs(RunFilter(), limit=10, cursor=None)).items) == 1
+
+
+async def test_memory_is_empty_after_it_was_closed(clock: HandClock) -> None:
+    store = open_store("sqlite:///:memory:", clock)
+    await store.open()
+    await store.close()
+    with pytest.raises(StoreError, match="closed"):
+        await store.paused()
+
+
+async def test_the_token_changes_when_another_connection_commits(
+    on_file: Kit, clock: HandClock, tmp_path: Path
+) -> None:
+    before = on_file.store.change_token()
+    assert on_file.store.change_token() == before
+    other = open_store(f"sqlite:///{tmp_path}/redrive.db", clock)
+    await other.open()
+    assert on_file.store.change_token() == before
+    await Kit(other, clock, lambda: None, True).start()
+    assert on_file.store.change_token() != before
+    await other.close()
+
+
+async def test_memory_has_no_token(clock: HandClock) -> None:
+    store = open_store("sqlite:///:memory:", clock)
+    await store.open()
+    assert store.change_token() == 0
+    await store.close()

@@ -1,0 +1,116 @@
+"""Every statement finds its rows by an index: what is fast on an empty store stays fast on a full one."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+
+from redrive.store.migrate import known
+from redrive.store.sqlite import lists, schema
+from redrive.store.statements import load
+
+PACKAGE = "redrive.store.sqlite"
+LARGE = {"runs", "entries", "attempts", "inputs", "results", "letters", "idempotency"}
+ALIASES = {"r", "e", "i", "o", "l", "k", "held", "head", "holder"}
+FILES = ("starts", "writes", "claims", "workers", "reads", "chores", "settings")
+
+STATEMENTS = [(file, name) for file in FILES for name in load(PACKAGE, f"{file}.sql")]
+
+
+class Anything(dict[str, int]):
+    """A value for every parameter."""
+
+    def __missing__(self, key: str) -> int:
+        return 1
+
+
+@pytest.fixture(scope="module")
+def con() -> Iterator[sqlite3.Connection]:
+    con = sqlite3.connect(":memory:", isolation_level=None)
+    for migration in known(PACKAGE):
+        for statement in schema.split(migration.text):
+            con.execute(statement)
+    yield con
+    con.close()
+
+
+def plan(con: sqlite3.Connection, statement: str) -> list[str]:
+    places = statement.count("?")
+    params = (1,) * places if places else Anything()
+    return [row[3] for row in con.execute(f"EXPLAIN QUERY PLAN {statement}", params)]
+
+
+def scans(steps: list[str]) -> list[str]:
+    """The steps that walk through a whole large table."""
+    found = (re.match(r"SCAN (\w+)", step) for step in steps)
+    return [match.string for match in found if match and match[1] in LARGE | ALIASES]
+
+
+@pytest.mark.parametrize(("file", "name"), STATEMENTS, ids=lambda value: value)
+def test_no_statement_walks_through_a_large_table(con: sqlite3.Connection, file: str, name: str) -> None:
+    steps = plan(con, load(PACKAGE, f"{file}.sql")[name])
+    assert scans(steps) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "index"),
+    [
+        ("claims", "lanes", "runs_due (tenant=? AND queue=? AND rank=? AND workflow>?)"),
+        ("claims", "lanes", "runs_due (tenant=? AND queue=? AND rank>?)"),
+        ("claims", "lanes", "runs_due (tenant=? AND queue>?)"),
+        ("claims", "lanes", "runs_due (tenant>?)"),
+        (
+            "claims",
+            "candidates",
+            "runs_due (tenant=? AND queue=? AND rank=? AND workflow=? AND available_at>?",
+        ),
+        ("claims", "next_due", "runs_due (tenant=? AND queue=? AND rank=? AND workflow=?"),
+        ("claims", "next_suspect", "runs_suspect"),
+        ("claims", "journals", "entries_of_run (run=?)"),
+        ("workers", "held_ids", "runs_held (worker=?)"),
+        ("workers", "step_beat", "entries_of_run (run=? AND idx=?)"),
+        ("chores", "hung", "entries_limited (limit_at>? AND limit_at<?)"),
+        ("chores", "overdue", "runs_deadline (deadline>? AND deadline<?)"),
+        ("chores", "old_runs", "runs_finished (finished_at>? AND finished_at<?)"),
+        ("chores", "old_keys", "idempotency_expiring (expires_at<?)"),
+        ("chores", "expiring_letters", "letters_expiring (expires_at<?)"),
+        ("chores", "old_letters", "letters_closed (closed_at>? AND closed_at<?)"),
+    ],
+)
+def test_each_uses_the_index_made_for_it(con: sqlite3.Connection, file: str, name: str, index: str) -> None:
+    steps = plan(con, load(PACKAGE, f"{file}.sql")[name])
+    assert any(index in step for step in steps), steps
+
+
+@pytest.mark.parametrize(
+    ("table", "conditions", "index"),
+    [
+        ("runs", ["below"], "INTEGER PRIMARY KEY (rowid<?)"),
+        ("runs", ["above"], "INTEGER PRIMARY KEY (rowid>?)"),
+        ("runs", ["tenant"], "runs_of_tenant (tenant=?)"),
+        ("runs", ["tenant", "below"], "runs_of_tenant (tenant=? AND id<?)"),
+        ("runs", ["tenant", "above", "since"], "runs_of_tenant (tenant=? AND id>?)"),
+        ("runs", ["workflow"], "runs_of_workflow (workflow=?)"),
+        ("runs", ["status", "indexed"], "runs_by_status (status=?)"),
+        ("runs", ["status", "held"], "runs_held"),
+        ("runs", ["tenant", "status"], "runs_of_tenant (tenant=?)"),
+        ("runs", ["correlation_id"], "runs_correlated (correlation_id=?)"),
+        ("runs", ["idempotency_key"], "idempotency_given (given=?)"),
+        ("letters", ["tenant"], "letters_of_tenant (tenant=?)"),
+        ("letters", ["status"], "letters_by_status (status=?)"),
+        ("letters", ["tenant", "status"], "letters_of_tenant_by_status (tenant=? AND status=?)"),
+        ("letters", ["fingerprint"], "letters_by_fingerprint (fingerprint=?)"),
+        ("letters", ["tenant", "text"], "letters_of_tenant"),
+    ],
+)
+@pytest.mark.parametrize("order", ["ASC", "DESC"])
+def test_pages_come_from_an_index_in_order(
+    con: sqlite3.Connection, table: str, conditions: list[str], index: str, order: str
+) -> None:
+    where = " AND ".join(lists.SQL[f"{table}.{name}"] for name in conditions)
+    steps = plan(con, lists.SQL[table].format(conditions=where, order=order))
+    assert any(index in step for step in steps), steps
+    assert not any("SCAN r" in step or "SCAN l" in step or "TEMP B-TREE" in step for step in steps), steps

@@ -1,0 +1,210 @@
+"""What the store's tests share: a clock set by hand, a store on it, and short ways to say things."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from redrive.clock import Timer
+from redrive.core.states import EntryKind, RunStatus, StepStatus
+from redrive.core.transition import (
+    AttemptEnd,
+    AttemptWrite,
+    EntryWrite,
+    LetterWrite,
+    RunWrite,
+    Transition,
+)
+from redrive.store.port import (
+    Catalogue,
+    CatalogueItem,
+    Claim,
+    Claimed,
+    Claims,
+    Lane,
+    LetterRow,
+    NewRun,
+    NewWorker,
+    RunRow,
+    Store,
+)
+
+SECOND = 1_000_000
+HOUR = 3600 * SECOND
+DAY = 24 * HOUR
+LEASE = 30 * SECOND
+BEGINNING = 1_700_000_000 * SECOND
+
+
+class HandClock:
+    """A clock that stands still until it is moved; its waits are real, its randomness counts up."""
+
+    def __init__(self) -> None:
+        self._now = BEGINNING
+        self._ids = 0
+
+    def now(self) -> int:
+        return self._now
+
+    def move(self, micros: int) -> None:
+        self._now += micros
+
+    def monotonic(self) -> float:
+        return self._now / SECOND
+
+    def draw(self) -> float:
+        return 0.5
+
+    def new_id(self) -> str:
+        self._ids += 1
+        return f"id{self._ids:024d}"
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
+        return asyncio.get_running_loop().call_later(delay, callback)
+
+    async def sleep(self, delay: float) -> None:
+        await asyncio.sleep(delay)
+
+
+@dataclass
+class Kit:
+    """A store under test. `beside` opens the same data a second time, as another process would."""
+
+    store: Store
+    clock: HandClock
+    beside: Callable[[], Any]
+    shared: bool
+
+    def new(self, **more: Any) -> NewRun:
+        """A run to be started, with an id of its own."""
+        given: dict[str, Any] = {
+            "public_id": self.clock.new_id(),
+            "tenant": "default",
+            "workflow": "w",
+            "input": '{"order":1}',
+            "options": '{"retry":null}',
+        }
+        return NewRun(**{**given, **more})
+
+    async def start(self, count: int = 1, **more: Any) -> list[str]:
+        """Start runs of one kind; return their public ids."""
+        runs = [self.new(**more) for _ in range(count)]
+        return [started.public_id for started in await self.store.start(runs)]
+
+    async def worker(self, *workflows: str, version: str = "v1", lease: int = LEASE) -> int:
+        """Enlist a worker."""
+        names = workflows or ("w",)
+        return await self.store.enlist(
+            NewWorker(name="worker", version=version, workflows=names, lease=lease),
+            catalogue(version, *names),
+        )
+
+    async def claim(
+        self,
+        worker: int,
+        *workflows: str,
+        capacity: int = 10,
+        suspect: bool = True,
+        after: Lane | None = None,
+    ) -> Claims:
+        """Claim what is due."""
+        names = workflows or ("w",)
+        return await self.store.claim(
+            Claim(worker=worker, workflows=names, capacity=capacity, suspect=suspect, after=after)
+        )
+
+    async def held(self, **more: Any) -> tuple[int, Claimed]:
+        """A new worker that holds a new run."""
+        await self.start(**more)
+        worker = await self.worker()
+        claims = await self.claim(worker, capacity=1)
+        return worker, claims.runs[0]
+
+    async def look(self, run: Claimed | RunRow) -> RunRow:
+        """The run as it is recorded now."""
+        found = await self.store.run(run.public_id)
+        assert found is not None
+        return found
+
+    async def everything(self, run: Claimed | RunRow) -> tuple[Any, ...]:
+        """All that is recorded about a run, to compare before and after."""
+        return (
+            await self.store.run(run.public_id),
+            await self.store.journal(run.id),
+            await self.store.attempts(run.id),
+            await self.store.letter_of(run.id),
+        )
+
+    async def letter(self, run: Claimed | RunRow) -> LetterRow:
+        """The run's dead letter, which must exist."""
+        found = await self.store.letter_of(run.id)
+        assert found is not None
+        return found
+
+    async def fail(self, worker: int, run: Claimed, **more: Any) -> None:
+        """End the run in a dead letter."""
+        answers = await self.store.apply([buried(run, **more)], worker=worker)
+        assert answers[0].kept
+
+
+def catalogue(version: str, *names: str) -> Catalogue:
+    """A catalogue of these workflows and one step."""
+    workflows = tuple(
+        CatalogueItem(name=name, options="{}", schema_in="{}", schema_out="{}") for name in names
+    )
+    step = CatalogueItem(name="charge", options="{}", schema_in="{}", schema_out="{}")
+    return Catalogue(version=version, workflows=workflows, steps=(step,))
+
+
+def entry(index: int = 0, status: StepStatus = StepStatus.SUCCESS, **more: Any) -> EntryWrite:
+    """A journal entry of a step called `charge`."""
+    return EntryWrite(
+        index=index, key=f".charge.{index}", kind=EntryKind.STEP, name="charge", status=status, **more
+    )
+
+
+def failed_try(
+    index: int = 0, attempt: int = 1, end: AttemptEnd = AttemptEnd.FAILED, **more: Any
+) -> AttemptWrite:
+    """A try that failed."""
+    return AttemptWrite(index=index, attempt=attempt, end=end, **more)
+
+
+def writes(run: Claimed | RunRow, *entries: EntryWrite, **more: Any) -> Transition:
+    """A transition under the run's present fence."""
+    return Transition(run=run.id, tenant=run.tenant, fence=run.fence, entries=entries, **more)
+
+
+def becomes(run: Claimed | RunRow, status: RunStatus, **more: Any) -> Transition:
+    """A transition that changes the run's state."""
+    return writes(run, change=RunWrite(status=status, **more))
+
+
+def letter(run: Claimed | RunRow, **more: Any) -> LetterWrite:
+    """A dead letter for a run."""
+    given: dict[str, Any] = {
+        "public_id": f"dl-{run.public_id}",
+        "code": "exhausted_retries",
+        "stage": "exec",
+        "category": "timeout",
+        "reason": "the step failed 3 times",
+        "failure": '{"message":"too slow"}',
+        "fingerprint": "f1",
+        "expires_in": 30 * DAY,
+        "payload_hash": "hash",
+        "step": "charge",
+        "step_index": 0,
+        "attempts": 3,
+    }
+    return LetterWrite(**{**given, **more})
+
+
+def buried(run: Claimed | RunRow, **more: Any) -> Transition:
+    """A transition that ends the run in a dead letter."""
+    return writes(
+        run,
+        change=RunWrite(status=RunStatus.DLQ_PENDING, failure='{"message":"too slow"}'),
+        letter=letter(run, **more),
+    )

@@ -1,0 +1,201 @@
+"""The store that fails on purpose does exactly that."""
+
+from __future__ import annotations
+
+import pytest
+from store_kit import DAY, Kit, catalogue, entry, writes
+
+from redrive.errors import StoreUnavailable
+from redrive.store import faulty
+from redrive.store.faulty import (
+    FAIL,
+    LOSE,
+    Call,
+    Fault,
+    FaultyStore,
+    crash_after,
+    crash_before,
+    either,
+    no_faults,
+    nth,
+)
+from redrive.store.port import Claim, LetterFilter, NewWorker, PolicyRow, Purge, RunFilter, Store
+
+
+class Killed(BaseException):
+    """What a killed process raises nowhere but here."""
+
+
+async def count(store: Store) -> int:
+    return len((await store.runs(RunFilter(), limit=500, cursor=None)).items)
+
+
+async def test_without_a_plan_it_is_the_store_itself(kit: Kit) -> None:
+    store: Store = FaultyStore(kit.store)
+    await store.start([kit.new()])
+    worker = await kit.worker()
+    assert await count(store) == 1
+    assert store.now() == kit.clock.now()
+    line = store.lease_line()
+    assert line.beat(worker, {}).alive
+    line.close()
+    assert store.calls == ["start", "runs", "lease.beat"]
+
+
+def test_it_has_every_method_of_the_port() -> None:
+    port = {name for name in vars(Store) if not name.startswith("_")}
+    assert port <= {name for name in vars(FaultyStore) if not name.startswith("_")}
+
+
+async def test_every_call_is_passed_on_and_its_answer_back(kit: Kit) -> None:
+    worker, run = await kit.held()
+    await kit.fail(worker, run)
+    store = FaultyStore(kit.store)
+    policy = PolicyRow(tenant="", workflow="", step="", policy="{}", updated_at=0, updated_by="ann")
+    await store.set_policy(policy)
+    await store.pause("w", by="ann")
+    assert await store.paused() == {"w": "ann"}
+    await store.resume("w")
+    reads = [
+        ("run", (run.public_id,), {}),
+        ("runs_by_id", ([run.public_id],), {}),
+        ("runs", (RunFilter(),), {"limit": 5, "cursor": None}),
+        ("journal", (run.id,), {}),
+        ("attempts", (run.id,), {}),
+        ("letter", (f"dl-{run.public_id}",), {"tenant": "default"}),
+        ("letter_of", (run.id,), {}),
+        ("letters", (LetterFilter(),), {"limit": 5, "cursor": None}),
+        ("unclaimable", ([],), {}),
+        ("workers", (), {}),
+        ("policies", (), {}),
+        ("bury", (), {}),
+        ("held", (worker,), {}),
+        ("hung", (0, 5), {}),
+        ("overdue", (0, 5), {}),
+    ]
+    for name, args, more in reads:
+        expected = await getattr(kit.store, name)(*args, **more)
+        assert await getattr(store, name)(*args, **more) == expected, name
+        assert store.calls[-1] == name
+    assert await store.delete_policy("", "", "")
+    assert await store.purge(Purge(runs=DAY, letters=DAY, workers=DAY, limit=1)) == 0
+    await store.apply([writes(run, entry(0))], worker=worker)
+    await store.retire(worker)
+    other = await store.enlist(
+        NewWorker(name="n", version="v", workflows=("w",), lease=DAY), catalogue("v", "w")
+    )
+    claims = await store.claim(Claim(worker=other, workflows=("w",), capacity=1, suspect=True))
+    assert claims.runs == []
+    tx = store.transaction(5.0)
+    assert await tx.fetch("SELECT 1 AS one") == [{"one": 1}]
+    assert await tx.fetchrow("SELECT 1 AS one") == {"one": 1}
+    await tx.rollback()
+    assert store.change_token() == kit.store.change_token()
+    assert store.plan is no_faults
+
+
+async def test_a_failed_call_did_nothing(kit: Kit) -> None:
+    store = FaultyStore(kit.store, nth(1, FAIL))
+    with pytest.raises(StoreUnavailable, match="nothing was done"):
+        await store.start([kit.new()])
+    assert await count(kit.store) == 0
+    await store.start([kit.new()])
+    assert await count(kit.store) == 1
+
+
+async def test_a_lost_reply_did_everything(kit: Kit) -> None:
+    store = FaultyStore(kit.store, nth(1, LOSE))
+    run = kit.new()
+    with pytest.raises(StoreUnavailable, match="lost"):
+        await store.start([run])
+    assert await count(kit.store) == 1
+    (again,) = await store.start([run])
+    assert again.public_id == run.public_id
+    assert await count(kit.store) == 1
+
+
+async def test_calls_can_be_counted_by_name(kit: Kit) -> None:
+    store = FaultyStore(kit.store, nth(2, FAIL, of="start"))
+    await store.start([kit.new()])
+    await count(store)
+    with pytest.raises(StoreUnavailable):
+        await store.start([kit.new()])
+
+
+@pytest.mark.parametrize(("fault", "rows"), [(crash_before(Killed()), 0), (crash_after(Killed()), 1)])
+async def test_after_a_crash_nothing_gets_through(kit: Kit, fault: Fault, rows: int) -> None:
+    store = FaultyStore(kit.store, nth(1, fault))
+    worker = await kit.worker()
+    line = store.lease_line()
+    for _ in range(2):
+        with pytest.raises(Killed):
+            await store.start([kit.new()])
+    with pytest.raises(Killed):
+        line.beat(worker, {})
+    assert store.dead
+    assert store.calls == ["start"]
+    assert await count(kit.store) == rows
+
+
+@pytest.mark.parametrize("point", [1, 2, 3])
+@pytest.mark.parametrize("crash", [crash_before, crash_after])
+async def test_a_crash_in_a_transaction_is_all_or_nothing(kit: Kit, point: int, crash) -> None:
+    worker, run = await kit.held()
+    store = FaultyStore(kit.store, nth(point, crash(Killed())))
+    tx = store.transaction(5.0)
+
+    async def step() -> None:
+        await tx.execute("CREATE TABLE mine (a)")
+        await tx.execute("INSERT INTO mine VALUES (1)")
+        await tx.commit(worker, writes(run, entry(0)))
+
+    with pytest.raises(Killed):
+        await step()
+    with pytest.raises(Killed):
+        await tx.rollback()
+    committed = point == 3 and crash is crash_after
+    assert len(await kit.store.journal(run.id)) == committed
+    look = kit.store.transaction(5.0)
+    tables = await look.fetch("SELECT name FROM sqlite_master WHERE name = 'mine'")
+    await look.rollback()
+    assert len(tables) == committed
+
+
+async def test_plans_can_be_joined_exchanged_and_written_by_hand(kit: Kit) -> None:
+    store = FaultyStore(kit.store, either(nth(1, FAIL), nth(2, LOSE)))
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            await store.start([kit.new()])
+
+    def second_of_all(call: Call) -> Fault | None:
+        return FAIL if (call.name, call.of_name) == ("start", 4) else None
+
+    store.plan = second_of_all
+    await store.start([kit.new()])
+    with pytest.raises(StoreUnavailable):
+        await store.start([kit.new()])
+
+
+async def test_a_delay_delays(kit: Kit) -> None:
+    waits = []
+
+    class Patient:
+        def __getattr__(self, name: str):
+            return getattr(kit.clock, name)
+
+        async def sleep(self, seconds: float) -> None:
+            waits.append(seconds)
+
+    store = FaultyStore(kit.store, nth(1, faulty.delay(7.0)), clock=Patient())
+    await store.start([kit.new()])
+    assert (waits, await count(kit.store)) == ([7.0], 1)
+
+
+async def test_a_heartbeat_can_fail_too(kit: Kit) -> None:
+    worker = await kit.worker()
+    store = FaultyStore(kit.store, either(nth(1, FAIL), nth(2, faulty.delay(0.0))))
+    line = store.lease_line()
+    with pytest.raises(StoreUnavailable):
+        line.beat(worker, {})
+    assert line.beat(worker, {}).alive
+    line.close()

@@ -1,0 +1,195 @@
+"""Settings: argument, else environment, else default; what makes no sense is refused; all are documented."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive import Redrive
+from redrive.errors import ConfigurationError
+from redrive.settings import VARIABLES, Settings
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "settings.md"
+DAY = 86_400.0
+
+EACH = [
+    # setting, variable, default, text in the environment and its value, argument and its value
+    (
+        "url",
+        "REDRIVE_URL",
+        "sqlite:///redrive.db",
+        ("sqlite:///a.db", "sqlite:///a.db"),
+        ("sqlite:///b.db",) * 2,
+    ),
+    ("concurrency", "WORKER_CONCURRENCY", 100, ("7", 7), (8, 8)),
+    ("lease", "REDRIVE_LEASE", 30.0, ("10s", 10.0), ("1m", 60.0)),
+    ("grace", "REDRIVE_GRACE", 30.0, ("90", 90.0), (timedelta(minutes=2), 120.0)),
+    ("hold", "REDRIVE_HOLD", 5.0, ("250ms", 0.25), (0, 0.0)),
+    ("code_wait", "REDRIVE_CODE_WAIT", 600.0, ("1h30m", 5_400.0), ("0s", 0.0)),
+    ("chores", "REDRIVE_CHORES", 1.0, ("0.5", 0.5), (2.5, 2.5)),
+    ("version", "REDRIVE_VERSION", "", ("2031.5", "2031.5"), ("v2", "v2")),
+    ("retention", "REDRIVE_RETENTION", 7 * DAY, ("1d", DAY), (timedelta(days=3), 3 * DAY)),
+    ("dlq_retention", "REDRIVE_DLQ_RETENTION", 30 * DAY, ("90d", 90 * DAY), ("1h", 3_600.0)),
+    ("max_payload", "REDRIVE_MAX_PAYLOAD", 1_048_576, ("64 KiB", 65_536), (100, 100)),
+    ("redact", "REDRIVE_REDACT", "", ("tax_id", "tax_id"), ("birthday", "birthday")),
+]
+NAMES = [name for name, *_ in EACH]
+
+
+def test_every_setting_has_its_variable_and_is_tested_here() -> None:
+    assert [field.name for field in fields(Settings)] == list(VARIABLES) == NAMES
+    assert len(set(VARIABLES.values())) == len(VARIABLES)
+
+
+@pytest.mark.parametrize(("name", "variable", "default", "text", "argument"), EACH, ids=NAMES)
+def test_an_argument_goes_before_the_environment_and_that_before_the_default(
+    name: str, variable: str, default: Any, text: tuple[str, Any], argument: tuple[Any, Any]
+) -> None:
+    def loaded(given: dict[str, Any], environment: dict[str, str]) -> Any:
+        return getattr(Settings.load(given, environment), name)
+
+    assert VARIABLES[name] == variable
+    assert loaded({}, {}) == default
+    assert loaded({}, {variable: text[0]}) == text[1] != default
+    assert loaded({name: argument[0]}, {}) == argument[1] != default
+    assert loaded({name: argument[0]}, {variable: text[0]}) == argument[1] != text[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_variable_set_to_nothing_and_an_argument_of_none_count_as_not_given(name: str) -> None:
+    assert Settings.load({name: None}, {VARIABLES[name]: ""}) == Settings()
+
+
+def test_one_setting_leaves_the_others_alone() -> None:
+    assert Settings.load({"lease": 5}, {"REDRIVE_GRACE": "6"}) == Settings(lease=5.0, grace=6.0)
+
+
+def test_the_app_reads_the_environment_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDRIVE_URL", "sqlite:///from-the-environment.db")
+    monkeypatch.setenv("WORKER_CONCURRENCY", "3")
+    settings = Redrive(lease="5s").settings
+    assert (settings.url, settings.concurrency, settings.lease) == (
+        "sqlite:///from-the-environment.db",
+        3,
+        5.0,
+    )
+    assert Redrive("sqlite:///given.db").settings.url == "sqlite:///given.db"
+    assert Redrive(url="sqlite:///given.db").settings.url == "sqlite:///given.db"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1", 1),
+        ("1048576", 1_048_576),
+        ("1B", 1),
+        ("2kB", 2_000),
+        ("2MB", 2_000_000),
+        ("2KiB", 2_048),
+        (" 1 mib ", 1_048_576),
+    ],
+)
+def test_sizes_are_bytes_or_carry_their_unit(text: str, size: int) -> None:
+    assert Settings.load({"max_payload": text}, {}).max_payload == size
+    assert Settings.load({}, {"REDRIVE_MAX_PAYLOAD": text}).max_payload == size
+
+
+WRONG = [
+    ("url", 5, "url (REDRIVE_URL) must be a text, not of type int"),
+    ("url", Path("a.db"), "url (REDRIVE_URL) must be a text, not of type "),
+    ("version", 2.0, "version (REDRIVE_VERSION) must be a text, not of type float"),
+    ("redact", ["tax_id"], "redact (REDRIVE_REDACT) must be a text, not of type list"),
+    ("concurrency", 0, "concurrency (WORKER_CONCURRENCY) must be at least 1, not 0"),
+    ("concurrency", "-3", "concurrency (WORKER_CONCURRENCY) must be at least 1, not -3"),
+    ("concurrency", "many", "concurrency (WORKER_CONCURRENCY) must be a whole number, not 'many'"),
+    ("concurrency", "2.5", "must be a whole number, not '2.5'"),
+    ("concurrency", "²", "must be a whole number, not '²'"),
+    ("concurrency", "9" * 5000, "must be a whole number, not '999"),
+    ("concurrency", 2.5, "must be a whole number, not 2.5"),
+    ("concurrency", True, "must be a whole number, not True"),
+    ("lease", "0.4s", "lease (REDRIVE_LEASE) must be at least 0.5 s"),
+    ("lease", "soon", "lease (REDRIVE_LEASE) is 'soon', which is no duration"),
+    ("lease", True, "lease (REDRIVE_LEASE) is True, which is no duration"),
+    ("lease", "nan", "which is no duration"),
+    ("grace", -1, "grace (REDRIVE_GRACE) is -1, but cannot be negative"),
+    ("grace", "-1", "but cannot be negative"),
+    ("hold", [5], "hold (REDRIVE_HOLD) is [5], which is no duration"),
+    ("code_wait", "10 minutes", "code_wait (REDRIVE_CODE_WAIT) is '10 minutes', which is no duration"),
+    ("chores", 0, "chores (REDRIVE_CHORES) must be more than 0 s"),
+    ("retention", "inf", "retention (REDRIVE_RETENTION) is longer than a hundred years"),
+    ("dlq_retention", "1y", "dlq_retention (REDRIVE_DLQ_RETENTION) is '1y', which is no duration"),
+    ("max_payload", 0, "max_payload (REDRIVE_MAX_PAYLOAD) must be at least 1 byte"),
+    ("max_payload", "1GiB", "max_payload (REDRIVE_MAX_PAYLOAD) must be a size such as 1048576 or 1MiB"),
+    ("max_payload", "1.5MiB", "must be a size such as 1048576 or 1MiB, not '1.5MiB'"),
+    ("max_payload", "²", "must be a size such as"),
+    ("max_payload", "MiB", "must be a size such as"),
+    ("max_payload", 1.5, "must be a size such as"),
+    ("max_payload", True, "must be a size such as"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "words"), WRONG, ids=lambda value: str(value)[:40])
+def test_a_value_that_makes_no_sense_is_refused_naming_setting_and_variable(
+    name: str, value: Any, words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
+        Settings.load({name: value}, {})
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
+        Redrive(**{name: value})
+    if isinstance(value, str):
+        with pytest.raises(ConfigurationError, match=re.escape(words)):
+            Settings.load({}, {VARIABLES[name]: value})
+
+
+def test_every_setting_has_an_error_among_those_above() -> None:
+    assert {name for name, _, _ in WRONG} == set(NAMES)
+
+
+def test_settings_that_do_not_exist_are_refused_with_those_that_do() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"unknown settings: leese, zzz; there are: url, concurrency, "
+    ):
+        Redrive(zzz=1, leese="5s")
+
+
+# -- the page ----------------------------------------------------------------------------------------------
+
+
+def rows() -> dict[str, tuple[str, str]]:
+    """The page's table: argument and default by variable."""
+    found = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (.+) \|$", PAGE.read_text(encoding="utf-8"), re.M)
+    return {variable: (argument, default) for variable, argument, default in found}
+
+
+def section(variable: str) -> str:
+    found = re.search(rf"^## {variable}$(.*?)(?=^## |\Z)", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+    return "" if found is None else found[1]
+
+
+def test_the_page_has_a_heading_for_every_setting_and_no_other() -> None:
+    assert re.findall(r"^## (.+)$", PAGE.read_text(encoding="utf-8"), re.M) == list(VARIABLES.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_names_argument_and_default_of_every_setting(name: str) -> None:
+    variable = VARIABLES[name]
+    argument, default = rows()[variable]
+    assert argument == name
+    assert f"*Argument:* `{name}`" in section(variable)
+    written = re.fullmatch(r"`(.+)`", default)
+    standard = getattr(Settings(), name)
+    if written is None:
+        assert standard == ""
+    else:
+        assert getattr(Settings.load({}, {variable: written[1]}), name) == standard
+        assert f"*Default:* `{written[1]}`" in section(variable)
+
+
+@pytest.mark.parametrize("variable", VARIABLES.values())
+def test_the_page_says_of_every_setting_when_to_change_it(variable: str) -> None:
+    assert re.search(r"^\*(Change|Set|Add to|Raise|Lower) it\*", section(variable), re.M)

@@ -1,0 +1,306 @@
+"""Crashing at every point: sound workflows survive, and each kind of mistake is found and named."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import redrive
+from redrive import Redrive, RetryPolicy, StepFailed, step_info
+from redrive.testing import CrashPoint, Engine, RunReport, crash_everywhere, engine
+from redrive.testing.crash import Manner
+
+
+def make_app() -> Redrive:
+    return Redrive("sqlite:///never-opened.db")
+
+
+def with_steps() -> tuple[Redrive, Any, Any]:
+    app = make_app()
+
+    @app.step
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    @app.step(retry=RetryPolicy(max_retries=3))
+    async def flaky(n: int) -> int:
+        if step_info().attempt < 3:
+            raise ConnectionError("not yet")
+        return n
+
+    return app, add, flaky
+
+
+# -- what survives -------------------------------------------------------------------------------------------
+
+
+async def test_a_sound_workflow_survives_every_point() -> None:
+    app, add, flaky = with_steps()
+
+    @app.workflow
+    async def sound(n: int) -> int:
+        first = await add(n, 1)
+        await redrive.sleep("2d")
+        left, right = await asyncio.gather(add(first, 1), flaky(first))
+        async with redrive.timeout("1d"):
+            return await add(left, right)
+
+    points = await crash_everywhere(sound, 1)
+    assert {point.manner for point in points} == set(Manner)
+    assert {point.call for point in points} >= {"enlist", "claim", "apply", "add", "flaky"}
+    steps = [point for point in points if point.manner is Manner.DURING]
+    assert {(point.call, point.number) for point in steps} == {
+        *(("add", n) for n in (1, 2, 3)),
+        *(("flaky", n) for n in (1, 2, 3)),
+    }
+
+
+async def test_a_run_that_fails_has_one_letter_wherever_it_crashes() -> None:
+    app, add, _ = with_steps()
+
+    @app.step
+    async def refuse() -> None:
+        raise ValueError("never")
+
+    @app.workflow
+    async def doomed(n: int) -> None:
+        await add(n, 1)
+        try:
+            await refuse()
+        except StepFailed:
+            await add(n, 2)
+        await refuse()
+
+    assert await crash_everywhere(doomed, 1)
+
+
+async def test_values_that_depend_on_time_or_chance_are_not_compared() -> None:
+    app, add, _ = with_steps()
+
+    @app.workflow
+    async def by_chance() -> list[str]:
+        await add(1, 1)
+        return [str(redrive.uuid()), str(redrive.now()), str(redrive.random())]
+
+    assert await crash_everywhere(by_chance)
+
+
+async def test_a_step_that_runs_at_most_once_may_end_the_run_but_is_never_called_twice() -> None:
+    app, add, _ = with_steps()
+    calls: list[int] = []
+    ends: set[str] = set()
+
+    @app.step(at_most_once=True)
+    async def launch(n: int) -> int:
+        calls.append(n)
+        return n
+
+    @app.workflow
+    async def rocket(n: int) -> int:
+        return await launch(await add(n, 1))
+
+    async def fresh(e: Engine) -> None:
+        calls.clear()
+
+    async def once(e: Engine, run: RunReport) -> None:
+        assert len(calls) <= 1
+        ends.add(run.status)
+
+    await crash_everywhere(rocket, 1, setup=fresh, check=once)
+    assert ends == {"SUCCESS", "DLQ_PENDING"}
+
+
+async def test_a_transactional_effect_happens_exactly_once() -> None:
+    app, add, _ = with_steps()
+
+    @app.step(transactional=True)
+    async def debit(tx: Any, amount: int) -> int:
+        await tx.execute("CREATE TABLE IF NOT EXISTS debits (amount INTEGER)")
+        await tx.execute("INSERT INTO debits VALUES (?)", amount)
+        return amount
+
+    @app.workflow
+    async def pay(amount: int) -> int:
+        return await debit(await add(amount, 0))
+
+    async def debited_once(e: Engine, run: RunReport) -> None:
+        assert await e.fetch("SELECT amount FROM debits") == [{"amount": 5}]
+
+    points = await crash_everywhere(pay, 5, check=debited_once)
+    assert {"transaction.execute", "transaction.commit"} <= {point.call for point in points}
+
+
+async def test_runs_that_a_workflow_starts_are_started_once() -> None:
+    app, add, _ = with_steps()
+
+    @app.workflow
+    async def child(n: int) -> int:
+        return await add(n, n)
+
+    @app.workflow
+    async def parent() -> int:
+        for n in range(2):
+            await child.start(n)
+        return await add(1, 2)
+
+    assert await crash_everywhere(parent)
+
+
+async def test_start_options_and_keyword_arguments_are_passed_on() -> None:
+    app, add, _ = with_steps()
+    tenants: set[str] = set()
+
+    @app.workflow
+    async def keyed(*, n: int) -> int:
+        return await add(n, 1)
+
+    async def look(e: Engine, run: RunReport) -> None:
+        tenants.add(run.described.tenant)
+        assert run.result == 8
+
+    await crash_everywhere(keyed, n=7, tenant="acme", check=look)
+    assert tenants == {"acme"}
+
+
+# -- what does not -------------------------------------------------------------------------------------------
+
+
+async def test_state_kept_in_a_global_is_found_out() -> None:
+    app, add, _ = with_steps()
+    seen: list[int] = []
+
+    @app.workflow
+    async def forgetful() -> list[int]:
+        seen.append(await add(1, 1))
+        seen.append(await add(2, 2))
+        return list(seen)
+
+    async def fresh(e: Engine) -> None:
+        seen.clear()
+
+    with pytest.raises(AssertionError) as failure:
+        await crash_everywhere(forgetful, setup=fresh)
+    text = str(failure.value)
+    assert "workflow 'forgetful' does not survive a crash before apply #2, as step 'add' was being" in text
+    assert "the run returned [2, 2, 4] instead of [2, 4]" in text
+
+
+async def test_state_that_leaks_from_run_to_run_is_found_out_before_any_crash() -> None:
+    app, add, _ = with_steps()
+    seen: list[int] = []
+
+    @app.workflow
+    async def leaky() -> int:
+        seen.append(await add(1, 1))
+        return len(seen)
+
+    with pytest.raises(AssertionError, match="differs between two undisturbed runs"):
+        await crash_everywhere(leaky)
+
+
+async def test_a_way_that_depends_on_memory_is_found_out() -> None:
+    """The second time around the function asks for other steps than the journal holds."""
+    app, add, _ = with_steps()
+    memory: dict[str, int] = {}
+
+    @app.step
+    async def use(value: int) -> int:
+        return value
+
+    @app.workflow
+    async def cached() -> int:
+        if "value" not in memory:
+            memory["value"] = await add(1, 1)
+        return await use(memory["value"])
+
+    async def fresh(e: Engine) -> None:
+        memory.clear()
+
+    with pytest.raises(AssertionError, match=r"ended as DLQ_PENDING \(policy_violation"):
+        await crash_everywhere(cached, setup=fresh)
+
+
+async def test_an_effect_outside_of_any_step_is_found_by_a_check() -> None:
+    app, add, _ = with_steps()
+    mails: list[str] = []
+
+    @app.workflow
+    async def careless() -> int:
+        mails.append("sent by the workflow function itself")
+        return await add(1, 1)
+
+    async def fresh(e: Engine) -> None:
+        mails.clear()
+
+    async def one_mail(e: Engine, run: RunReport) -> None:
+        assert len(mails) == 1, "mails were sent twice"
+
+    with pytest.raises(AssertionError, match=r"does not survive a crash .*mails were sent twice"):
+        await crash_everywhere(careless, setup=fresh, check=one_mail)
+
+
+async def test_a_check_that_fails_without_a_crash_fails_at_once() -> None:
+    app, add, _ = with_steps()
+
+    @app.workflow
+    async def fine() -> int:
+        return await add(1, 1)
+
+    async def wrong(e: Engine, run: RunReport) -> None:
+        assert run.result == 3, "two is not three"
+
+    with pytest.raises(AssertionError, match=r"^two is not three"):
+        await crash_everywhere(fine, check=wrong)
+
+
+async def test_a_workflow_that_waits_for_ever_is_named() -> None:
+    app = make_app()
+    never = asyncio.Event()
+    crashed: list[bool] = []
+
+    @app.step
+    async def add() -> int:
+        return 1
+
+    @app.workflow
+    async def hangs_the_second_time() -> int:
+        value = await add()
+        if crashed:
+            await never.wait()
+        crashed.append(True)
+        return value
+
+    async def fresh(e: Engine) -> None:
+        crashed.clear()
+
+    from redrive.testing import crash
+
+    patience, crash._PATIENCE = crash._PATIENCE, 0.2
+    try:
+        with pytest.raises(AssertionError, match="waits for something that is no step"):
+            await crash_everywhere(hangs_the_second_time, setup=fresh)
+    finally:
+        crash._PATIENCE = patience
+
+
+async def test_the_app_must_not_be_open() -> None:
+    app, add, _ = with_steps()
+
+    @app.workflow
+    async def fine() -> int:
+        return await add(1, 1)
+
+    async with engine(app):
+        with pytest.raises(redrive.errors.ConfigurationError, match="open already"):
+            await crash_everywhere(fine)
+
+
+def test_a_point_says_where_it_is() -> None:
+    assert (
+        str(CrashPoint(Manner.AFTER, "apply", 7, "step 'charge' was being recorded"))
+        == "a crash after apply #7, as step 'charge' was being recorded"
+    )
+    assert str(CrashPoint(Manner.LOST, "claim", 1)) == "the lost reply of claim #1"
+    assert str(CrashPoint(Manner.DURING, "charge", 2)) == "a crash during call #2 of step 'charge'"

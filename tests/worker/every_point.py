@@ -1,0 +1,77 @@
+"""Let every store call of a run go wrong in every manner, one at a time, in virtual time.
+
+The manners: the worker dies before the call or after it, the store does not answer, or its answer is
+lost. Points are numbered over the worker's own calls, counted within its life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from redrive import Redrive
+from redrive.app import Workflow
+from redrive.store.faulty import FAIL, LOSE, Call, Fault, Plan, crash_after, crash_before
+from redrive.testing import Crash, Hang, RunReport, engine, faults
+
+__all__ = ["Outcome", "everywhere"]
+
+_OURS = frozenset({"claim", "apply"})  # what a worker does for a run; the rest belongs to its own life
+Build = Callable[[], tuple[Redrive, Workflow[..., Any, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One run that came through; `where` it went wrong, or "" for the one that nothing happened to."""
+
+    where: str
+    report: RunReport
+    deaths: int
+
+
+async def everywhere(build: Build, *, hangs: str = "") -> AsyncIterator[Outcome]:
+    """Run what `build` makes without a fault, then once for each point and manner.
+
+    `hangs` names a step that never comes back by itself.
+    """
+    seen: list[str] = []
+
+    def watch(call: Call) -> Fault | None:
+        if call.name in _OURS:
+            seen.append(f"{call.name} #{call.of_name}")
+        return None
+
+    clean = await _run(build, hangs, watch, "")
+    points = list(seen)
+    yield clean
+    assert clean.report.status == "SUCCESS", clean.report.error
+    assert len(points) > 2
+    manners: dict[str, Callable[[], Fault]] = {
+        "death before": lambda: crash_before(Crash()),
+        "death after": lambda: crash_after(Crash()),
+        "no answer to": lambda: FAIL,
+        "lost answer to": lambda: LOSE,
+    }
+    for point in points:
+        for name, manner in manners.items():
+            went = await _run(build, hangs, _once(point, manner()), f"{name} {point}")
+            assert went.deaths == ("death" in name), went.where
+            yield went
+
+
+async def _run(build: Build, hangs: str, plan: Plan, where: str) -> Outcome:
+    app, workflow = build()
+    async with engine(app, plan=plan) as e:
+        with faults(step=hangs, fail=[Hang] * 9, strict=False):
+            report = await e.run(workflow)
+        return Outcome(where, report, e.crashes)
+
+
+def _once(point: str, fault: Fault) -> Plan:
+    left = [fault]
+
+    def plan(call: Call) -> Fault | None:
+        return left.pop() if left and f"{call.name} #{call.of_name}" == point else None
+
+    return plan
