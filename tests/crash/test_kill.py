@@ -48,17 +48,19 @@ async def test_runs_survive_kill_after_kill(fleet: Fleet) -> None:
         run = runs[run_id]
         steps = {step.key: step for step in run.steps}
         assert effects[number] == 1, f"run {run_id} was credited {effects[number]} times"
-        assert len(begun[run_id, "pay", 1]) == 1
+        payers = begun.get((run_id, "pay", 1), [])
         assert steps["/reserve#0"].attempt == 2  # a death consumes no attempt, only a failure does
         assert {step.attempt for key, step in steps.items() if key != "/reserve#0"} == {1}
         if run.status is RunStatus.SUCCESS:
+            assert len(payers) == 1
             assert run.output == [f"buyer {number}", f"seller {number}"]
             assert run_id not in letters
         else:
             letter = letters[run_id]
             assert (letter.code, letter.step) == ("infrastructure_failure", "pay")
             assert "may have happened" in letter.message
-            assert begun[run_id, "pay", 1][0] in fleet.killed
+            assert len(payers) <= 1  # it may have been killed between the begin mark and the call
+            assert set(payers) <= fleet.killed
     assert len(letters) == ended[RunStatus.DLQ_PENDING]
     _every_repeat_is_explained_by_a_death(fleet)
 

@@ -25,13 +25,13 @@ async def test_a_step_that_blocks_the_loop_longer_than_the_lease_does_not_cost_t
             return float(micros) / 1e6
 
         until(lambda: beats_since_the_step_began() > 2 * LEASE, "the lease has passed twice")
+        assert fleet.rows("SELECT fence FROM runs") == [(1,)]
         scenes.gate(fleet.folder, "door").touch()
         assert await handle.result("30s") == rude.who
         run = await handle.describe()
     assert [line.who for line in fleet.ledger.lines("begin")] == [rude.who]
     assert (run.status, run.crashes) == (RunStatus.SUCCESS, 0)
     assert [attempt.status for attempt in run.steps[0].attempts] == ["SUCCESS"]
-    assert fleet.rows("SELECT fence FROM runs") == [(1,)]
 
 
 async def test_a_run_is_picked_up_whose_claimer_died_right_after_the_claim(fleet: Fleet) -> None:

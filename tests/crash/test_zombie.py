@@ -34,7 +34,7 @@ async def test_the_late_write_of_a_zombie_changes_no_row(
         assert await handle.result("30s") == heir.who
         before = fleet.everything_about(handle.id)
         zombie.thaw()
-        zombie.says(f"run {handle.id} was taken from this worker" if trick else "was declared dead")
+        zombie.says(f"run {handle.id}" if trick else "was declared dead")  # it has heard that it lost it
         if trick or workflow == "rude":
             until(lambda: fleet.ledger.lines("end", step=step, who=zombie.who), "the late step has ended")
         if trick is None:

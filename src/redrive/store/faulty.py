@@ -219,7 +219,10 @@ class _FaultyTransaction:
         return await self._call("commit", lambda: self._inner.commit(worker, transition))
 
     async def rollback(self) -> None:
-        await self._call("rollback", self._inner.rollback)
+        try:
+            await self._call("rollback", self._inner.rollback)
+        finally:
+            await self._inner.rollback()  # a store undoes by itself what was left open by a lost connection
 
     async def _call(self, name: str, work: Callable[[], Awaitable[Result]]) -> Result:
         try:
