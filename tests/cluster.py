@@ -33,6 +33,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
@@ -89,7 +90,9 @@ def in_wheel() -> list[Path]:
 def version(programs: Path) -> int:
     """The major version of the server in a folder; 0 if there is none that runs."""
     try:
-        said = subprocess.run([programs / "postgres", "--version"], capture_output=True, text=True, check=True)
+        said = subprocess.run(
+            [programs / "postgres", "--version"], capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return 0
     number = re.search(r"\) (\d+)", said.stdout)
@@ -219,7 +222,11 @@ class Cluster:
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
-            [self.programs / program, *arguments], capture_output=True, text=True, check=False, **self._as_user()
+            [self.programs / program, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            **self._as_user(),
         )
         if done.returncode != 0:
             raise RuntimeError(f"{program} failed:\n{done.stdout}{done.stderr}")
@@ -300,11 +307,13 @@ class Bouncer:
         """Start it and wait until it listens."""
         self.port = free_port()
         settings = self.folder / "pgbouncer.ini"
+        (self.folder / "users").write_text('"postgres" ""\n')
         settings.write_text(
             "[databases]\n"
             f"* = host=127.0.0.1 port={self.server.port}\n"
             "[pgbouncer]\n"
-            f"listen_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\nauth_type = any\n"
+            f"listen_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\nauth_type = trust\n"
+            f"auth_file = {self.folder / 'users'}\n"
             "pool_mode = transaction\nmax_client_conn = 1000\ndefault_pool_size = 20\nserver_round_robin = 1\n"
         )
         libraries = {"LD_LIBRARY_PATH": str(_unpacked() / "usr/lib/x86_64-linux-gnu")}
@@ -370,16 +379,45 @@ def shared(name: str) -> Shared:
 
 @asynccontextmanager
 async def fresh(name: str, *, pooled: bool = False) -> AsyncIterator[str]:
-    """A URL to a schema that does not exist yet, and is dropped afterwards."""
+    """A URL to a schema that does not exist yet, in a database where nobody else is; both are empty again after."""
     server = shared(name)
-    url = server.bouncer if pooled else server.url
-    assert url is not None, NO_BOUNCER
+    base = server.bouncer if pooled else server.url
+    assert base is not None, NO_BOUNCER
+    direct = await database_of(server.url)
+    parts = urlsplit(base)
     schema = f"t{uuid.uuid4().hex[:20]}"
-    yield f"{url}{'&' if '?' in url else '?'}schema={schema}"
-    con = await asyncpg.connect(server.url)
+    query = "&".join(filter(None, [parts.query, f"schema={schema}"]))
+    yield urlunsplit((parts.scheme, parts.netloc, urlsplit(direct).path, query, ""))
+    con = await asyncpg.connect(direct)
     try:
-        await con.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+        await con.execute(f"DROP SCHEMA IF EXISTS {schema}, public CASCADE; CREATE SCHEMA public")
     finally:
+        await con.close()
+
+
+_made: dict[str, str] = {}
+
+
+async def database_of(url: str) -> str:
+    """The database that this process has to itself on a server."""
+    if url not in _made:
+        name = f"redrive_{os.getpid()}"
+        con = await asyncpg.connect(url)
+        try:
+            await con.execute(f"DROP DATABASE IF EXISTS {name}")
+            await con.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+        finally:
+            await con.close()
+        parts = urlsplit(url)
+        _made[url] = urlunsplit((parts.scheme, parts.netloc, f"/{name}", parts.query, ""))
+    return _made[url]
+
+
+async def tidy() -> None:
+    """Leave nothing on a server that is not ours to throw away."""
+    for url, made in _made.items() if DSN else ():
+        con = await asyncpg.connect(url)
+        await con.execute(f"DROP DATABASE IF EXISTS {urlsplit(made).path[1:]}")
         await con.close()
 
 

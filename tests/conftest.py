@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import cluster
 import pytest
+
+
+def pytest_sessionfinish() -> None:
+    asyncio.run(cluster.tidy())
 
 
 @pytest.fixture(params=cluster.POSTGRES)

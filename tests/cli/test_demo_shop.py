@@ -9,12 +9,12 @@ from rich.console import Console
 
 from redrive.cli.demo import outside, show
 from redrive.cli.demo.crew import Crew
-from redrive.cli.demo.news import News
 from redrive.cli.demo.plain import Plain
 from redrive.cli.demo.screen import Screen
 from redrive.cli.demo.shop import app, charge, fulfil
 from redrive.cli.demo.traffic import STORIES, _order
 from redrive.cli.demo.words import story, summary
+from redrive.cli.news import News
 from redrive.testing import Hang, engine, faults
 
 URL = "sqlite:////var/lib/shop/redrive-demo-kx3f9a2_/shop.db"

@@ -55,16 +55,22 @@ async def test_a_poison_run_costs_its_bystanders_nothing(fleet: Fleet) -> None:
     async with app.client():
         items = [(number, number == poison) for number in range(bystanders + 1)]
         handles = await app.find("maybe_deadly").start_many(items)
-        fleet.start(concurrency=100, lease=1.0)
+        fleet.start(concurrency=100)
         until(lambda: len(fleet.ledger.lines("begin")) == 100, "one worker has all of the runs in hand")
         scenes.gate(fleet.folder, "handle").touch()
-        deaths = 0
-        while fleet.unfinished():
-            until(lambda: fleet.members[-1].is_gone or not fleet.unfinished(), "it dies, or all is done")
-            if fleet.members[-1].is_gone:
-                deaths += 1
-                fleet.start(concurrency=100, lease=1.0)
+        fleet.members[0].ended()
+        later = await app.find("patient").start_many([("door",)] * 5)  # in hand at each further death
+        deaths = 1
+        while fleet.unfinished() > len(later):
+            fleet.start(concurrency=100)
+            until(
+                lambda: fleet.members[-1].is_gone or fleet.unfinished() == len(later), "it dies, or is done"
+            )
+            deaths += fleet.members[-1].is_gone
+        scenes.gate(fleet.folder, "door").touch()
+        fleet.all_ended()
         letters = (await app.dlq.list(limit=200)).items
+        after = [await handle.describe() for handle in later]
         runs = [await handle.describe() for handle in handles]
 
     assert deaths == 3
@@ -74,5 +80,6 @@ async def test_a_poison_run_costs_its_bystanders_nothing(fleet: Fleet) -> None:
     assert "3 workers died" in letters[0].reason
     assert {run.status for n, run in enumerate(runs) if n != poison} == {RunStatus.SUCCESS}
     assert runs[poison].status is RunStatus.DLQ_PENDING
+    assert {(run.status, run.crashes) for run in after} == {(RunStatus.SUCCESS, 0)}
     deadly = fleet.ledger.lines("begin", run=handles[poison].id)
     assert [line.attempt for line in deadly] == [1, 1, 1]

@@ -132,6 +132,7 @@ class Writer:
     """Writes a program, giving each step a name of its own."""
 
     rng: random.Random
+    favourites: tuple[str, ...] = ()
     number: int = 0
 
     def program(self) -> Node:
@@ -147,7 +148,7 @@ class Writer:
     def _node(self, depth: int) -> Node:
         kinds = ["act"] * 5 + ["sleep", "note", "once", "book", "doom"]
         if depth:
-            kinds += ["all", "all", "race", "limit", "try", "try", "seq"]
+            kinds += ["all", "all", "race", "limit", "try", "try", "seq", *self.favourites * 3]
         match self.rng.choice(kinds):
             case "act":
                 return (

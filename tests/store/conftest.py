@@ -71,7 +71,7 @@ async def kit(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) 
             opened.append(other)
             return other
 
-        yield Kit(store=store, clock=clock, beside=beside, shared=shared)
+        yield Kit(store=store, clock=clock, beside=beside, shared=shared, kind=request.param)
         for each in reversed(opened):
             await each.close()
 

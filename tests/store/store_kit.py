@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -76,6 +78,14 @@ class Kit:
     clock: HandClock
     beside: Callable[[], Any]
     shared: bool
+    kind: str = "sqlite-file"
+
+    def sql(self, statement: str) -> str:
+        """A statement of the user's with the store's own placeholders, written with question marks."""
+        if self.kind.startswith("sqlite"):
+            return statement
+        numbers = itertools.count(1)
+        return re.sub(r"\?", lambda _: f"${next(numbers)}", statement)
 
     def new(self, **more: Any) -> NewRun:
         """A run to be started, with an id of its own."""

@@ -7,9 +7,11 @@ from importlib.resources import files
 import pytest
 
 from redrive.errors import ConfigurationError
+from redrive.store.migrate import known
 from redrive.store.statements import load, parse
 
-SQLITE = "redrive.store.sqlite"
+SQLITE, POSTGRES = "redrive.store.sqlite", "redrive.store.postgres"
+STORES = [SQLITE, POSTGRES]
 
 
 def test_statements_are_found_by_name() -> None:
@@ -28,16 +30,65 @@ def test_a_name_is_given_once() -> None:
         parse("-- name: a\n-- One.\nSELECT 1;\n-- name: a\n-- Two.\nSELECT 2;\n", "x.sql")
 
 
-def test_every_statement_is_used() -> None:
-    package = files(SQLITE)
-    sources = {item.name: item.read_text("utf-8") for item in package.iterdir() if item.name.endswith(".py")}
-    for file in package.joinpath("statements").iterdir():
-        (source,) = [text for text in sources.values() if f'"{file.name}"' in text]
-        for name in load(SQLITE, file.name):
+def statements(store: str) -> dict[str, set[str]]:
+    """The names in each statement file of a store."""
+    folder = files(store).joinpath("statements")
+    return {file.name: set(load(store, file.name)) for file in folder.iterdir()}
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_every_statement_is_used(store: str) -> None:
+    shared = sources("redrive.store").values()
+    for file, names in statements(store).items():
+        users = [text for text in sources(store).values() if f'"{file}"' in text]
+        assert users, f"nobody loads {file}"
+        for name in names:
             last = name.split(".")[-1]
-            used = f'"{last}"' in source or f'.{last}"' in source or f"    {last}: " in _filters()
-            assert used, f"{file.name}: nobody uses {name!r}"
+            text = "\n".join([*users, *shared])
+            used = f'"{last}"' in text or f'.{last}"' in text or f"    {last}: " in text
+            assert used, f"{file}: nobody uses {name!r}"
 
 
-def _filters() -> str:
-    return files("redrive.store").joinpath("port.py").read_text("utf-8")
+# What one call of a function or one round trip does on PostgreSQL, where SQLite has several statements.
+TOGETHER = {
+    "start": {"known_ids", "known_keys", "last_id", "insert_run", "insert_input", "insert_key"},
+    "apply": {
+        "worker_lives", "fences", "under_way", "change_run", "clear_suspicion", "set_version", "put_result",
+        "put_entry", "close_entries", "put_attempt", "put_letter",
+    },
+    "look": {"claimer", "candidates", "next_due", "next_suspect", "paused_names", "taken"},
+    "beat": {"renew", "held_ids", "step_beat"},
+}  # fmt: skip
+# What only PostgreSQL has: roles, the lock around migrations, and a clock that is its own.
+ONLY_POSTGRES = {
+    "one_at_a_time", "missing_roles", "me", "not_member_of", "tenant_tables", "strong_roles", "probe",
+    "foreign_rows", "moment",
+}  # fmt: skip
+# SQLite migrates beside nobody; on PostgreSQL a person decides when.
+ONLY_SQLITE = {"live_workers"}
+
+
+def test_both_stores_call_the_same_thing_by_the_same_name() -> None:
+    sqlite, postgres = (set().union(*statements(store).values()) for store in STORES)
+    assert sqlite - postgres == ONLY_SQLITE.union(*TOGETHER.values())
+    assert postgres - sqlite == ONLY_POSTGRES | TOGETHER.keys()
+
+
+def test_what_postgres_does_together_names_its_parts() -> None:
+    """Whoever looks for `put_entry` finds it in both stores."""
+    package = files(POSTGRES)
+    texts = [item.read_text("utf-8") for item in package.joinpath("statements").iterdir()]
+    texts += [item.read_text("utf-8") for item in package.joinpath("migrations").iterdir()]
+    text = "\n".join(texts)
+    assert [name for name in sorted(TOGETHER["apply"] | TOGETHER["beat"]) if name not in text] == []
+
+
+def test_both_stores_have_the_same_migrations() -> None:
+    names = [[(each.version, each.name, each.oldest_code) for each in known(store)] for store in STORES]
+    assert names[0] == names[1]
+
+
+def sources(package: str) -> dict[str, str]:
+    return {
+        item.name: item.read_text("utf-8") for item in files(package).iterdir() if item.name.endswith(".py")
+    }

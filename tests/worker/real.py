@@ -27,7 +27,7 @@ PATIENCE = 20.0
 
 def make_app(folder: Path, **settings: Any) -> Redrive:
     """An app on a file in this folder, with a short lease and busy chores."""
-    given = {"lease": 1.0, "chores": 0.1, "grace": 5.0, **settings}
+    given = {"lease": 1.5, "chores": 0.1, "grace": 5.0, **settings}
     return Redrive(f"sqlite:///{folder}/redrive.db", **given)
 
 

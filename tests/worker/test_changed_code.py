@@ -14,6 +14,7 @@ from real import make_app, until, worker_of
 import redrive
 from redrive import Redrive, RunFailed
 from redrive.core.states import RunStatus
+from redrive.store.port import Catalogue, NewWorker
 
 
 def build(folder: Path, code: str, **settings: Any) -> tuple[Redrive, Any]:
@@ -58,8 +59,18 @@ async def begun(folder: Path, **settings: Any) -> str:
 
 async def test_a_run_is_left_for_a_live_worker_that_has_its_code(tmp_path: Path) -> None:
     run_id = await begun(tmp_path)
-    renamed, _ = build(tmp_path, "renamed", code_wait=0.0, concurrency=1)
+    renamed, _ = build(tmp_path, "renamed", code_wait=0.0)
     async with renamed:
+        store = renamed.runtime.store
+        has_it = NewWorker(name="elsewhere", version="old", workflows=("order",), lease=60_000_000)
+        await store.enlist(has_it, Catalogue(version="old", workflows=(), steps=()))
+
+        async def met_twice() -> bool:
+            row = await store.run(run_id)
+            return row is not None and row.diverged_at is not None and row.fence >= 6
+
+        await until(met_twice, "the new code met the run again and again")
+        assert (await renamed.runs.get(run_id)).status in (RunStatus.SLEEPING, RunStatus.RUNNING)
         old, _ = build(tmp_path, "old")
         async with old:
             result = await old.handle(run_id, "order").result("20s")

@@ -148,6 +148,32 @@ async def test_task_groups_time_limits_and_wrapped_calls_resume_the_same_way() -
     assert len(keys) == 1
 
 
+async def test_code_that_waits_for_something_of_its_own_beside_a_branch_is_given_the_time() -> None:
+    def build() -> tuple[Redrive, Any]:
+        app = Redrive(hold="10m")
+
+        @app.step
+        async def step(name: str) -> str:
+            if name == "b1":
+                await asyncio.sleep(0.06)  # still under way when the other branch goes on
+            return name
+
+        async def branch() -> list[str]:
+            return [await step("b0"), await step("b1")]
+
+        @app.workflow
+        async def mixed() -> list[str]:
+            task = asyncio.create_task(branch())
+            await asyncio.sleep(0.03)  # no engine call: it may take its time each time
+            first = await step("a0")
+            return [first, *await task, await step("a1")]
+
+        return app, mixed
+
+    async for went in everywhere(build):
+        assert went.report.result == ["a0", "b0", "b1", "a1"], went.where
+
+
 async def test_notes_are_the_same_after_a_crash() -> None:
     made: list[list[str]] = []
 

@@ -208,6 +208,24 @@ async def test_a_step_that_just_ended_is_no_reason_for_the_reaper_to_stumble(tmp
         assert (await handle.describe()).status is RunStatus.SUCCESS
 
 
+async def test_a_worker_that_was_declared_dead_writes_nothing_even_before_its_runs_are_taken(
+    tmp_path: Path,
+) -> None:
+    scene = Scene(tmp_path)
+    async with scene.app:
+        handle = await scene.start()
+        store, worker = scene.app.runtime.store, worker_of(scene.app)
+        before = await handle.describe()
+        await _execute(tmp_path, "UPDATE workers SET state = 'DEAD'")
+        scene.may_end.set()
+        await until(lambda: not worker.executions, "the worker found out that the run is not its own")
+        assert await handle.describe() == before
+        await until(lambda: worker.lease.healthy(), "it enlisted again")
+        assert await Reaper(store, SystemClock()).run_once() == 1
+        assert await handle.result("10s") == "worked"
+    assert len(scene.begun) == 2
+
+
 async def test_an_old_heartbeats_answer_does_not_cost_a_run_claimed_since(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     async with scene.app:

@@ -1,22 +1,41 @@
-"""The `redrive` command. Exit codes: 0 done, 1 failed, 2 called wrongly.
+"""The `redrive` command. `redrive.cli.exits` has the exit codes.
 
 This module and the commands' own modules import nothing but click, so that `redrive --help` answers
 at once; what a command needs it imports when it is called.
+
+begin      demo, init, dev                    run    worker (serve, supervise), migrate, doctor (health)
+commands   runs, dlq, policies, workflows     shell  completion
+shared     place: which store    output: tables, JSON, ids    ids: prefixes, standard input
+           change: dry runs, asking first     target: module:app     exits: errors and exit codes
 """
 
 from __future__ import annotations
 
 import click
 
+from redrive.cli.completion import completion
 from redrive.cli.demo import demo
+from redrive.cli.dev import dev
+from redrive.cli.dlq import dlq
+from redrive.cli.doctor import doctor
+from redrive.cli.init import init
+from redrive.cli.migrate import migrate
+from redrive.cli.policies import policies
+from redrive.cli.runs import runs
 from redrive.cli.worker import worker
+from redrive.cli.workflows import workflows
 
 __all__ = ["main"]
 
 _EXAMPLES = """\b
 Examples:
   redrive demo                    watch a small shop fail and recover
-  redrive worker shop:app         run the workflows of `app` in shop.py
+  redrive init shop               write a small project to begin from
+  redrive dev shop:app            run its workflows and see what happens
+  redrive runs list               find runs; then runs show, runs why
+
+\b
+Exit codes: 0 done, 1 failed, 2 called wrongly, 3 not found, 4 conflict, 5 refused.
 """
 
 
@@ -26,5 +45,5 @@ def main() -> None:
     """Durable workflows whose speciality is failure."""
 
 
-main.add_command(worker)
-main.add_command(demo)
+for command in (demo, init, dev, worker, migrate, runs, dlq, policies, workflows, doctor, completion):
+    main.add_command(command)

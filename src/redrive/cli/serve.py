@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.worker.loop import Worker
 
-__all__ = ["Stop", "describe", "run"]
+__all__ = ["Stop", "describe", "run", "say", "tie"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -109,6 +109,19 @@ class Stop:
         """Another signal does what it does to any process."""
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_DFL)
+
+
+def tie(stop: Stop) -> None:
+    """Stop when standard input closes: whoever started this process is gone then, however it went."""
+    loop = asyncio.get_running_loop()
+    threading.Thread(target=_tell_when_closed, args=(loop, stop), daemon=True).start()
+
+
+def _tell_when_closed(loop: asyncio.AbstractEventLoop, stop: Stop) -> None:
+    while os.read(0, 1):
+        pass
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(stop.ask)
 
 
 def _leave_threads_behind(worker: Worker, *, hurried: bool) -> None:

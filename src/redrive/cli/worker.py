@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from redrive.cli.exits import explained
+
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
-__all__ = ["worker"]
+__all__ = ["adjust", "worker"]
 
 
-@click.command()
+@click.command(short_help="Run workflows until stopped.")
 @click.argument("target", metavar="MODULE:APP")
 @click.option(
     "--concurrency",
@@ -23,9 +25,18 @@ __all__ = ["worker"]
 @click.option(
     "--url",
     metavar="URL",
+    envvar="REDRIVE_WORKER_URL",
     help="The store to work on.  [default: the app's own, else $REDRIVE_URL, else sqlite:///redrive.db]",
 )
-def worker(target: str, concurrency: int | None, url: str | None) -> None:
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="Worker processes to keep alive; one that dies is started again.  [default: 1]",
+)
+@click.option("--tied", is_flag=True, hidden=True, help="Stop when standard input closes.")
+def worker(target: str, concurrency: int | None, url: str | None, processes: int, tied: bool) -> None:
     """Run the workflows of APP in MODULE until stopped.
 
     SIGTERM or Ctrl-C stops it in good order: steps in flight may end within the grace period
@@ -36,20 +47,35 @@ def worker(target: str, concurrency: int | None, url: str | None) -> None:
     Examples:
       redrive worker shop:app
       redrive worker company.shop:app --concurrency 20
+      redrive worker shop:app --processes 4
     """
-    from redrive.cli.serve import run
+    from redrive.cli.serve import run, tie
     from redrive.cli.target import load_app
-    from redrive.errors import RedriveError
 
-    try:
+    with explained():
         app = load_app(target)
-        _adjust(app, concurrency, url)
-        run(app)
-    except RedriveError as error:
-        raise click.ClickException(str(error)) from error
+        adjust(app, concurrency, url)
+        if processes == 1:
+            run(app, also=tie if tied else None)
+            return
+        from redrive.cli.supervise import supervise
+
+        code = supervise(_command(target, concurrency, url), processes)
+    raise click.exceptions.Exit(code)
 
 
-def _adjust(app: Redrive, concurrency: int | None, url: str | None) -> None:
+def _command(target: str, concurrency: int | None, url: str | None) -> list[str]:
+    """The arguments of one worker process. The URL may hold a password, so it goes another way."""
+    import os
+
+    if url is not None:
+        os.environ["REDRIVE_WORKER_URL"] = url
+    more = [] if concurrency is None else ["--concurrency", str(concurrency)]
+    return ["worker", target, "--tied", *more]
+
+
+def adjust(app: Redrive, concurrency: int | None, url: str | None) -> None:
+    """Let the command line overrule what the app says."""
     from dataclasses import replace
 
     if concurrency is not None:

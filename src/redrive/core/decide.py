@@ -43,6 +43,7 @@ from redrive.core.outcome import (
     Waits,
     Woke,
 )
+from redrive.core.quick import quick
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transition import AttemptEnd, AttemptWrite, EntryWrite, LetterWrite, RunWrite, Transition
 from redrive.core.verdict import Verdict, judge
@@ -50,6 +51,7 @@ from redrive.policy import RetryPolicy
 
 __all__ = ["decide", "letter_id"]
 
+_EntryWrite, _Transition = quick(EntryWrite), quick(Transition)
 _RUNNING = RunWrite(status=RunStatus.RUNNING, release=False, diverged=False)
 
 
@@ -94,7 +96,7 @@ def decide(outcome: Outcome, policy: RetryPolicy, draw: float) -> Transition:
 
 
 def _returned(outcome: Returned) -> Transition:
-    entry = EntryWrite(
+    entry = _EntryWrite(
         index=outcome.place.index,
         key=outcome.place.key,
         kind=outcome.place.kind,
@@ -382,7 +384,7 @@ def _transition(
     letter: LetterWrite | None = None,
     closes: bool = False,
 ) -> Transition:
-    return Transition(
+    return _Transition(
         run=run.id,
         tenant=run.tenant,
         fence=run.fence,
@@ -401,7 +403,7 @@ def _progress(
     attempts: tuple[AttemptWrite, ...] = (),
 ) -> Transition:
     """A transition that shows the run is no poison: whatever it was suspected of is forgotten."""
-    return Transition(
+    return _Transition(
         run=run.id,
         tenant=run.tenant,
         fence=run.fence,

@@ -9,14 +9,13 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from redrive.errors import InputError
 from redrive.store.port import Page
 
-__all__ = ["Request", "Window", "page"]
+__all__ = ["Request", "Window"]
 
 MOST = 500
 _CURSOR = re.compile(r"([<>])(\d{1,19})")
@@ -56,7 +55,7 @@ class Request:
 
     @property
     def window(self) -> Window:
-        """The rows to fetch, nearest to the cursor's place first: one more than fit, to see if there is more."""
+        """The rows to fetch, nearest to the cursor's place first; one more than fit, to see if there are."""
         if self.direction == "<":
             return Window(most=self.size + 1, below=self.place)
         return Window(most=self.size + 1, above=self.place)
@@ -77,12 +76,6 @@ class Request:
             next=_encode("<", items[-1].id) if more_older else None,
             prev=_encode(">", items[0].id) if more_newer else None,
         )
-
-
-def page(fetch: Callable[[Window], list[Item]], *, limit: int, cursor: str | None) -> Page[Item]:
-    """Fetch one page; `fetch` answers a window with rows, nearest to the cursor's place first."""
-    request = Request.of(limit, cursor)
-    return request.page(fetch(request.window))
 
 
 def _empty(direction: str, place: int | None) -> Page[Item]:

@@ -49,6 +49,9 @@ def _heartbeat_rule(options: str) -> tuple[int, int] | None:
 
 def given_key(key: str) -> str:
     """An idempotency key as the caller gave it, the last part of the encoded one."""
+    last = key.rpartition(":")[2]
+    if "%" not in last:
+        return last  # nothing in it was escaped
     try:
         return decode(key)[1][-1]
     except (ValueError, IndexError):

@@ -22,6 +22,7 @@ from redrive.testing.clock import VirtualClock
 from redrive.testing.injection import Crash
 from redrive.testing.quiet import Doing, doings
 from redrive.testing.witness import Witness
+from redrive.worker.lease import Lease
 from redrive.worker.loop import Worker
 
 __all__ = ["Life"]
@@ -37,7 +38,8 @@ class Life:
 
     def __init__(self, app: Redrive, store: Store, clock: VirtualClock, plan: Plan, bodies: Bodies) -> None:
         self.bodies = bodies
-        self.beat_again_at: int | None = None
+        self._heard = self._reaped = True
+        self._lost: Lease | None = None
         self._clock = clock
         self._line = FaultyStore(store, plan, clock=clock)
         self.witness = Witness(self._line)
@@ -71,6 +73,11 @@ class Life:
         self._last_turns -= self.bodies.killed
         return self._line.dead or self._last_turns <= 0
 
+    @property
+    def is_behind(self) -> bool:
+        """True if the next heartbeat or the next chores, a second from now, will have something to do."""
+        return not (self._heard and self._reaped)
+
     def doings(self) -> Iterator[Doing]:
         """What goes on in it although time stands still."""
         yield from doings(self.worker, self._clock, self.bodies.executing())
@@ -90,19 +97,21 @@ class Life:
 
     def beat(self) -> None:
         """Renew the lease and hear what the store says, as a thread does in production every second."""
-        was_healthy = self.worker.lease.healthy()
+        lease = self.worker.lease
+        if lease is self._lost:
+            return  # the worker enlists anew, and will have another
         try:
-            beat = self.worker.lease.beat_once()
+            beat = lease.beat_once()
         except Crash:
             return  # it shows in `is_dead`
+        self._heard = beat is not None
         if beat is None:
             return
+        self._lost = None if beat.alive else lease
         self.worker.heard(beat)
-        known = {run.claimed.id for run in self.worker.executions}
         # The worker gives back what it does not know after it heard of it twice.
-        self.beat_again_at = self._clock.now() + MICROS if beat.held - known else None
-        if not was_healthy:
-            self.worker.bell.ring()
+        self._heard = beat.held <= {run.claimed.id for run in self.worker.executions}
+        self.worker.bell.ring()  # and look for work, which polling does in production
 
     def begin_chores(self) -> None:
         """Reap and purge, unless that is under way."""
@@ -116,6 +125,8 @@ class Life:
                 self._purged_at = self._clock.now()
                 await self._purger.run_once()
         except (StoreError, Crash):
-            return  # put off until the next time; a death shows in `is_dead`
+            self._reaped = False  # put off until the next time; a death shows in `is_dead`
+            return
+        self._reaped = True
         if reaped:
             self.worker.bell.ring()

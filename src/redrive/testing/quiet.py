@@ -34,8 +34,8 @@ def doings(worker: Worker, clock: VirtualClock, executing: Collection[Attempt]) 
         elif service is claiming:
             if worker.is_claiming:
                 yield Doing("runs are being claimed")
-        else:
-            yield Doing("the worker is putting things in order")
+        else:  # it may wait for the committer, which may wait for the store
+            yield Doing("the worker is putting things in order", perhaps=clock.waits(committer))
     for execution in worker.executions:
         yield from _in_run(execution)
     for attempt in executing:
@@ -50,7 +50,7 @@ def _name(execution: Execution) -> str:
 
 def _in_run(execution: Execution) -> Iterator[Doing]:
     run = _name(execution)
-    waits_for_time = bool(execution.open_steps())
+    waits_for_time = bool(execution.open_steps()) or execution.settling
     if execution.turnstile.is_looking:
         yield Doing(f"{run} executes")
     for task, branch in execution.turnstile.tasks.items():

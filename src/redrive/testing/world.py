@@ -174,11 +174,18 @@ class World:
         self._graves = [until for until in self._graves if until > self.clock.now()]
 
     async def next_moment(self) -> int | None:
-        """When something happens next: a timer, the end of a dead worker's lease, a deadline."""
+        """When something happens next: a timer, a due run, a deadline, the end of a dead worker's lease."""
         now = self.clock.now()
-        beat_again_at = None if self._life is None else self._life.beat_again_at
-        deadlines = [run.deadline + _MARGIN for run in await self.unfinished() if run.deadline is not None]
-        moments = [self.clock.next_due(), beat_again_at, *self._graves, *deadlines]
+        soon = now + MICROS if self._life is not None and self._life.is_behind else None
+        runs = await self.unfinished()
+        deadlines = [run.deadline + _MARGIN for run in runs if run.deadline is not None]
+        moments = [
+            self.clock.next_due(),
+            soon,
+            *self._graves,
+            *deadlines,
+            *(run.available_at for run in runs),
+        ]
         return min((at for at in moments if at is not None and at > now), default=None)
 
     async def unfinished(self) -> list[RunRow]:

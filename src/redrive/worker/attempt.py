@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
-from collections.abc import Callable
+import types
+from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any
 
-from redrive.clock import Clock, Timer
+from redrive.clock import Timer
 from redrive.core.keys import flow_key
 from redrive.duration import words
 from redrive.worker.branch import Branch, current
 
 if TYPE_CHECKING:
+    from redrive.core.options import StepOptions
     from redrive.core.outcome import Place
     from redrive.worker.definition import Step
     from redrive.worker.execution import Execution
@@ -96,25 +97,30 @@ class Attempt:
 class _TimeLimit:
     """Cancels the attempt's task when the step takes too long or falls silent."""
 
-    __slots__ = ("_attempt", "_clock", "_limits", "_pending", "_task", "_timer", "expired")
+    __slots__ = ("_attempt", "_clock", "_expired", "_limits", "_pending", "_task", "_timer")
 
-    def __init__(self, clock: Clock, attempt: Attempt, timeout: float, silence: float | None) -> None:
-        self._clock = clock
+    def __init__(self, attempt: Attempt, options: StepOptions) -> None:
+        self._clock = attempt.execution.clock
         self._attempt = attempt
-        self._limits = (timeout, silence)
+        self._limits = (options.timeout, options.heartbeat_timeout)
         self._task = asyncio.current_task()
         self._timer: Timer | None = None
         self._pending = False
-        self.expired = ""
+        self._expired = ""
+
+    async def around(self, work: Awaitable[Any]) -> Any:
+        """Await the work; if this limit cancels it, that comes out as TimeoutError."""
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if self._absorbs():
+                raise TimeoutError(self._expired) from None
+            raise
+        finally:
+            self._disarm()
 
     def arm(self) -> None:
-        timeout, silence = self._limits
-        self._attempt.due = self._attempt.began + timeout
-        self._timer = self._clock.call_later(
-            timeout if silence is None else min(timeout, silence), self._check
-        )
-
-    def _check(self) -> None:
+        """Watch the time, counted from when the attempt began."""
         timeout, silence = self._limits
         now = self._clock.monotonic()
         left = self._attempt.began + timeout - now
@@ -127,20 +133,20 @@ class _TimeLimit:
                 self._expire(f"sent no heartbeat for {words(silence)}")
                 return
             left = min(left, silence - quiet_for)
-        self._timer = self._clock.call_later(left, self._check)
+        self._timer = self._clock.call_later(left, self.arm)
 
     def _expire(self, what: str) -> None:
-        self.expired = f"step {self._attempt.step!r} {what}"
+        self._expired = f"step {self._attempt.step!r} {what}"
         if self._task is not None:
             self._pending = self._task.cancel()
 
-    def disarm(self) -> None:
+    def _disarm(self) -> None:
         """The body is over. A cancellation that it swallowed must not stay with the workflow's task."""
         if self._timer is not None:
             self._timer.cancel()
-        self.absorbs()
+        self._absorbs()
 
-    def absorbs(self) -> bool:
+    def _absorbs(self) -> bool:
         """True if a cancellation that arrived was this limit's own and nobody else's."""
         if self._task is None or not self._pending:
             return False
@@ -153,31 +159,54 @@ async def perform(
 ) -> Any:
     """Call the body within its limits. Raises TimeoutError when they pass.
 
-    `on_start` is called when the body really begins, which in a thread may be later than now.
+    `on_start` is called when the body really begins, which in a thread may be later than now. A body that
+    is over before it waits for anything costs no timer, and nobody needs to hear that it began.
     """
-    worker, options = attempt.execution.worker, step.options
-    limit = _TimeLimit(worker.clock, attempt, options.timeout, options.heartbeat_timeout)
     token = current.set(attempt)
     try:
-        if step.is_async:
-            on_start()
-            limit.arm()
-            return await call()
-        began = functools.partial(_thread_began, attempt, limit, on_start)
-        return await worker.threads.run_step(call, began)
-    except asyncio.CancelledError:
-        if limit.absorbs():
-            raise TimeoutError(limit.expired) from None
-        raise
+        if not step.is_async:
+            return await _in_thread(attempt, step, call, on_start)
+        attempt.due = attempt.began + step.options.timeout
+        body = call().__await__()
+        try:
+            waits_for = body.send(None)
+        except StopIteration as returned:
+            return returned.value
+        on_start()
+        limit = _TimeLimit(attempt, step.options)
+        limit.arm()
+        return await limit.around(_rest(body, waits_for))
     finally:
         attempt.over = True
-        limit.disarm()
         current.reset(token)
 
 
-def _thread_began(attempt: Attempt, limit: _TimeLimit, on_start: Callable[[], None]) -> None:
-    """A step that waited for a free thread is timed from when it got one."""
-    if not attempt.over:
-        attempt.began = attempt.execution.clock.monotonic()
-        on_start()
-        limit.arm()
+@types.coroutine
+def _rest(body: Generator[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
+    """Go on with a body that has begun and waits."""
+    while True:
+        try:
+            yield waits_for
+        except BaseException as thrown:
+            try:
+                waits_for = body.throw(thrown)
+            except StopIteration as returned:
+                return returned.value
+        else:
+            return (yield from body)
+
+
+async def _in_thread(
+    attempt: Attempt, step: Step[Any, Any], call: Callable[[], Any], on_start: Callable[[], None]
+) -> Any:
+    limit = _TimeLimit(attempt, step.options)
+
+    def begins() -> None:
+        """A step that waited for a free thread is timed from when it got one."""
+        if not attempt.over:
+            attempt.began = attempt.execution.clock.monotonic()
+            attempt.due = attempt.began + step.options.timeout
+            on_start()
+            limit.arm()
+
+    return await limit.around(attempt.execution.worker.threads.run_step(call, begins))

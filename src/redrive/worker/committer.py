@@ -70,14 +70,22 @@ class Committer:
         return mark
 
     def _enqueue(self, mark: Mark) -> None:
+        if not self._queue:
+            self._wake.set()
+            self._idle.clear()
         self._queue.append(mark)
-        self._wake.set()
-        self._idle.clear()
 
     @property
     def idle(self) -> bool:
         """True if nothing is queued or under way."""
         return self._idle.is_set()
+
+    def forget(self) -> None:
+        """Drop what has not gone out: the worker it was meant for is dead, and so it was not kept."""
+        for mark in self._queue:
+            if mark.outcome is not None:
+                _tell(mark, _not_kept(mark.outcome))
+            mark.outcome = None
 
     async def flush(self) -> None:
         """Wait until nothing is queued or under way."""
@@ -132,8 +140,12 @@ class Committer:
         if other != outcome:
             await self._settle([mark], [other])
         else:
-            run = outcome.run
-            _tell(mark, Settled(False, 0, Transition(run=run.id, tenant=run.tenant, fence=run.fence)))
+            _tell(mark, _not_kept(outcome))
+
+
+def _not_kept(outcome: Outcome) -> Settled:
+    run = outcome.run
+    return Settled(False, 0, Transition(run=run.id, tenant=run.tenant, fence=run.fence))
 
 
 def _tell(mark: Mark, answer: Settled) -> None:

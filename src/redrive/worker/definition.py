@@ -31,6 +31,8 @@ class Step(Generic[P, R]):
         self.options = options
         self.options_text = options.to_json()
         self.limit = int(options.limit * 1_000_000)
+        self.its_input = f"the input of step {name!r}"
+        self.its_result = f"the result of step {name!r}"
         self.signature = signature
         self.is_async = inspect.iscoroutinefunction(fn)
 

@@ -44,6 +44,7 @@ from redrive.core.outcome import (
     Woke,
 )
 from redrive.core.payload import check_size
+from redrive.core.quick import quick
 from redrive.core.states import FINAL, EntryKind, StepStatus
 from redrive.core.transition import RunWrite
 from redrive.errors import PayloadError, PayloadTooLarge, PutDown, RedriveError, StepFailed
@@ -63,6 +64,8 @@ __all__ = ["Execution"]
 
 T = TypeVar("T")
 log = logging.getLogger("redrive.worker")
+
+_NewPlace = quick(Place)
 
 
 class TooManyEntries(RedriveError):
@@ -314,7 +317,7 @@ class Execution:
             if self._journal.turn is not None:
                 await self._let_begin(place, entry)
             text = step.signature.encode(args, kwargs)
-            check_size(text, self.worker.max_payload, f"the input of step {step.name!r}")
+            check_size(text, self.worker.max_payload, step.its_input)
             return await Tries(self, branch, step, place, text).until_settled(entry, args, kwargs)
         except asyncio.CancelledError:
             if self.dead or self.ending:
@@ -444,7 +447,7 @@ class Execution:
                 "split the work over several runs"
             )
         journal.next_index = index + 1
-        return Place(index, key, kind, name), None
+        return _NewPlace(index, key, kind, name), None
 
     def next_done(self) -> int:
         number = self._journal.next_done
@@ -560,6 +563,8 @@ class Execution:
 
     async def settle(self, outcome: Outcome) -> Settled:
         """Send an outcome and wait until what was decided is durable."""
+        if self.dead:
+            raise PutDown
         self._in_flight += 1
         try:
             return self.check(await self.worker.committer.submit(outcome))

@@ -379,10 +379,9 @@ class Worker:
 
     def heard(self, beat: Beat) -> None:
         """Act on a heartbeat's answer: let go of what was taken away, give back what got lost."""
-        if self._stopping:
-            return
         if not beat.alive:
-            self._services.append(asyncio.get_running_loop().create_task(self._rise()))
+            if not self._stopping:
+                self._services.append(asyncio.get_running_loop().create_task(self._rise()))
             return
         for run in self._asked - beat.held:
             execution = self._executions.get(run)
@@ -394,7 +393,7 @@ class Worker:
 
     def _look_for_strays(self, unknown: frozenset[int]) -> None:
         """Runs the store counts as this worker's, twice in a row, although no claim brought them."""
-        if self._claim_under_way:
+        if self._claim_under_way or self._stopping:
             unknown = frozenset()
         strays = unknown & self._strays
         self._strays = unknown
@@ -403,8 +402,9 @@ class Worker:
 
     async def _return_strays(self, strays: frozenset[int]) -> None:
         """Give back runs whose claim was answered but never heard."""
-        for held in await until_answered(lambda: self.store.held(self.id), self.clock):
-            if held.run.id in strays and held.run.id not in self._executions:
+        me = self.id
+        for held in await until_answered(lambda: self.store.held(me), self.clock):
+            if me == self.id and held.run.id in strays and held.run.id not in self._executions:
                 await self.committer.submit(Released(run=view_of(held.run)))
         self.bell.ring()
 
@@ -413,6 +413,7 @@ class Worker:
         log.warning("worker %d was declared dead; it lets go of its runs and enlists again", self.id)
         for execution in list(self._executions.values()):
             execution.put_down()
+        self.committer.forget()
         await self.lease.stop()
         await self._enlist()
         self.bell.ring()

@@ -16,6 +16,7 @@ from redrive.clock import Clock
 from redrive.core.decide import decide
 from redrive.core.options import DEFAULT_RETRY, PolicyBook, find_policy
 from redrive.core.outcome import Outcome, Raised
+from redrive.core.quick import quick
 from redrive.core.transition import Transition
 from redrive.errors import DataRefused, StoreError
 from redrive.policy import RetryPolicy
@@ -38,6 +39,9 @@ class Settled:
     transition: Transition
 
 
+_Settled = quick(Settled)
+
+
 class Settler(Protocol):
     """Turns what happened into durable consequences."""
 
@@ -54,15 +58,14 @@ class LocalSettler:
         self.worker = worker
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
+        worker = self.worker  # and no other, should it be declared dead and enlist anew meanwhile
         book = await self._policies(outcomes)
         draw = self._clock.draw
         transitions = [decide(outcome, _policy(outcome, book), draw()) for outcome in outcomes]
         # The decision is made once; a store that does not answer is asked again with the same one.
-        answers = await until_answered(
-            lambda: self._store.apply(transitions, worker=self.worker), self._clock
-        )
+        answers = await until_answered(lambda: self._store.apply(transitions, worker=worker), self._clock)
         return [
-            Settled(answer.kept, answer.now, transition)
+            _Settled(answer.kept, answer.now, transition)
             for answer, transition in zip(answers, transitions, strict=True)
         ]
 

@@ -16,6 +16,7 @@ from redrive.core.failure import Failure
 from redrive.core.options import DEFAULT_RETRY
 from redrive.core.outcome import Began, Interrupted, Outcome, Place, Raised, Returned
 from redrive.core.payload import check_size
+from redrive.core.quick import quick
 from redrive.core.states import StepStatus
 from redrive.core.transition import AttemptEnd, EntryWrite
 from redrive.errors import PayloadError, PayloadTooLarge, PutDown, StoreError, StoreUnavailable
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Tries"]
 
+_Returned = quick(Returned)
 _STORE_PAUSE = MICROS  # how long a transactional step leaves a store alone that did not answer
 
 
@@ -91,15 +93,16 @@ class Tries:
             if not execution.dead:
                 await self._interrupted()
             raise
-        return await self._hand_over(written, value)
-
-    async def _hand_over(self, written: EntryWrite, value: Any) -> Any:
-        """Give the settled result to the workflow function, when its turn comes."""
-        execution = self._execution
         if execution.ending or execution.winding:
             await execution.ready()  # the function sees nothing more of this run, here
-        assert written.done is not None
-        await execution.turnstile.pass_result(written.done, self._place.key)
+        if not execution.turnstile.passes(self._place.key):
+            assert written.done is not None
+            await execution.turnstile.pass_result(written.done, self._place.key)
+        return self._hand_over(written, value)
+
+    def _hand_over(self, written: EntryWrite, value: Any) -> Any:
+        """Give the settled result to the workflow function."""
+        execution = self._execution
         if written.status is StepStatus.SUCCESS:
             return value
         ending = Ending.from_json(written.failure or "")
@@ -191,15 +194,15 @@ class Tries:
             self._resumes = False
 
     def _returned(self, value: Any) -> tuple[Any, Outcome]:
-        signature, name = self._step.signature, self._step.name
+        signature = self._step.signature
         try:
             text = signature.encode_result(value)
-            check_size(text, self._execution.worker.max_payload, f"the result of step {name!r}")
+            check_size(text, self._execution.worker.max_payload, self._step.its_result)
         except PayloadTooLarge as error:
             return None, self._unusable(error, LetterCode.POLICY_VIOLATION)
         except PayloadError as error:
             return None, self._unusable(error, LetterCode.VALIDATION_FAILED)
-        outcome = Returned(
+        outcome = _Returned(
             run=self._execution.view,
             place=self._place,
             attempt=self._attempt,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 
+import asyncpg
 import pytest
 from store_kit import DAY, Kit, becomes, entry, writes
 
@@ -34,9 +35,9 @@ async def test_effect_and_record_commit_together(with_table: Kit) -> None:
     kit = with_table
     worker, run = await kit.held()
     tx = kit.store.transaction(5.0)
-    assert await tx.execute("INSERT INTO accounts VALUES (?, ?), (?, ?)", "ann", 10, "bob", 20) == 2
-    assert await tx.fetchrow("SELECT balance FROM accounts WHERE name = ?", "ann") == {"balance": 10}
-    assert await tx.fetchrow("SELECT balance FROM accounts WHERE name = ?", "eve") is None
+    assert await tx.execute(kit.sql("INSERT INTO accounts VALUES (?, ?), (?, ?)"), "ann", 10, "bob", 20) == 2
+    assert await tx.fetchrow(kit.sql("SELECT balance FROM accounts WHERE name = ?"), "ann") == {"balance": 10}
+    assert await tx.fetchrow(kit.sql("SELECT balance FROM accounts WHERE name = ?"), "eve") is None
     assert await tx.fetch("SELECT name AS n, 1 AS one FROM accounts ORDER BY 1") == [
         {"n": "ann", "one": 1},
         {"n": "bob", "one": 1},
@@ -111,9 +112,9 @@ async def test_errors_of_the_user_s_statements_are_the_user_s(with_table: Kit) -
     worker, run = await kit.held()
     tx = kit.store.transaction(5.0)
     await tx.execute("INSERT INTO accounts VALUES ('ann', 10)")
-    with pytest.raises(sqlite3.IntegrityError):
+    with pytest.raises((sqlite3.IntegrityError, asyncpg.UniqueViolationError)):
         await tx.execute("INSERT INTO accounts VALUES ('ann', 10)")
-    with pytest.raises(sqlite3.OperationalError, match="no such table"):
+    with pytest.raises((sqlite3.OperationalError, asyncpg.UndefinedTableError), match="nowhere"):
         await tx.execute("INSERT INTO nowhere VALUES (1)")
     assert await tx.execute("UPDATE accounts SET balance = 11") == 1  # one statement failed, not all of them
     assert (await tx.commit(worker, writes(run, entry(0)))).kept
@@ -130,10 +131,8 @@ async def test_errors_of_the_user_s_statements_are_the_user_s(with_table: Kit) -
         "End Transaction",
         "SAVEPOINT a",
         "RELEASE a",
-        "PRAGMA journal_mode = DELETE",
-        "-- just\n  /* a */ ATTACH 'x' AS y",
-        ";;DETACH y",
-        "VACUUM",
+        "-- just\n  /* a */ VACUUM",
+        ";;COMMIT",
     ],
 )
 async def test_statements_that_would_break_the_transaction_are_refused(
@@ -149,21 +148,6 @@ async def test_statements_that_would_break_the_transaction_are_refused(
     assert await balances(kit) == {}
 
 
-async def test_a_statement_that_undoes_the_transaction_ends_it(with_table: Kit) -> None:
-    kit = with_table
-    worker, run = await kit.held()
-    tx = kit.store.transaction(5.0)
-    await tx.execute("INSERT INTO accounts VALUES ('ann', 10)")
-    with pytest.raises(sqlite3.IntegrityError):
-        await tx.execute("INSERT OR ROLLBACK INTO accounts VALUES ('ann', 10)")
-    with pytest.raises(StoreError, match="undone"):
-        await tx.execute("INSERT INTO accounts VALUES ('bob', 10)")
-    with pytest.raises(StoreError, match="undone"):
-        await tx.commit(worker, writes(run, entry(0)))
-    assert await balances(kit) == {}
-    assert await kit.store.journal(run.id) == []
-
-
 async def test_a_record_that_cannot_be_stored_takes_the_effect_with_it(with_table: Kit) -> None:
     kit = with_table
     worker, run = await kit.held()
@@ -175,21 +159,16 @@ async def test_a_record_that_cannot_be_stored_takes_the_effect_with_it(with_tabl
     await kit.start()
 
 
-async def test_transactions_take_turns_with_each_other_and_with_the_engine(with_table: Kit) -> None:
+async def test_transactions_get_along_with_each_other_and_with_the_engine(with_table: Kit) -> None:
     kit = with_table
     await kit.start(20)
     worker = await kit.worker()
     runs = (await kit.claim(worker, capacity=20)).runs
-    inside = 0
 
     async def debit(n: int) -> None:
-        nonlocal inside
         tx = kit.store.transaction(5.0)
-        await tx.execute("INSERT INTO accounts VALUES (?, ?)", f"a{n}", n)
-        inside += 1
-        assert inside == 1
+        await tx.execute(kit.sql("INSERT INTO accounts VALUES (?, ?)"), f"a{n}", n)
         await asyncio.sleep(0.001)
-        inside -= 1
         assert (await tx.commit(worker, writes(runs[n], entry(0)))).kept
 
     async def engine() -> None:

@@ -2,7 +2,7 @@
 
 show      the demo from beginning to end
 traffic   starts runs            crew    keeps a worker process alive (staff is that process)
-news      reads what happens     screen, plain, words    show it
+screen, plain, words    show what happens, read by redrive.cli.news
 shop      the workflows          outside    the services they call, which fail
 """
 
@@ -13,7 +13,7 @@ import click
 __all__ = ["demo"]
 
 
-@click.command()
+@click.command(short_help="Watch a small shop fail and recover.")
 @click.option("--seconds", type=click.FloatRange(min=0), metavar="N", help="Stop by itself after N seconds.")
 @click.option("--keep", is_flag=True, help="Keep the store when the demo ends, and say where it is.")
 @click.option(

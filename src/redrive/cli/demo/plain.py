@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 
 from redrive.cli.demo.crew import Crew
-from redrive.cli.demo.news import News
 from redrive.cli.demo.words import counts, lines_to_type
+from redrive.cli.news import News
 
 __all__ = ["Plain"]
 

@@ -11,8 +11,8 @@ from rich.rule import Rule
 from rich.text import Text
 
 from redrive.cli.demo.crew import Crew
-from redrive.cli.demo.news import News
 from redrive.cli.demo.words import counts, lines_to_type
+from redrive.cli.news import News
 from redrive.core.states import RunStatus
 
 __all__ = ["Screen"]

@@ -12,11 +12,11 @@ from typing import Protocol
 
 from redrive.app import Redrive
 from redrive.cli.demo.crew import Crew
-from redrive.cli.demo.news import News
 from redrive.cli.demo.plain import Plain
 from redrive.cli.demo.shop import app
 from redrive.cli.demo.traffic import keep_arriving
 from redrive.cli.demo.words import lines_to_type, story, summary
+from redrive.cli.news import News
 
 __all__ = ["show"]
 

@@ -6,29 +6,13 @@ closes and this process stops in good order.
 
 from __future__ import annotations
 
-import asyncio
-import os
-import threading
-
 from redrive.cli.demo.shop import app
-from redrive.cli.serve import Stop, run
+from redrive.cli.serve import run, tie
 
 
 def main() -> None:
     """Work until the demo is gone, or this process is told to stop."""
-    run(app, also=_watch_input)
-
-
-def _watch_input(stop: Stop) -> None:
-    loop = asyncio.get_running_loop()
-    threading.Thread(target=_tell_when_closed, args=(loop, stop), daemon=True).start()
-
-
-def _tell_when_closed(loop: asyncio.AbstractEventLoop, stop: Stop) -> None:
-    while os.read(0, 1):
-        pass
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(stop.ask)
+    run(app, also=tie)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+
 from redrive.app import Redrive
 from redrive.cli.demo.crew import Crew
-from redrive.cli.demo.news import News
+from redrive.cli.news import News
 from redrive.core.states import RunStatus
 from redrive.desk.shapes import DeadLetter
 
@@ -17,12 +19,12 @@ def counts(news: News) -> list[tuple[RunStatus, int]]:
 
 
 def lines_to_type(url: str) -> list[str]:
-    """What to type, in another terminal, to look at the dead letters."""
+    """What to type, in another terminal, to look closer and to act."""
     return [
-        "python -m asyncio",
-        ">>> from redrive import Redrive",
-        f'>>> app = Redrive("{url}")',
-        ">>> async with app.client(): print((await app.dlq.list()).items[0].reason)",
+        f"export REDRIVE_URL={shlex.quote(url)}",
+        "redrive dlq list                # then: redrive dlq show ID",
+        "redrive runs list               # then: redrive runs show ID, redrive runs why ID",
+        "redrive runs retry ID --dry-run # what would run again, and what is kept",
     ]
 
 

@@ -19,9 +19,12 @@ __all__ = ["bury", "held", "hung", "overdue", "purge"]
 SQL = load("chores.sql")
 
 
-async def bury(line: Line, clock: DatabaseClock) -> list[WorkerRow]:
-    """Declare workers dead whose lease has run out; return the dead or stopped ones that still hold runs."""
-    if await line.value(SQL["expired"], now=clock.given()):
+async def bury(line: Line, clock: DatabaseClock, *, certain: bool) -> list[WorkerRow]:
+    """Declare workers dead whose lease has run out; return the dead or stopped ones that still hold runs.
+
+    Unless it is `certain` that they could have renewed it, nobody is declared dead this time.
+    """
+    if certain and await line.value(SQL["expired"], now=clock.given()):
         await line.rows(SQL["bury"], now=clock.given())
     return [worker_row(row) for row in await line.rows(SQL["graves"])]
 

@@ -117,7 +117,7 @@ async def _gather(line: Line, rows: Sequence[Any]) -> list[Claimed]:
 
 
 async def journals(line: Line, runs: Sequence[int]) -> dict[int, tuple[EntryRow, ...]]:
-    """The journals of these runs, as far as they count."""
+    """The journals of these runs, superseded entries too."""
     if not runs:
         return {}
     rows = await line.rows(SQL["journals"], runs=runs)

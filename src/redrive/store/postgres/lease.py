@@ -40,7 +40,7 @@ class LeaseLine:
         self._closed = False
 
     def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> Beat:
-        """Renew the lease; StoreUnavailable if the server does not answer, and the next beat connects anew."""
+        """Renew the lease; StoreUnavailable if the server does not answer, and the next beat will do."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop.run_forever, name="redrive-beat", daemon=True)
             self._thread.start()
@@ -50,7 +50,7 @@ class LeaseLine:
         except concurrent.futures.TimeoutError:
             asked.cancel()
             raise StoreUnavailable(
-                f"{self._address.where} did not answer a heartbeat within {2 * self._patience:g} s; {NOTHING_LOST}"
+                f"{self._address.where} did not answer in {2 * self._patience:g} s; {NOTHING_LOST}"
             ) from None
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,7 +12,9 @@ import asyncpg
 from redrive.store.postgres.address import Address
 from redrive.store.postgres.sql import Statement, in_schema
 
-__all__ = ["Line", "connect", "session"]
+__all__ = ["Line", "connect", "hang_up", "session"]
+
+log = logging.getLogger("redrive.store")
 
 CONNECT = 10.0
 """Seconds until an attempt to connect is given up."""
@@ -57,6 +60,15 @@ async def connect(
         max_cacheable_statement_size=0,
         server_settings=named if address.pooled else {**named, **settings},
     )
+
+
+async def hang_up(con: asyncpg.Connection) -> None:
+    """Close a connection in good order if that is possible, and at once if not."""
+    try:
+        await con.close(timeout=1.0)
+    except Exception as error:  # it is gone either way
+        log.debug("a connection did not close in good order: %s", error)
+        con.terminate()
 
 
 class Line:
@@ -117,9 +129,18 @@ class Line:
         if settings:
             await self.con.execute("; ".join(_local(*each) for each in settings.items()))
 
+    async def forget(self, timeout: float) -> None:
+        """Roll back what is under way, and undo what its user set for the session."""
+        if self.con.is_closed():
+            return
+        if not self._pooled:
+            await self.con.reset(timeout=timeout)
+        elif self.con.is_in_transaction():
+            await self.con.execute("ROLLBACK", timeout=timeout)
+
     @asynccontextmanager
     async def use(self) -> AsyncIterator[None]:
-        """One use of the connection: behind a pooler a transaction, otherwise whatever its user makes of it."""
+        """One use of the connection: behind a pooler a transaction, otherwise what its user makes of it."""
         if self._pooled:
             async with self.transaction():
                 yield

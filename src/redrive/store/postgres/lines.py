@@ -6,12 +6,13 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import TypeVar
 
+from redrive.clock import Clock
 from redrive.errors import StoreError, StoreUnavailable
 from redrive.store.postgres.address import Address
-from redrive.store.postgres.line import Line, connect
+from redrive.store.postgres.line import Line, connect, hang_up
 from redrive.store.postgres.refusals import NOTHING_LOST, leaves_usable, meaning
 
 __all__ = ["Lines", "until_it_answers"]
@@ -45,7 +46,9 @@ async def until_it_answers(address: Address, ask: Callable[[], Awaitable[Result]
 class Lines:
     """Up to `size` connections with the same settings."""
 
-    def __init__(self, address: Address, size: int, settings: Mapping[str, str]) -> None:
+    def __init__(self, address: Address, size: int, settings: Mapping[str, str], clock: Clock) -> None:
+        self._clock = clock
+        self._broken_at: float | None = None
         self._address = address
         self._size = size
         self._settings = settings
@@ -61,28 +64,35 @@ class Lines:
         for line in self._used:
             line.con.terminate()
         while self._idle:
-            await _goodbye(self._idle.pop())
+            await hang_up(self._idle.pop().con)
 
     async def change(self, settings: Mapping[str, str]) -> None:
         """Let other settings hold for every connection handed out from now on."""
         self._settings = settings
         idle, self._idle = self._idle, []
         for line in idle:
-            await _goodbye(line)
+            await hang_up(line.con)
+
+    def answered_for(self, seconds: float) -> bool:
+        """True if the server has answered every call of the last so many seconds."""
+        return self._broken_at is None or self._clock.monotonic() - self._broken_at >= seconds
 
     @asynccontextmanager
-    async def line(self) -> AsyncIterator[Line]:
-        """A connection for the time of a `with`; errors of the database come out translated."""
+    async def line(self, *, bare: bool = False) -> AsyncIterator[Line]:
+        """A connection for the time of a `with`; errors of the database come out translated.
+
+        A `bare` one is left to its user, who begins and ends transactions on it.
+        """
         self._check()
         await self._turn()
         line: Line | None = None
         try:
             line = await self._hand_out()
-            async with line.use():
+            async with nullcontext() if bare else line.use():
                 yield line
         except BaseException as raised:
-            if line is not None and not leaves_usable(raised):
-                line.con.terminate()
+            if not leaves_usable(raised):
+                self._drop(line, raised)
             error = meaning(raised, self._address.where)
             if error is None:
                 raise
@@ -110,8 +120,8 @@ class Lines:
                 await self._turns.acquire()
         except TimeoutError:
             raise StoreUnavailable(
-                f"all {self._size} connections to {self._address.where} were busy for {TURN:g} s; {NOTHING_LOST}. "
-                "If this happens often, raise pool_size in the URL"
+                f"all {self._size} connections to {self._address.where} were busy for {TURN:g} s; "
+                f"{NOTHING_LOST}. If this happens often, raise pool_size in the URL"
             ) from None
 
     async def _hand_out(self) -> Line:
@@ -125,6 +135,13 @@ class Lines:
         self._used.add(line)
         return line
 
+    def _drop(self, line: Line | None, why: BaseException) -> None:
+        """A connection broke, or could not be made; or its user was cancelled and left it in the middle."""
+        if not isinstance(why, asyncio.CancelledError):
+            self._broken_at = self._clock.monotonic()
+        if line is not None:
+            line.con.terminate()
+
     def _take_back(self, line: Line | None) -> None:
         if line is not None:
             self._used.discard(line)
@@ -133,11 +150,3 @@ class Lines:
             elif not line.con.is_closed():
                 self._idle.append(line)
         self._turns.release()
-
-
-async def _goodbye(line: Line) -> None:
-    try:
-        await line.con.close(timeout=1.0)
-    except Exception as error:  # it is gone either way
-        log.debug("a connection did not close in good order: %s", error)
-        line.con.terminate()

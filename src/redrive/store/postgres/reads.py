@@ -62,7 +62,7 @@ async def unclaimable(line: Line, clock: DatabaseClock, workflows: Sequence[str]
     now = clock.heard(row["now"])
     known = set(workflows).union(*(json.loads(names) for names in row["workflows"]))
     suspects = await line.rows(SQL["due_suspects"], now=now, known=sorted(known), most=_COUNTED)
-    waiting = Counter({name: count for name, count in suspects})
+    waiting = Counter(dict(suspects))
     for lane, head in await lanes(line, most=_LANES):
         left = _COUNTED - waiting[lane.workflow]
         if head <= now and lane.workflow not in known and left > 0:

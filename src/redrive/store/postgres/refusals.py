@@ -29,7 +29,7 @@ _MISSING = ("42P01", "3F000", "42883", "42703", "42704")
 _PERSON = {
     "28": "refused the login: check user and password in the URL, and the server's pg_hba.conf",
     "3D000": "has no database of that name: create it, or name another in the URL",
-    "42501": "denies this user something it needs: as an administrator, GRANT redrive_engine, redrive_app TO it",
+    "42501": "denies this user a right: as an administrator, GRANT redrive_engine, redrive_app TO it",
     "22023": "knows no role redrive_engine: run `redrive migrate` with a user who may create roles",
 }
 _LOST_CONNECTION = (OSError, EOFError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -48,6 +48,11 @@ def meaning(error: BaseException, where: str) -> RedriveError | None:
 
 def _by_state(error: asyncpg.PostgresError, where: str) -> RedriveError:
     state = error.sqlstate or ""
+    if state in ("08P01", "08004"):
+        return StoreError(
+            f"{where} or a pooler before it refuses the connection ({_words(error)}); behind PgBouncer in "
+            "transaction mode the URL needs statement_cache_size=0"
+        )
     if why := _find(_PASSING, state):
         return StoreUnavailable(f"{where}: {why} ({_words(error)}); {NOTHING_LOST}")
     if state in _MISSING:

@@ -34,7 +34,7 @@ END $body$;
 
 
 async def create(line: Line, address: Address) -> None:
-    """Make sure that both roles exist and that this user can act as them; otherwise say what an administrator does."""
+    """Make sure that both roles exist and that this user can act as them, or say what is to be done."""
     me = await line.row(SQL["me"])
     missing = [row["name"] for row in await line.rows(SQL["missing_roles"])]
     if missing and not me["may_create_roles"]:
@@ -82,8 +82,8 @@ async def prove_confined(line: Line, address: Address) -> None:
         faults += await _leaks(line, [row["name"] for row in tables])
     if faults:
         raise StoreError(
-            f"{address.where} does not keep tenants apart: {'; '.join(faults)}. Nothing was started; undo what was "
-            "changed there, or restore the rights of a fresh `redrive migrate`"
+            f"{address.where} does not keep tenants apart: {'; '.join(faults)}. Nothing was started; undo "
+            "what was changed there"
         )
 
 

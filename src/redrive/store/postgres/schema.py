@@ -78,8 +78,8 @@ async def _found(line: Line, address: Address, first: Migration) -> None:
     there = {row["relname"] for row in await line.rows(SQL["taken_names"], schema=address.schema)}
     if clash := sorted(there & set(_CREATED.findall(first.text))):
         raise StoreError(
-            f"schema {address.schema!r} of {address.where} has a table or index called {clash[0]!r} that is not "
-            "Redrive's: give Redrive a schema of its own (schema=... in the URL)"
+            f"schema {address.schema!r} of {address.where} has a table or index called {clash[0]!r} that is "
+            "not Redrive's: give Redrive a schema of its own (schema=... in the URL)"
         )
     await roles.create(line, address)
     await line.script(f"CREATE SCHEMA IF NOT EXISTS {address.schema}")

@@ -1,4 +1,4 @@
-"""Statements as PostgreSQL takes them: `:name` in the files becomes `$1`, `redrive.` the store's own schema."""
+"""Statements as PostgreSQL takes them: `:name` in the files becomes `$1`, `redrive.` the store's schema."""
 
 from __future__ import annotations
 

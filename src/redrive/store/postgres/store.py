@@ -42,27 +42,32 @@ __all__ = ["PostgresStore"]
 PATIENCE = 5.0
 """Seconds an engine's transaction may be silent, or a third of a shorter lease."""
 
+AFTER_OUTAGE = 2.0
+"""Seconds after an outage in which no worker is declared dead; a live one beats at least every second."""
+
 TRANSACTIONS = 4
 """Connections for transactional steps, beside those of the engine."""
 
 
 class PostgresStore:
-    """A store in one schema of a PostgreSQL database. See `redrive.store.port` for what each call promises."""
+    """A store in one schema of a PostgreSQL database. `redrive.store.port` says what each call promises."""
 
     def __init__(self, url: str, clock: Clock) -> None:
         self._address = locate(url)
+        self._real_clock = clock
         self._clock = DatabaseClock(clock)
         self._patience = PATIENCE
         self._new_lines()
 
     def _new_lines(self) -> None:
-        self._lines = Lines(self._address, self._address.pool_size, session(self._patience))
-        self._private = Lines(
-            self._address, TRANSACTIONS, {"default_transaction_isolation": "read committed"}
-        )
+        plain = {"default_transaction_isolation": "read committed"}
+        engine = session(self._patience)
+        self._lines = Lines(self._address, self._address.pool_size, engine, self._real_clock)
+        self._private = Lines(self._address, TRANSACTIONS, plain, self._real_clock)
         self._bell = Bell(self._address, self._lines)
 
     async def open(self, *, migrate: bool = True) -> None:
+        """Connect. With `migrate`, wait for a server that is down, and set an empty database up."""
         self._new_lines()  # a store may be opened again after it was closed
         await prepare(self._address, self._clock, migrate=migrate)
         self._bell.open()
@@ -122,7 +127,9 @@ class PostgresStore:
     # -- chores --------------------------------------------------------------------------------------
 
     async def bury(self) -> list[WorkerRow]:
-        return await self._lines.run(lambda line: chores.bury(line, self._clock))
+        # After an outage nobody has beaten for a while: whoever lives gets the time for a beat or two first.
+        certain = self._lines.answered_for(AFTER_OUTAGE)
+        return await self._lines.run(lambda line: chores.bury(line, self._clock, certain=certain))
 
     async def held(self, worker: int) -> list[HeldRun]:
         return await self._lines.run(lambda line: chores.held(line, worker))

@@ -10,6 +10,7 @@ step is doing, and the server undoes what was not committed.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -29,12 +30,13 @@ from redrive.store.postgres.roles import ENGINE
 __all__ = ["StepTransaction"]
 
 Result = TypeVar("Result")
+log = logging.getLogger("redrive.store")
 
 _SPACE = r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
 _WORDS = (
     r"BEGIN|START\s+TRANSACTION|COMMIT|END|ROLLBACK|ABORT|SAVEPOINT|RELEASE|PREPARE\s+TRANSACTION"
     r"|SET\s+(?:LOCAL\s+|SESSION\s+)?(?:TRANSACTION|ROLE|SESSION\s+AUTHORIZATION|SESSION\s+CHARACTERISTICS)"
-    r"|RESET|DISCARD|LISTEN|UNLISTEN|VACUUM|PRAGMA|ATTACH|DETACH"
+    r"|RESET|DISCARD|LISTEN|UNLISTEN|VACUUM"
 )
 _REFUSED = re.compile(f"{_SPACE}({_WORDS})\\b", re.IGNORECASE | re.DOTALL)
 _COUNT = re.compile(r"(\d+)$")
@@ -52,14 +54,19 @@ class StepTransaction:
         self._line: Line | None = None
         self._refusal: Exception | None = None  # what a further call is told
         self._timer: asyncio.TimerHandle | None = None
+        self._dirty = False  # something happened since the savepoint
 
     async def execute(self, statement: str, *params: Any) -> int:
         """Run a statement; return the number of rows it changed."""
 
         async def work(con: asyncpg.Connection) -> int:
-            prepared = await con.prepare(statement)
-            await prepared.fetch(*params)
-            count = _COUNT.search(prepared.get_statusmsg())
+            if params:
+                said = await con.execute(statement, *params)
+            else:  # `execute` would take several statements then, and a COMMIT could hide among them
+                prepared = await con.prepare(statement, name="")
+                await prepared.fetch()
+                said = prepared.get_statusmsg()
+            count = _COUNT.search(said)
             return int(count[1]) if count else 0
 
         return await self._statement(statement, work)
@@ -99,36 +106,34 @@ class StepTransaction:
     ) -> Result:
         if refused := _REFUSED.match(statement):
             raise InputError(
-                f"{' '.join(refused[1].upper().split())} cannot be used in a transactional step: its transaction "
-                "begins by itself and is committed together with the step's record"
+                f"{' '.join(refused[1].upper().split())} cannot be used in a transactional step: its "
+                "transaction begins by itself and is committed together with the step's record"
             )
         con = (await self._begun()).con
         try:
-            # One statement that fails is not all of them: the next may go on, as on SQLite.
-            await con.execute("SAVEPOINT step")
-            result = await work(con)
-            await con.execute("RELEASE SAVEPOINT step")
-            return result
+            if self._dirty:
+                await con.execute("RELEASE SAVEPOINT step; SAVEPOINT step")
+            self._dirty = True
+            return await work(con)
         except Exception as raised:
-            if not con.is_closed() and con.is_in_transaction():
-                await con.execute("ROLLBACK TO SAVEPOINT step")
             error = self._explained(raised)
-            if isinstance(error, StoreUnavailable) or error is self._refusal:
+            if error is self._refusal or _is_outage(error, raised):
                 await self._end()
                 raise error from raised
+            # One statement that fails is not all of them: the next may go on, as on SQLite.
+            await con.execute("ROLLBACK TO SAVEPOINT step")
             raise
 
     async def _begun(self) -> Line:
         if self._refusal is not None:
             raise self._refusal
         if self._line is None:
-            self._line = await self._held.enter_async_context(self._lines.line())
+            self._line = await self._held.enter_async_context(self._lines.line(bare=True))
             limit = f"{int(self._limit * 1000)}ms"
             names = ("statement_timeout", "idle_in_transaction_session_timeout", "lock_timeout")
-            await self._line.con.execute(
-                "BEGIN" + "".join(f"; SET LOCAL {name} = '{limit}'" for name in names)
-            )
+            local = "; ".join(f"SET LOCAL {name} = '{limit}'" for name in names)
             self._timer = asyncio.get_running_loop().call_later(self._limit, self._time_is_up)
+            await self._line.con.execute(f"BEGIN; {local}; SAVEPOINT step")
         return self._line
 
     def _explained(self, raised: Exception) -> Exception:
@@ -136,8 +141,8 @@ class StepTransaction:
 
     def _time_is_up(self) -> None:
         self._refusal = TimeoutError(
-            f"the transaction took longer than {self._limit:g} s and was undone, because others wait for its locks: "
-            "do slow work before its first statement"
+            f"the transaction took longer than {self._limit:g} s and was undone, because others wait for its "
+            "locks: do slow work before its first statement"
         )
         if self._line is not None:
             self._line.con.terminate()
@@ -151,10 +156,17 @@ class StepTransaction:
         if line is None:
             return
         try:
-            if not line.con.is_closed():
-                await line.con.reset(timeout=2.0)  # rolls back, and forgets what the step set
+            await line.forget(timeout=2.0)
+        except Exception as error:  # the server undoes what it never heard the end of
+            log.debug("a transaction was not rolled back in good order: %s", error)
+            line.con.terminate()
         except BaseException:
             line.con.terminate()
             raise
         finally:
             await self._held.aclose()
+
+
+def _is_outage(error: Exception, raised: Exception) -> bool:
+    """True if the database failed the step; a statement that ran into a limit of its own failed by itself."""
+    return isinstance(error, StoreUnavailable) and not isinstance(raised, asyncpg.QueryCanceledError)

@@ -101,9 +101,7 @@ class _Columns:
         self._entries: list[tuple[int, int, _Row]] = []
         self._changes: list[tuple[int, _Row]] = []
         self._results: list[_Row] = []
-        self._marks: list[dict[str, Any]] = []
-        self._attempts: list[dict[str, Any]] = []
-        self._letters: list[dict[str, Any]] = []
+        self._rare: dict[str, list[dict[str, Any]]] = {}
 
     def add(self, number: int, transition: Transition) -> None:
         """Gather the rows of one transition."""
@@ -116,13 +114,21 @@ class _Columns:
                 self._results.append(
                     (number, transition.tenant, as_stored(change.output), as_stored(change.failure))
                 )
-        if transition.version is not None or (change is None and transition.clears_suspicion):
-            clears = change is None and transition.clears_suspicion
-            self._marks.append({"t": number, "clears": clears, "version": transition.version})
-        for attempt in transition.attempts:
-            self._attempts.append(_attempt(number, transition.tenant, attempt))
+        if transition.only_if is not None:
+            index, attempt = transition.only_if
+            self._seldom("only_if", {"t": number, "idx": index, "attempt": attempt})
+        if transition.closes:
+            self._seldom("closes", {"t": number})
+        clears = change is None and transition.clears_suspicion
+        if clears or transition.version is not None:
+            self._seldom("marks", {"t": number, "clears": clears, "version": transition.version})
+        for each in transition.attempts:
+            self._seldom("attempts", _attempt(number, transition.tenant, each))
         if transition.letter is not None:
-            self._letters.append(_letter(number, transition.letter))
+            self._seldom("letters", _letter(number, transition.letter))
+
+    def _seldom(self, kind: str, row: dict[str, Any]) -> None:
+        self._rare.setdefault(kind, []).append(row)
 
     def values(self, transitions: Sequence[Transition]) -> dict[str, Any]:
         """The parameters of the call. Rows come in the order in which they are to be locked."""
@@ -134,15 +140,14 @@ class _Columns:
             **_transposed(_CHANGES, [row[1] for row in self._changes]),
             **_transposed(_RESULTS, self._results),
             **_transposed(_ENTRIES, [row[2] for row in self._entries]),
-            "rare": self._rare(),
+            "rare": self._rest(),
         }
 
-    def _rare(self) -> str | None:
-        if not (self._marks or self._attempts or self._letters):
+    def _rest(self) -> str | None:
+        if not self._rare:
             return None
-        rare = {"marks": self._marks, "attempts": self._attempts, "letters": self._letters}
         # Not escaped: a lone surrogate must be refused here, as everywhere else, not smuggled in as \ud800.
-        return json.dumps(rare, ensure_ascii=False)
+        return json.dumps(self._rare, ensure_ascii=False)
 
 
 def _transposed(names: Sequence[str], rows: Sequence[_Row]) -> dict[str, Sequence[Any]]:

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from redrive.store.port import HeldRun, Purge, WorkerRow
-from redrive.store.sqlite.rows import entry_row, run_row, worker_row
+from redrive.store.rows import entry_row, run_row, worker_row
 from redrive.store.statements import load
 
 __all__ = ["anybody_to_bury", "bury", "graves", "held", "hung", "overdue", "purge"]

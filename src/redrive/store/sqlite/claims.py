@@ -13,40 +13,19 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 
 from redrive.core.fair import Due, in_turn
 from redrive.core.states import RunStatus
+from redrive.store.lanes import MOST_LANES, START, Look, delay, earlier, end_of_queue, place, visit
 from redrive.store.port import Claim, Claimed, Claims, EntryRow, Lane
-from redrive.store.sqlite.rows import entry_row
+from redrive.store.rows import entry_row
 from redrive.store.statements import load
 
-__all__ = ["MOST_LANES", "Look", "lanes", "look", "nothing", "take"]
+__all__ = ["lanes", "look", "nothing", "take"]
 
 SQL = load(__package__, "claims.sql")
-
-MOST_LANES = 1000
-"""A claim looks at no more lanes than this; the next one goes on behind them."""
-
-_START = Lane("", "", -(2**63), "")
-_LAST_RANK = 2**63 - 1  # a lane of this rank stands for the end of its queue
-
-
-@dataclass(slots=True, kw_only=True)
-class Look:
-    """What a look at the lanes found. `known` are lanes the worker may serve, `due` those with due runs."""
-
-    workflows: tuple[str, ...]
-    known: list[Lane] = field(default_factory=list)
-    due: list[Lane] = field(default_factory=list)
-    after: Lane | None = None
-    next_at: int | None = None
-
-    def has_due(self, now: int) -> bool:
-        """True if there is something to take."""
-        return self.next_at is not None and self.next_at <= now
 
 
 def look(con: sqlite3.Connection, now: int, claim: Claim) -> Look:
@@ -54,9 +33,9 @@ def look(con: sqlite3.Connection, now: int, claim: Claim) -> Look:
     found = Look(workflows=_unpaused(con, claim.workflows), after=claim.after)
     if not found.workflows or claim.capacity < 1:
         return found
-    _visit(con, now, claim, found)
+    visit(_around(con, claim.after or START), now, claim, found)
     if claim.suspect:
-        found.next_at = _earlier(found.next_at, _suspect(con, found.workflows)[1])
+        found.next_at = earlier(found.next_at, _suspect(con, found.workflows)[1])
     return found
 
 
@@ -76,14 +55,14 @@ def take(con: sqlite3.Connection, now: int, claim: Claim, found: Look) -> Claims
     return Claims(
         runs=_gather(con, ids),
         now=now,
-        next_in=_delay(now, _earlier(_next_due(con, found.known), next_suspect_at)),
-        after=_end_of_queue(chosen[-1]) if filled else found.after,
+        next_in=delay(now, earlier(_next_due(con, found.known), next_suspect_at)),
+        after=end_of_queue(chosen[-1]) if filled else found.after,
     )
 
 
 def nothing(now: int, after: Lane | None, next_at: int | None = None) -> Claims:
     """The answer when there is nothing to take."""
-    return Claims(runs=[], now=now, next_in=_delay(now, next_at), after=after)
+    return Claims(runs=[], now=now, next_in=delay(now, next_at), after=after)
 
 
 # -- looking -------------------------------------------------------------------------------------------
@@ -94,40 +73,20 @@ def _unpaused(con: sqlite3.Connection, workflows: Sequence[str]) -> tuple[str, .
     return tuple(name for name in workflows if name not in paused)
 
 
-def _visit(con: sqlite3.Connection, now: int, claim: Claim, found: Look) -> None:
-    """Walk the lanes once around from the cursor, until enough queues have something due."""
-    workflows = frozenset(found.workflows)
-    queues: set[tuple[str, str]] = set()
-    for number, (lane, head) in enumerate(_around(con, claim.after or _START), 1):
-        if len(queues) >= claim.capacity and (lane.tenant, lane.queue) not in queues:
-            return
-        if lane.workflow in workflows:
-            found.known.append(lane)
-            found.next_at = _earlier(found.next_at, head)
-            if head <= now:
-                found.due.append(lane)
-                queues.add((lane.tenant, lane.queue))
-        if number >= MOST_LANES:
-            found.after = lane
-            return
-
-
 def _around(con: sqlite3.Connection, start: Lane) -> Iterator[tuple[Lane, int]]:
     """Every lane with the time its first run is due: those behind the start, then the others."""
     yield from lanes(con, start)
-    if start != _START:
+    if start != START:
         for lane, head in lanes(con):
-            if _place(lane) > _place(start):
+            if place(lane) > place(start):
                 return
             yield lane, head
 
 
-def lanes(
-    con: sqlite3.Connection, after: Lane = _START, most: int = MOST_LANES
-) -> Iterator[tuple[Lane, int]]:
+def lanes(con: sqlite3.Connection, after: Lane = START, most: int = MOST_LANES) -> Iterator[tuple[Lane, int]]:
     """Each lane behind a place, in order, with the time its first run is due."""
-    place = {"tenant": after.tenant, "queue": after.queue, "rank": after.rank, "workflow": after.workflow}
-    cursor = con.execute(SQL["lanes"], {**place, "most": most})
+    start = {"tenant": after.tenant, "queue": after.queue, "rank": after.rank, "workflow": after.workflow}
+    cursor = con.execute(SQL["lanes"], {**start, "most": most})
     try:
         for tenant, queue, rank, workflow, head in cursor:
             yield Lane(tenant, queue, rank, workflow), head
@@ -190,26 +149,5 @@ _CLAIMED = (
 )  # fmt: skip
 
 
-# -- places and times ----------------------------------------------------------------------------------
-
-
-def _place(lane: Lane) -> tuple[str, str, int, str]:
-    return (lane.tenant, lane.queue, lane.rank, lane.workflow)
-
-
-def _end_of_queue(due: Due) -> Lane:
-    return Lane(due.tenant, due.queue, _LAST_RANK, "")
-
-
 def _json_lanes(lanes: Sequence[Lane]) -> str:
-    return json.dumps([_place(lane) for lane in lanes], ensure_ascii=False)
-
-
-def _earlier(one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
-
-
-def _delay(now: int, at: int | None) -> int | None:
-    return None if at is None else max(0, at - now)
+    return json.dumps([place(lane) for lane in lanes], ensure_ascii=False)

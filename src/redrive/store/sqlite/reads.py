@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from redrive.store.port import AttemptRow, EntryRow, LetterRow, RunRow
+from redrive.store.rows import attempt_row, entry_row, letter_row, run_row
 from redrive.store.sqlite.claims import lanes
-from redrive.store.sqlite.rows import attempt_row, entry_row, letter_row, run_row
 from redrive.store.statements import load
 
 __all__ = ["attempts", "journal", "letter", "letter_of", "run", "runs_by_id", "unclaimable"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 from redrive.store.port import PolicyRow
-from redrive.store.sqlite.rows import policy_row
+from redrive.store.rows import policy_row
 from redrive.store.statements import load
 
 __all__ = ["delete_policy", "pause", "paused", "policies", "resume", "set_policy"]

@@ -6,9 +6,9 @@ import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 
-from redrive.core.keys import decode
 from redrive.errors import DataRefused
 from redrive.store.port import NewRun, Started
+from redrive.store.shapes import given_key
 from redrive.store.statements import load
 
 __all__ = ["start"]
@@ -73,7 +73,7 @@ def _insert(con: sqlite3.Connection, now: int, runs: Sequence[NewRun]) -> None:
         (
             run.tenant,
             run.key,
-            _given(run.key),
+            given_key(run.key),
             id,
             run.public_id,
             run.key_hash or "",
@@ -109,17 +109,6 @@ def _deadline(run: NewRun, now: int) -> int | None:
     if run.timeout is None:
         return run.deadline
     return now + run.timeout if run.deadline is None else min(run.deadline, now + run.timeout)
-
-
-def _given(key: str) -> str:
-    """The key as the caller gave it, the last part of the encoded one."""
-    last = key.rpartition(":")[2]
-    if "%" not in last:
-        return last  # nothing in it was escaped
-    try:
-        return decode(key)[1][-1]
-    except (ValueError, IndexError):
-        return key
 
 
 def _json(values: Iterable[object]) -> str:

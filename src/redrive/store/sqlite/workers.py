@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from redrive.store.port import Beat, Catalogue, NewWorker, WorkerRow
-from redrive.store.sqlite.rows import worker_row
+from redrive.store.rows import worker_row
 from redrive.store.statements import load
 
 __all__ = ["beat", "enlist", "lease_of", "retire", "workers"]

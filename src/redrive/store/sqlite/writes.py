@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
-from functools import lru_cache
 
-from redrive.core.options import StepOptions
-from redrive.core.states import FINAL, StepStatus
+from redrive.core.states import FINAL
 from redrive.core.transition import Answer, AttemptWrite, EntryWrite, LetterWrite, RunWrite, Transition
+from redrive.store.shapes import ENDED, limits
 from redrive.store.statements import load
 
 __all__ = ["apply"]
@@ -22,9 +21,6 @@ __all__ = ["apply"]
 SQL = load(__package__, "writes.sql")
 
 _Row = tuple[object, ...]
-_ENDED = frozenset(
-    {StepStatus.SUCCESS, StepStatus.FAILED, StepStatus.DLQ, StepStatus.SKIPPED, StepStatus.CANCELLED}
-)
 # Rows take an enum's `_value_`, a plain string: the driver is several times slower to bind anything else.
 
 
@@ -120,13 +116,7 @@ class _Rows:
 
 def _entry_row(transition: Transition, entry: EntryWrite, now: int) -> _Row:
     began_at = now - entry.began_ago
-    timeout_at = patience = limit_at = None
-    if entry.status is StepStatus.RUNNING and entry.limit_in is not None:
-        limit_at = timeout_at = now + entry.limit_in
-        if entry.options is not None and (rule := _heartbeat_rule(entry.options)) is not None:
-            timeout, patience = rule
-            timeout_at = began_at + timeout
-            limit_at = min(limit_at, timeout_at, now + patience)
+    timeout_in, patience, limit_in = limits(entry)
     return (
         transition.run,
         entry.index,
@@ -140,11 +130,11 @@ def _entry_row(transition: Transition, entry: EntryWrite, now: int) -> _Row:
         entry.done,
         began_at,
         began_at,
-        now if entry.status in _ENDED else None,
+        now if entry.status in ENDED else None,
         _after(now, entry.wake_in),
-        timeout_at,
+        _after(now, timeout_in),
         patience,
-        limit_at,
+        _after(now, limit_in),
         entry.input,
         entry.output,
         entry.failure,
@@ -211,19 +201,3 @@ def _letter_row(run: int, letter: LetterWrite, now: int) -> _Row:
 
 def _after(now: int, delay: int | None) -> int | None:
     return None if delay is None else now + delay
-
-
-@lru_cache(maxsize=1024)
-def _heartbeat_rule(options: str) -> tuple[int, int] | None:
-    """A step's timeout and how long it may go without a heartbeat; None if it has no such rule.
-
-    Remembered, because every begin mark of a step brings the same text. Options that other code wrote
-    in another form hold no rule for us; the limit that came with them still counts.
-    """
-    try:
-        step = StepOptions.from_json(options)
-    except (KeyError, TypeError, ValueError):
-        return None
-    if step.heartbeat_timeout is None:
-        return None
-    return int(step.timeout * 1_000_000), int(step.heartbeat_timeout * 1_000_000)

@@ -296,6 +296,18 @@ BEGIN
     FROM unnest(apply.runs, apply.fences) WITH ORDINALITY AS want (run, fence, t)
     LEFT JOIN LATERAL (SELECT r.fence FROM redrive.runs AS r WHERE r.id = want.run) AS r ON true;
 
+    -- under_way
+    IF rare IS NOT NULL THEN
+        SELECT array_agg(k.yes AND (c.t IS NULL OR EXISTS (
+                   SELECT 1 FROM redrive.entries AS e
+                   WHERE e.run = apply.runs[c.t] AND e.idx = c.idx AND e.attempt = c.attempt
+                     AND e.status = 'RUNNING')) ORDER BY k.t)
+        INTO kept
+        FROM unnest(kept) WITH ORDINALITY AS k (yes, t)
+        LEFT JOIN json_to_recordset(rare -> 'only_if') AS c (t integer, idx integer, attempt integer) ON c.t = k.t;
+        none_lost := none_lost AND true = ALL (kept);
+    END IF;
+
     -- change_run
     IF cardinality(c_t) > 0 THEN
         UPDATE redrive.runs AS r SET
@@ -369,12 +381,12 @@ BEGIN
                AND NOT (e.status = 'RETRYING' AND excluded.attempt = e.attempt AND excluded.fence = e.fence));
     END IF;
 
-    -- forget_limits
-    UPDATE redrive.entries AS e SET limit_at = NULL
-    FROM unnest(c_t, c_take) AS c (t, take)
-    WHERE c.take > 0 AND (none_lost OR kept[c.t]) AND e.run = apply.runs[c.t] AND e.limit_at IS NOT NULL;
-
     IF rare IS NOT NULL THEN
+        -- close_entries
+        UPDATE redrive.entries AS e SET status = 'CANCELLED', ended_at = now, wake_at = NULL, limit_at = NULL
+        FROM json_to_recordset(rare -> 'closes') AS c (t integer)
+        WHERE kept[c.t] AND e.run = apply.runs[c.t] AND e.ended_at IS NULL AND e.superseded = 0;
+
         -- put_attempt
         INSERT INTO redrive.attempts (run, idx, attempt, fence, tenant, ending, began_at, ended_at, category, failure,
                                       decision, next_at, worker)

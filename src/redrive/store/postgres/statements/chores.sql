@@ -3,9 +3,11 @@
 
 -- name: bury
 -- Declare workers dead whose lease has run out, except those in the middle of a write: they are asked again later.
+-- A server that has just started says nothing about its workers: they could not renew their leases while it was down.
 WITH expired AS MATERIALIZED (
     SELECT w.id FROM redrive.workers AS w
     WHERE w.state = 'LIVE' AND w.lease_until < COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp()))
+      AND (CAST(:now AS bigint) IS NOT NULL OR pg_postmaster_start_time() < statement_timestamp() - interval '2 s')
     ORDER BY w.id FOR UPDATE SKIP LOCKED
 )
 UPDATE redrive.workers AS w SET state = 'DEAD'

@@ -112,9 +112,9 @@ FROM clock LEFT JOIN claimer ON true LEFT JOIN taken ON true LEFT JOIN redrive.i
 ORDER BY taken.id;
 
 -- name: journals
--- The journals of these runs, as far as they count.
+-- The journals of these runs, superseded entries too.
 SELECT run, idx, key, kind, name, status, attempt, done, first_at, began_at, ended_at, wake_at, limit_at, input,
        output, failure, options, superseded, heartbeat_at, heartbeat
 FROM redrive.entries
-WHERE run = ANY (CAST(:runs AS bigint[])) AND superseded = 0
+WHERE run = ANY (CAST(:runs AS bigint[]))
 ORDER BY run, idx;

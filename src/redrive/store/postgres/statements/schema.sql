@@ -24,10 +24,6 @@ INSERT INTO redrive.redrive_schema (version, name, checksum, oldest_code, applie
 VALUES (:version, :name, :checksum, :oldest_code,
         COALESCE(CAST(:now AS bigint), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS bigint)));
 
--- name: moment
--- What time it is.
-SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp()));
-
 -- name: taken_names
 -- Tables that were in the schema before Redrive, to say which one is in the way.
 SELECT c.relname FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace

@@ -3,7 +3,8 @@
 -- name: insert_worker
 -- A worker that may claim from now on.
 INSERT INTO redrive.workers (name, version, state, workflows, lease, started_at, beat_at, lease_until)
-SELECT :name, :version, 'LIVE', :workflows, CAST(:lease AS bigint), clock.now, clock.now, clock.now + CAST(:lease AS bigint)
+SELECT :name, :version, 'LIVE', :workflows, CAST(:lease AS bigint), clock.now, clock.now,
+       clock.now + CAST(:lease AS bigint)
 FROM (SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) AS now) AS clock
 RETURNING id, started_at;
 
@@ -61,7 +62,7 @@ WITH clock AS (
                         ELSE LEAST(clock.now + e.patience, e.timeout_at) END
     FROM signs, clock, renew
     WHERE e.run = signs.run AND e.idx = signs.idx AND e.status = 'RUNNING'
+), held_ids AS (
+    SELECT r.id FROM redrive.runs AS r WHERE r.worker = CAST(:worker AS bigint)
 )
-SELECT clock.now, EXISTS (SELECT 1 FROM renew) AS alive,
-       ARRAY(SELECT r.id FROM redrive.runs AS r WHERE r.worker = CAST(:worker AS bigint)) AS held
-FROM clock;
+SELECT clock.now, EXISTS (SELECT 1 FROM renew) AS alive, ARRAY(SELECT id FROM held_ids) AS held FROM clock;

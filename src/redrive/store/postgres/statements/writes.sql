@@ -1,6 +1,6 @@
 -- Applying transitions. What a batch writes is in the function `apply` of the schema, part by part under the names
--- that the SQLite store uses: worker_lives, fences, change_run, clear_suspicion, set_version, put_result, put_entry,
--- forget_limits, put_attempt, put_letter.
+-- that the SQLite store uses: worker_lives, fences, under_way, change_run, clear_suspicion, set_version, put_result,
+-- put_entry, close_entries, put_attempt, put_letter.
 
 -- name: apply
 -- Write a batch of transitions, each only if its fence still holds.

@@ -1,4 +1,4 @@
-"""What is happening in the shop, read from its store as any program could."""
+"""What is happening to the runs of a store, read from it as any program could."""
 
 from __future__ import annotations
 
@@ -28,9 +28,13 @@ class Event:
 
 
 class News:
-    """Follows every run from start to end; `events` holds what was decided on the way, newest last."""
+    """Follows every run from start to end; `events` holds what was decided on the way, newest last.
 
-    def __init__(self, app: Redrive, *, keeps: int = 50) -> None:
+    With `endings`, a run's success is told as well.
+    """
+
+    def __init__(self, app: Redrive, *, keeps: int = 50, endings: bool = False) -> None:
+        self._endings = endings
         self.statuses: Counter[RunStatus] = Counter()
         self.letters: list[DeadLetter] = []
         self.open_letters = 0
@@ -92,7 +96,9 @@ class News:
                     events.append(_event(name, step.name, at, attempt.decision, _mood(attempt)))
         if run.status in FINAL and run.status is not RunStatus.SUCCESS:
             at = run.finished_at or _NEVER
-            events.append(_event(name, run.workflow, at, f"{run.status}, a dead letter: {run.code}", "bad"))
+            events.append(_event(name, run.workflow, at, _ending(run), "bad"))
+        elif run.status is RunStatus.SUCCESS and self._endings:
+            events.append(_event(name, run.workflow, run.finished_at or _NEVER, "SUCCESS", "good"))
         return events
 
     def _is_new(self, run: Run, step: StepRecord, number: int, what: str) -> bool:
@@ -105,6 +111,10 @@ class News:
 
 def _event(run: str, step: str, at: datetime, text: str, mood: str) -> Event:
     return Event(at=at, run=run, step=step, text=text, mood=mood)
+
+
+def _ending(run: Run) -> str:
+    return f"{run.status}, a dead letter: {run.code}" if run.letter_id else f"{run.status}: {run.error}"
 
 
 def _sleeps(step: StepRecord) -> str:

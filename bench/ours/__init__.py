@@ -1,0 +1,1 @@
+"""Redrive's side of the workloads."""

@@ -1,0 +1,28 @@
+"""Many small runs: how fast they are accepted, and how fast a worker works them off."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from bench.ours.flows import Flows
+from bench.ours.job import Job
+from bench.ours.witness import Witness, check_settings
+
+__all__ = ["backlog"]
+
+
+async def backlog(job: Job) -> dict[str, float]:
+    """Start them all while nobody works, then open a worker and wait for all results."""
+    flows, witness = Flows(job.url, concurrency=job.concurrency), Witness(job.url)
+    async with flows.app.client():
+        begun = time.perf_counter()
+        handles = await flows.one.start_many([(number,) for number in range(job.size)])
+        started = time.perf_counter() - begun
+    begun = time.perf_counter()
+    async with flows.app as app:
+        await check_settings(app.runtime.store)
+        await asyncio.gather(*(handle.result() for handle in handles))
+        drained = time.perf_counter() - begun
+        witness.counted(runs=job.size, steps=job.size)
+    return {"start": job.size / started, "drain": job.size / drained}

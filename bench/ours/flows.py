@@ -1,0 +1,76 @@
+"""The workflows that are measured."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from redrive import Redrive, RetryPolicy, step_info
+from redrive.app import Workflow
+
+__all__ = ["Flows"]
+
+
+class Flows:
+    """An app with all of them."""
+
+    def __init__(self, url: str, *, concurrency: int = 100) -> None:
+        self.app = Redrive(url, concurrency=concurrency)
+        self.five = self._five()
+        self.one = self._one()
+        self.first = self._first()
+        self.flaky = self._flaky()
+
+    def _five(self) -> Workflow[Any, Any]:
+        @self.app.step
+        async def noop(number: int) -> int:
+            return number
+
+        @self.app.workflow
+        async def five(number: int) -> int:
+            for step in range(5):
+                await noop(step)
+            return number
+
+        return five
+
+    def _one(self) -> Workflow[Any, Any]:
+        @self.app.step
+        async def single(number: int) -> int:
+            return number
+
+        @self.app.workflow
+        async def one(number: int) -> int:
+            return await single(number)
+
+        return one
+
+    def _first(self) -> Workflow[Any, Any]:
+        @self.app.step
+        async def look(started: float) -> float:
+            return time.monotonic() - started
+
+        @self.app.workflow
+        async def first(started: float) -> float:
+            return await look(started)
+
+        return first
+
+    def _flaky(self) -> Workflow[Any, Any]:
+        @self.app.step
+        async def steady(number: int) -> int:
+            return number
+
+        @self.app.step(retry=RetryPolicy(max_retries=2, base_delay=0))
+        async def fails_twice(number: int) -> int:
+            if step_info().attempt < 3:
+                raise ConnectionError("not yet")
+            return number
+
+        @self.app.workflow
+        async def flaky(number: int) -> int:
+            await steady(number)
+            await steady(number)
+            return await fails_twice(number)
+
+        return flaky

@@ -1,0 +1,61 @@
+"""How long one run takes when nothing else is going on."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import time
+
+from bench.ours.flows import Flows
+from bench.ours.job import Job
+from bench.ours.witness import Witness, check_settings
+
+__all__ = ["first_step", "idle"]
+
+WARM_UP = 20
+PAUSE = 0.002  # lets the system come to rest between two runs
+
+
+async def idle(job: Job) -> dict[str, float]:
+    """A run of five steps, start to result."""
+    flows, witness = Flows(job.url), Witness(job.url)
+    times = []
+    async with flows.app as app:
+        await check_settings(app.runtime.store)
+        for number in range(WARM_UP + job.size):
+            begun = time.perf_counter()
+            handle = await flows.five.start(number)
+            await handle.result()
+            times.append(time.perf_counter() - begun)
+            witness.saw_the_end_of(handle)
+            await asyncio.sleep(PAUSE)
+    return {"run": statistics.median(times[WARM_UP:]) * 1000}
+
+
+async def first_step(job: Job) -> dict[str, float]:
+    """Start to first step: with the worker in this process, then with the worker in another."""
+    flows = Flows(job.url)
+    async with flows.app:
+        here = await _first_steps(flows, job.size)
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "bench.ours.worker", job.url, stdin=-1, stdout=-1
+    )
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    await worker.stdout.readline()  # it says when it is ready
+    async with flows.app.client():
+        across = await _first_steps(flows, job.size)
+    worker.stdin.close()  # which ends it
+    await worker.wait()
+    return {"here": here * 1000, "across": across * 1000}
+
+
+async def _first_steps(flows: Flows, size: int) -> float:
+    """The step's result is how long ago its run was started, by the clock that all processes share."""
+    times = []
+    for _ in range(WARM_UP + size):
+        handle = await flows.first.start(time.monotonic())
+        times.append(float(await handle.result()))
+        await asyncio.sleep(PAUSE)
+    return statistics.median(times[WARM_UP:])

@@ -1,0 +1,72 @@
+"""Changing things: who did it, whether it is only tried, and whether to ask first."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from redrive.cli.exits import REFUSED, Stopped, code_of
+from redrive.cli.output import say
+
+__all__ = ["Change", "changing", "each"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """How a change is to be made."""
+
+    by: str
+    dry_run: bool
+    yes: bool
+
+    def confirm(self, what: str) -> None:
+        """Ask a person; a script that has no terminal is never asked."""
+        if self.yes or self.dry_run or not (sys.stdin.isatty() and sys.stderr.isatty()):
+            return
+        if not click.confirm(f"{what}?", err=True):
+            raise Stopped("nothing was changed", REFUSED)
+
+
+def changing(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command `--dry-run`, `--yes` and `--by`; it receives them as `change`."""
+
+    @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+    @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+    @click.option("--by", metavar="NAME", help="Who does it, for the record.  [default: your user name]")
+    @functools.wraps(command)
+    def with_change(*args: Any, dry_run: bool, yes: bool, by: str | None, **others: Any) -> Any:
+        return command(*args, change=Change(by=by or _user(), dry_run=dry_run, yes=yes), **others)
+
+    return with_change
+
+
+def _user() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+async def each(ids: Sequence[str], act: Callable[[str], Awaitable[None]]) -> None:
+    """Do the same to each; one that fails does not keep the others from it. Ends with the worst exit code."""
+    from redrive.errors import RedriveError
+
+    worst = 0
+    for id in ids:
+        try:
+            await act(id)
+        except RedriveError as error:
+            say(f"Error: {error}")
+            worst = max(worst, code_of(error))
+        except Stopped as error:
+            say(f"Error: {error.message}")
+            worst = max(worst, error.exit_code)
+    if worst:
+        raise click.exceptions.Exit(worst)

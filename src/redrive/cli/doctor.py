@@ -1,0 +1,56 @@
+"""`redrive doctor`: is everything in order, and what to do where it is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from redrive.cli.exits import FAILED
+from redrive.cli.output import Output, clean, shown, styled
+from redrive.cli.place import Place, at_a_place
+
+if TYPE_CHECKING:
+    from redrive.cli.health import Finding
+
+__all__ = ["doctor"]
+
+_SIGNS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗", "red")}
+
+
+@click.command(short_help="Is everything in order? If not, what to do.")
+@shown
+@at_a_place
+def doctor(place: Place, output: Output) -> None:
+    """Check the store, its schema, the clock, the workers, and runs that do not move.
+
+    Exit code 1 if something is wrong; each finding says what to do. --quiet prints what is wrong only.
+
+    \b
+    Examples:
+      redrive doctor
+      redrive doctor --json --url postgresql://shop@db/shop
+    """
+    import asyncio
+
+    from redrive.cli.exits import explained
+    from redrive.cli.health import examine
+
+    with explained():
+        findings = asyncio.run(examine(place.app().settings.url))
+    wrong = any(finding.level == "wrong" for finding in findings)
+    if output.json:
+        output.object({"ok": not wrong, "findings": findings})
+    else:
+        for finding in findings:
+            if not output.quiet or finding.level == "wrong":
+                _print(finding)
+    if wrong:
+        raise click.exceptions.Exit(FAILED)
+
+
+def _print(finding: Finding) -> None:
+    sign, colour = _SIGNS[finding.level]
+    click.echo(f"{styled(sign, fg=colour)} {finding.check + ':':<10} {clean(finding.text)}")
+    if finding.advice:
+        click.echo(f"    {clean(finding.advice)}")

@@ -1,0 +1,190 @@
+"""What `redrive doctor` looks at. Each check gives a finding: in order, worth a note, or wrong."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from redrive.clock import MICROS, SystemClock
+from redrive.core.redact import Redactor
+from redrive.core.states import LetterStatus, RunStatus
+from redrive.duration import words
+from redrive.errors import RedriveError, SchemaMismatch
+from redrive.store import open_store
+from redrive.store.port import LetterFilter, RunFilter, Store, WorkerRow
+
+__all__ = ["Finding", "examine"]
+
+_LATE = 60 * MICROS
+_SKEW = 2 * MICROS
+_DISK = 1 << 30
+_LOOKED_AT = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one check found, and what to do about it."""
+
+    check: str
+    level: Literal["ok", "note", "wrong"]
+    text: str
+    advice: str | None = None
+
+
+async def examine(url: str) -> list[Finding]:
+    """All findings about a store; if it cannot be opened, that is the last one."""
+    where = Redactor().text(url)
+    if (missing := _missing(url)) is not None:
+        return [missing]
+    store = open_store(url, SystemClock())
+    try:
+        await store.open(migrate=False)
+    except SchemaMismatch as error:
+        return [_ok("store", f"{where} answers"), _wrong("schema", str(error), "redrive migrate")]
+    except RedriveError as error:
+        return [
+            _wrong("store", str(error), "see that it runs and that the URL is right (--url, $REDRIVE_URL)")
+        ]
+    try:
+        found = [_ok("store", f"{where} answers"), _ok("schema", "up to date")]
+        return found + [finding async for finding in _checks(store, url)]
+    finally:
+        await store.close()
+
+
+def _missing(url: str) -> Finding | None:
+    path = _file(url)
+    if path is None or path.exists():
+        return None
+    return _wrong(
+        "store",
+        f"there is no file {path}",
+        "name the store with --url, $REDRIVE_URL or --app; or make it: redrive migrate",
+    )
+
+
+async def _checks(store: Store, url: str) -> AsyncIterator[Finding]:
+    yield _clock(store)
+    live = _live(await store.workers(), store.now())
+    yield await _workers(store, live)
+    async for finding in _unclaimable(store):
+        yield finding
+    yield await _stuck(store)
+    yield await _late(store, live)
+    yield await _letters(store)
+    yield _disk(url)
+
+
+def _clock(store: Store) -> Finding:
+    apart = abs(store.now() - SystemClock().now())
+    if apart > _SKEW:
+        return _note(
+            "clock",
+            f"this machine's clock and the database's are {words(apart / MICROS)} apart",
+            "the database's clock decides, so nothing breaks; set up time synchronisation all the same",
+        )
+    return _ok("clock", "agrees with the store's")
+
+
+def _live(rows: list[WorkerRow], now: int) -> list[WorkerRow]:
+    return [row for row in rows if row.state == "LIVE" and row.lease_until > now]
+
+
+async def _workers(store: Store, live: list[WorkerRow]) -> Finding:
+    if live:
+        names = ", ".join(row.name for row in live[:5])
+        return _ok("workers", f"{len(live)} alive: {names}{' …' if len(live) > 5 else ''}")
+    unfinished = RunFilter(status=[RunStatus.PENDING, RunStatus.RUNNING, RunStatus.SLEEPING])
+    waiting = (await store.runs(unfinished, limit=1, cursor=None)).items
+    if not waiting:
+        return _note("workers", "none is alive; no run waits for one", "redrive worker module:app")
+    return _wrong("workers", "none is alive, and runs wait for one", "start one: redrive worker module:app")
+
+
+async def _unclaimable(store: Store) -> AsyncIterator[Finding]:
+    for workflow, count in (await store.unclaimable(())).items():
+        yield _wrong(
+            "claims",
+            f"{count} due run{'s' * (count != 1)} of {workflow!r} wait, and no live worker has it registered",
+            "start a worker whose app has this workflow: redrive worker module:app",
+        )
+    for workflow, by in (await store.paused()).items():
+        yield _note("paused", f"{workflow!r}, by {by}", f"to go on: redrive workflows resume {workflow}")
+
+
+async def _stuck(store: Store) -> Finding:
+    """Chores end these within seconds wherever a worker lives, so what is left shows that none does."""
+    overdue = await store.overdue(_LATE, _LOOKED_AT)
+    hung = await store.hung(_LATE, _LOOKED_AT)
+    ids = list(dict.fromkeys(held.run.public_id for held in [*overdue, *hung]))
+    if not ids:
+        return _ok("stuck", "no run is past its deadline or hangs in a step")
+    return _wrong(
+        "stuck",
+        f"{len(ids)} run{'s' * (len(ids) != 1)} past a deadline or hanging in a step, such as {ids[0]}",
+        f"a live worker clears these; look at one: redrive runs why {ids[0]}",
+    )
+
+
+async def _late(store: Store, live: list[WorkerRow]) -> Finding:
+    waiting = await store.runs(RunFilter(status=[RunStatus.PENDING]), limit=_LOOKED_AT, cursor=None)
+    paused, now = await store.paused(), store.now()
+    late = [
+        run
+        for run in waiting.items
+        if run.workflow not in paused and run.available_at is not None and now - run.available_at > _LATE
+    ]
+    if not late:
+        return _ok("late", "no due run has waited for more than a minute")
+    oldest = max(now - (run.available_at or now) for run in late)
+    advice = (
+        "add workers, or raise WORKER_CONCURRENCY" if live else "start a worker: redrive worker module:app"
+    )
+    return _wrong("late", f"{len(late)} due runs wait, the oldest for {words(oldest / MICROS)}", advice)
+
+
+async def _letters(store: Store) -> Finding:
+    page = await store.letters(LetterFilter(status=LetterStatus.OPEN), limit=_LOOKED_AT, cursor=None)
+    if not page.items:
+        return _ok("letters", "no dead letter waits for a person")
+    count = f"{len(page.items)}{'+' if page.next else ''}"
+    oldest = datetime.fromtimestamp(page.items[-1].failed_at / MICROS, UTC)
+    return _note(
+        "letters", f"{count} wait for a person, since {oldest:%Y-%m-%d %H:%M} UTC", "redrive dlq list"
+    )
+
+
+def _disk(url: str) -> Finding:
+    path = _file(url)
+    if path is None:
+        return _ok("disk", "is the database server's affair")
+    free = shutil.disk_usage(path.resolve().parent).free
+    text = f"{free / (1 << 30):.1f} GiB free beside {path}"
+    return (
+        _ok("disk", text) if free > _DISK else _wrong("disk", text, "make room: a full disk stops all runs")
+    )
+
+
+def _file(url: str) -> Path | None:
+    if not url.startswith("sqlite:"):
+        return None
+    from redrive.store.sqlite.connection import locate
+
+    address = locate(url)
+    return None if address.in_memory else Path(address.path)
+
+
+def _ok(check: str, text: str) -> Finding:
+    return Finding(check=check, level="ok", text=text)
+
+
+def _note(check: str, text: str, advice: str) -> Finding:
+    return Finding(check=check, level="note", text=text, advice=advice)
+
+
+def _wrong(check: str, text: str, advice: str) -> Finding:
+    return Finding(check=check, level="wrong", text=text, advice=advice)

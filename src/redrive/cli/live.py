@@ -1,0 +1,62 @@
+"""Lines that tell what happens while a worker works in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import UTC, datetime
+
+import click
+
+from redrive.app import Redrive
+from redrive.cli.news import Event, News
+from redrive.cli.output import clean, styled
+from redrive.cli.serve import Stop
+from redrive.clock import MICROS, SystemClock
+from redrive.errors import ConfigurationError, StoreError
+
+__all__ = ["Live"]
+
+_LOOK = 0.3
+_COLOURS = {"good": "green", "waiting": "yellow", "bad": "red"}
+
+
+class Live:
+    """Tells each decision and each ending once, as it happens."""
+
+    def __init__(self, app: Redrive) -> None:
+        self._app = app
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, stop: Stop) -> None:
+        """Tell until the worker stops; called on its loop."""
+        self._task = asyncio.create_task(self._tell(stop))
+
+    async def _tell(self, stop: Stop) -> None:
+        while stop.worker is None:  # noqa: ASYNC110 - the worker sets it, and knows of no listeners
+            await asyncio.sleep(_LOOK / 10)
+        news = News(self._app, endings=True)
+        begun = datetime.fromtimestamp(SystemClock().now() / MICROS, UTC)
+        first = next(iter(self._app.registered_workflows))
+        click.echo(
+            f"start a run, in another terminal:  redrive runs start {first} --input '{{…}}' --app module:app"
+        )
+        click.echo("look at it:                        redrive runs list --app module:app")
+        while not stop.asked.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.asked.wait(), _LOOK)
+            await self._look(news)
+            for event in news.fresh:
+                if event.at >= begun:  # what happened before is no news
+                    _print(event)
+
+    async def _look(self, news: News) -> None:
+        """A store that is busy, or closed already, is looked at another time."""
+        news.fresh = []
+        with contextlib.suppress(StoreError, ConfigurationError):
+            await news.refresh()
+
+
+def _print(event: Event) -> None:
+    name = styled(clean(f"{event.run} {event.step}"), bold=True)
+    click.echo(f"{event.at:%H:%M:%S} {name}  {styled(clean(event.text), fg=_COLOURS[event.mood])}")

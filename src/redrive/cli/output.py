@@ -1,0 +1,219 @@
+"""How results are shown: tables for people, tab-separated lines for pipes, JSON for programs, ids alone.
+
+On a terminal a table has a heading and times read "3 m ago"; piped, there is one line per thing
+without a heading, and times are ISO 8601. Rich makes the tables if it is installed.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+import click
+
+__all__ = ["Column", "Output", "as_json", "clean", "coloured", "on_terminal", "say", "shown", "styled"]
+
+Item = TypeVar("Item")
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_COLOURS = {
+    "SUCCESS": "green",
+    "RUNNING": "cyan",
+    "SLEEPING": "yellow",
+    "RETRYING": "yellow",
+    "DLQ_PENDING": "red",
+    "FAILED": "red",
+    "DLQ": "red",
+    "OPEN": "red",
+    "TIMED_OUT": "magenta",
+    "CANCELLED": "bright_black",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Item]):
+    """One column of a table: its title, and how its value is found."""
+
+    title: str
+    value: Callable[[Item], Any]
+    whole: bool = False
+    """Never cut, however narrow the terminal: ids are copied."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What the caller wants to see."""
+
+    json: bool = False
+    quiet: bool = False
+
+    def list(
+        self,
+        items: Sequence[Item],
+        columns: Sequence[Column[Item]],
+        *,
+        id: Callable[[Item], str],
+        empty: str,
+        next: str | None = None,
+        prev: str | None = None,
+    ) -> None:
+        """Show a page of things; `empty` says, on a terminal, what to do when there are none."""
+        if self.json:
+            self.object({"items": [as_json(item) for item in items], "next": next, "prev": prev})
+        elif self.quiet:
+            for item in items:
+                click.echo(id(item))
+        elif not on_terminal():
+            for item in items:
+                click.echo("\t".join(_piped(column.value(item)) for column in columns))
+        elif not items:
+            click.echo(empty)
+        else:
+            _table(items, columns)
+            if next is not None:
+                click.echo(f"There are more: --cursor {next}")
+
+    def object(self, value: Any) -> None:
+        """Show one thing as JSON."""
+        click.echo(json.dumps(as_json(value), indent=2, ensure_ascii=False))
+
+    def done(self, id: str, value: Any, text: str) -> None:
+        """Say what was done to one thing, in the way that was asked for."""
+        if self.json:
+            click.echo(json.dumps(as_json(value), ensure_ascii=False))
+        elif self.quiet:
+            click.echo(id)
+        else:
+            click.echo(text)
+
+
+def shown(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options `--json` and `--quiet`; it receives them as `output`."""
+
+    @click.option("--json", "json_", is_flag=True, help="Print JSON, in a shape that stays.")
+    @click.option("-q", "--quiet", is_flag=True, help="Print ids and nothing else.")
+    @functools.wraps(command)
+    def with_output(*args: Any, json_: bool, quiet: bool, **others: Any) -> Any:
+        if json_ and quiet:
+            raise click.UsageError("--json and --quiet exclude each other")
+        return command(*args, output=Output(json=json_, quiet=quiet), **others)
+
+    return with_output
+
+
+def say(text: str) -> None:
+    """A word to whoever watches, kept out of what programs read."""
+    click.echo(text, err=True)
+
+
+# -- the terminal --------------------------------------------------------------------------------------
+
+
+def on_terminal() -> bool:
+    """True if a person reads standard output."""
+    return sys.stdout.isatty()
+
+
+def coloured() -> bool:
+    """True if colours are wanted: on a terminal, unless NO_COLOR or a dumb terminal says no."""
+    return on_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def styled(text: str, **style: Any) -> str:
+    """Coloured text where colours are wanted, plain text elsewhere."""
+    return click.style(text, **style) if coloured() else text
+
+
+def clean(text: str) -> str:
+    """Text from a store, safe for a terminal: an error message may contain anything."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def _table(items: Sequence[Item], columns: Sequence[Column[Item]]) -> None:
+    rows = [[_read(column.value(item)) for column in columns] for item in items]
+    try:
+        import rich  # noqa: F401 - is it there?
+    except ModuleNotFoundError:
+        _plain_table(rows, [column.title for column in columns])
+    else:
+        _rich_table(rows, columns)
+
+
+def _rich_table(rows: Sequence[Sequence[str]], columns: Sequence[Column[Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        width = max(len(row[columns.index(column)]) for row in rows) if column.whole else None
+        table.add_column(column.title, no_wrap=True, overflow="ellipsis", min_width=width)
+    for row in rows:
+        table.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in row))
+    Console(no_color=not coloured(), highlight=False).print(table)
+
+
+def _plain_table(rows: Iterable[Sequence[str]], titles: Sequence[str]) -> None:
+    lines = [titles, *rows]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(titles))]
+    for line in lines:
+        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo("  ".join(padded).rstrip())
+
+
+# -- values --------------------------------------------------------------------------------------------
+
+
+def as_json(value: Any) -> Any:
+    """A value as JSON has it: records as objects, times as ISO 8601 in UTC, tuples as lists."""
+    match value:
+        case datetime():
+            return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        case Enum():
+            return value.value
+        case dict():
+            return {str(key): as_json(one) for key, one in value.items()}
+        case list() | tuple():
+            return [as_json(one) for one in value]
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            return {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
+        case _:
+            return value
+
+
+def _piped(value: Any) -> str:
+    """One cell of a line: no tab, no line end, nothing relative."""
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return str(as_json(value))
+    return clean(" ".join(str(value).split()))
+
+
+def _read(value: Any) -> str:
+    """One cell of a table, for people."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, datetime):
+        return ago(value)
+    return clean(" ".join(str(value).split()))
+
+
+def ago(moment: datetime) -> str:
+    """How long ago, or in how long, in two units at most."""
+    from redrive.clock import MICROS, SystemClock
+    from redrive.duration import words
+
+    passed = SystemClock().now() / MICROS - moment.timestamp()
+    if abs(passed) < 1:
+        return "now"
+    whole = words(round(abs(passed)))
+    return f"{whole} ago" if passed > 0 else f"in {whole}"

@@ -1,0 +1,205 @@
+"""`redrive policies`: stored retry policies, in force from the next attempt on."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from redrive.cli.change import Change, changing
+from redrive.cli.exits import NOT_FOUND, Stopped
+from redrive.cli.output import Column, Output, shown
+from redrive.cli.place import Place, ask, at_a_place
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+    from redrive.desk.policies import StoredPolicy
+
+__all__ = ["policies"]
+
+
+@click.group()
+def policies() -> None:
+    """Change how steps are retried, without a deploy.
+
+    A stored policy is for a step, for all steps of a workflow, or for a step of a workflow; for one
+    tenant or for all. It is in force from the next attempt on.
+
+    \b
+    Examples:
+      redrive policies list
+      redrive policies set --step charge max_retries=8 base_delay=2s
+      redrive policies delete --step charge
+    """
+
+
+def _scope(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What the policy is for; the command receives it as `scope`."""
+
+    @click.option("--workflow", metavar="NAME", help="The workflow whose steps are meant.")
+    @click.option("--step", metavar="NAME", help="The step that is meant.")
+    @click.option("--tenant", metavar="NAME", help="The tenant whose runs are meant.  [default: all]")
+    @functools.wraps(command)
+    def with_scope(
+        *args: Any, workflow: str | None, step: str | None, tenant: str | None, **others: Any
+    ) -> Any:
+        if not workflow and not step:
+            raise click.UsageError("say what the policy is for: --workflow, --step, or both")
+        scope = {"workflow": workflow, "step": step, "tenant": tenant}
+        return command(*args, scope=scope, **others)
+
+    return with_scope
+
+
+@policies.command("list")
+@shown
+@at_a_place
+def list_(place: Place, output: Output) -> None:
+    """List all stored policies.
+
+    \b
+    Examples:
+      redrive policies list
+    """
+    stored = ask(place, lambda app: app.policies.list())
+    columns: list[Column[StoredPolicy]] = [
+        Column("WORKFLOW", lambda one: one.workflow),
+        Column("STEP", lambda one: one.step),
+        Column("TENANT", lambda one: one.tenant),
+        Column("POLICY", lambda one: _short(one)),
+        Column("SET BY", lambda one: one.updated_by),
+        Column("SET", lambda one: one.updated_at),
+    ]
+    output.list(
+        stored,
+        columns,
+        id=_name,
+        empty="No policy is stored: steps follow their own. To store one: redrive policies set --help",
+    )
+
+
+@policies.command()
+@_scope
+@shown
+@at_a_place
+def get(scope: dict[str, str | None], place: Place, output: Output) -> None:
+    """Show the policy that is stored for exactly this.
+
+    \b
+    Examples:
+      redrive policies get --step charge
+    """
+    stored = ask(place, lambda app: app.policies.get(**scope))
+    if stored is None:
+        raise Stopped(
+            f"no policy is stored for {_words(scope)}; `redrive policies list` shows all", NOT_FOUND
+        )
+    if output.json:
+        output.object(stored)
+    elif output.quiet:
+        click.echo(_name(stored))
+    else:
+        for field, value in stored.policy.to_json().items():
+            click.echo(f"{field}={value if isinstance(value, str) else json.dumps(value)}")
+
+
+@policies.command("set", short_help="Store a policy, replacing the one for the same.")
+@click.argument("fields", nargs=-1, required=True, metavar="FIELD=VALUE...")
+@_scope
+@changing
+@shown
+@at_a_place
+def set_(
+    fields: tuple[str, ...], scope: dict[str, str | None], change: Change, place: Place, output: Output
+) -> None:
+    """Store a policy, replacing the one for the same. Fields left out have their defaults.
+
+    The fields are those of RetryPolicy: max_retries, base_delay, factor, max_delay, jitter, cap,
+    max_elapsed, retry_on, never_retry_on, delays.
+
+    \b
+    Examples:
+      redrive policies set --step charge max_retries=8 base_delay=2s max_delay=5m
+      redrive policies set --workflow fulfil delays='["20s", "5m", "30m"]'
+    """
+    from redrive.cli.exits import explained
+    from redrive.policy import RetryPolicy
+
+    with explained():
+        policy = RetryPolicy.from_json(dict(map(_field, fields)))
+
+    async def work(app: Redrive) -> StoredPolicy | None:
+        if change.dry_run:
+            return None
+        return await app.policies.set(policy, **scope, by=change.by)
+
+    change.confirm(f"Store this policy for {_words(scope)}")
+    stored = ask(place, work)
+    value = policy.to_json() if stored is None else stored
+    verb = "would store" if change.dry_run else "stored"
+    output.done(
+        _path(scope), value, f"{verb} a policy for {_words(scope)}: in force from the next attempt on"
+    )
+
+
+@policies.command()
+@_scope
+@changing
+@shown
+@at_a_place
+def delete(scope: dict[str, str | None], change: Change, place: Place, output: Output) -> None:
+    """Remove a stored policy; steps follow their own again.
+
+    \b
+    Examples:
+      redrive policies delete --step charge
+    """
+
+    async def work(app: Redrive) -> bool:
+        if change.dry_run:
+            return await app.policies.get(**scope) is not None
+        return await app.policies.delete(**scope)
+
+    change.confirm(f"Remove the policy for {_words(scope)}")
+    if not ask(place, work):
+        raise Stopped(
+            f"no policy is stored for {_words(scope)}; `redrive policies list` shows all", NOT_FOUND
+        )
+    verb = "would remove" if change.dry_run else "removed"
+    output.done(_path(scope), scope, f"{verb} the policy for {_words(scope)}")
+
+
+def _field(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.UsageError(f"{text!r} is no FIELD=VALUE; write max_retries=5")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _short(stored: StoredPolicy) -> str:
+    """The fields that differ from the default."""
+    from redrive.policy import RetryPolicy
+
+    default = RetryPolicy().to_json()
+    given = stored.policy.to_json()
+    return (
+        " ".join(f"{name}={given[name]}" for name in given if given[name] != default[name]) or "the default"
+    )
+
+
+def _name(stored: StoredPolicy) -> str:
+    return _path({"workflow": stored.workflow, "step": stored.step, "tenant": stored.tenant})
+
+
+def _path(scope: dict[str, str | None]) -> str:
+    return "/".join(scope[key] or "*" for key in ("tenant", "workflow", "step"))
+
+
+def _words(scope: dict[str, str | None]) -> str:
+    return ", ".join(f"{kind} {name!r}" for kind, name in scope.items() if name)

@@ -1,0 +1,29 @@
+"""`redrive runs`: find runs, understand them, start, cancel and retry them.
+
+look    list, show, why, watch        act    start, cancel, retry
+"""
+
+from __future__ import annotations
+
+import click
+
+from redrive.cli.runs.act import cancel, retry, start
+from redrive.cli.runs.look import list_, show, watch, why
+
+__all__ = ["runs"]
+
+
+@click.group()
+def runs() -> None:
+    """Find, understand, start, cancel and retry runs.
+
+    \b
+    Examples:
+      redrive runs list --status DLQ_PENDING
+      redrive runs show 01k9x7
+      redrive runs why 01k9x7
+    """
+
+
+for command in (list_, show, why, watch, start, cancel, retry):
+    runs.add_command(command)

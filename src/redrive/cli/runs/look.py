@@ -1,0 +1,167 @@
+"""`redrive runs list`, `show`, `why` and `watch`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from redrive.cli.moment import MOMENT
+from redrive.cli.output import Column, Output, shown
+from redrive.cli.place import Place, ask, at_a_place
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+    from redrive.desk.shapes import Run
+
+__all__ = ["list_", "show", "watch", "why"]
+
+STATUSES = (
+    "PENDING", "RUNNING", "SLEEPING", "COMPENSATING", "SUCCESS", "PARTIAL", "FAILED", "DLQ_PENDING",
+    "TIMED_OUT", "CANCELLED", "COMPENSATED",
+)  # fmt: skip
+
+
+@click.command("list")
+@click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
+@click.option(
+    "--status",
+    multiple=True,
+    type=click.Choice(STATUSES, case_sensitive=False),
+    help="Only runs that stand here; may be repeated.",
+)
+@click.option("--tenant", metavar="NAME", help="Only runs of this tenant.  [default: all]")
+@click.option("--queue", metavar="NAME", help="Only runs of this queue.")
+@click.option("--correlation-id", metavar="ID", help="Only runs with this correlation id.")
+@click.option("--since", type=MOMENT, metavar="TIME", help="Created at or after: 2h (ago), or an ISO time.")
+@click.option("--until", type=MOMENT, metavar="TIME", help="Created before.")
+@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="How many.")
+@click.option("--cursor", metavar="CURSOR", help="Go on where the last page ended.")
+@shown
+@at_a_place
+def list_(place: Place, output: Output, limit: int, cursor: str | None, **filters: Any) -> None:
+    """List runs, newest first.
+
+    \b
+    Examples:
+      redrive runs list
+      redrive runs list --status DLQ_PENDING --since 2h
+      redrive runs list -q --workflow fulfil | redrive runs cancel -
+    """
+    from redrive.store.port import RunFilter
+
+    filters["status"] = list(filters["status"]) or None
+    page = ask(place, lambda app: app.runs.list(RunFilter(**filters), limit=limit, cursor=cursor))
+    columns: list[Column[Run]] = [
+        Column("ID", lambda run: run.id, whole=True),
+        Column("WORKFLOW", lambda run: run.workflow),
+        Column("STATUS", lambda run: run.status.value),
+        Column("CREATED", lambda run: run.created_at),
+        Column("CORRELATION", lambda run: run.correlation_id),
+        Column("TENANT", lambda run: run.tenant),
+    ]
+    output.list(
+        page.items,
+        columns,
+        id=lambda run: run.id,
+        empty="No such run. Start one: redrive runs start NAME --input '{...}' --app module:app",
+        next=page.next,
+        prev=page.prev,
+    )
+
+
+@click.command()
+@click.argument("id", metavar="RUN")
+@shown
+@at_a_place
+def show(id: str, place: Place, output: Output) -> None:
+    """Show one run: its steps and attempts as a timeline, its input, its result.
+
+    RUN is an id, or a beginning of one that fits no other.
+
+    \b
+    Examples:
+      redrive runs show 01k9x7
+      redrive runs show 01k9x7 --json
+    """
+    run = ask(place, lambda app: _find(app, id))
+    if output.json:
+        output.object(run)
+    elif output.quiet:
+        click.echo(run.id)
+    else:
+        from redrive.cli.runs.story import story
+
+        click.echo("\n".join(story(run)))
+
+
+@click.command()
+@click.argument("id", metavar="RUN")
+@shown
+@at_a_place
+def why(id: str, place: Place, output: Output) -> None:
+    """Say in plain words why a run is where it is, and what to do next.
+
+    \b
+    Examples:
+      redrive runs why 01k9x7
+    """
+    from redrive.cli.output import clean
+    from redrive.cli.why import sentences
+
+    async def explain(app: Redrive) -> tuple[Run, list[str]]:
+        run = await _find(app, id)
+        return run, sentences(run, await _surroundings(app, run))
+
+    run, said = ask(place, explain)
+    if output.json:
+        output.object({"id": run.id, "status": run.status, "why": said})
+    elif output.quiet:
+        click.echo(run.id)
+    else:
+        click.echo(f"Run {run.id} of {clean(run.workflow)} is {run.status}.")
+        for sentence in said:
+            click.echo(clean(sentence))
+
+
+@click.command()
+@click.argument("id", metavar="RUN")
+@click.option(
+    "--json", "json_", is_flag=True, help="Print JSON, in a shape that stays, when the run has ended."
+)
+@at_a_place
+def watch(id: str, place: Place, json_: bool) -> None:
+    """Follow a run until it ends. Ctrl-C leaves the run going.
+
+    Exit code 0 if it succeeds, 1 if it ends otherwise, 130 if you stop watching.
+
+    \b
+    Examples:
+      redrive runs watch 01k9x7
+      redrive runs start fulfil -q --app shop:app | xargs redrive runs watch
+    """
+    from redrive.cli.runs.following import follow
+
+    follow(place, id, Output(json=json_))
+
+
+async def _find(app: Redrive, id: str) -> Run:
+    from redrive.cli.ids import find_run
+
+    return await app.runs.get(await find_run(app, id))
+
+
+async def _surroundings(app: Redrive, run: Run) -> Any:
+    from datetime import UTC, datetime
+
+    from redrive.cli.why import Surroundings
+    from redrive.clock import MICROS
+
+    store = app.runtime.store
+    now, row = store.now(), await store.run(run.id)
+    return Surroundings(
+        now=datetime.fromtimestamp(now / MICROS, UTC),
+        paused=await store.paused(),
+        workers=[one for one in await store.workers() if one.state == "LIVE" and one.lease_until > now],
+        diverged=row is not None and row.diverged_at is not None,
+    )

@@ -1,0 +1,84 @@
+"""One run as a person reads it: what it is, how it went, what it was given and what it gave."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import UTC, datetime
+from typing import Any
+
+from redrive.cli.output import ago, as_json, clean, styled
+from redrive.cli.timeline import timeline
+from redrive.clock import MICROS, SystemClock
+from redrive.core.states import FINAL, RunStatus
+from redrive.desk.shapes import Run
+from redrive.duration import words
+
+__all__ = ["facts", "payload", "story"]
+
+_COLOURS = {RunStatus.SUCCESS: "green", RunStatus.RUNNING: "cyan", RunStatus.CANCELLED: "bright_black"}
+_LINES = 20  # of a payload
+
+
+def story(run: Run, *, brief: bool = False) -> list[str]:
+    """The lines of `runs show`; `brief` leaves out payloads and advice, for the live view."""
+    now = datetime.fromtimestamp(SystemClock().now() / MICROS, UTC)
+    lines = [*_head(run, now), "", *timeline(run.steps, now=now, width=width())]
+    if brief:
+        return lines
+    lines += ["", *payload("input", run.input)]
+    if run.status is RunStatus.SUCCESS:
+        lines += payload("result", run.output)
+    return [*lines, "", *_next(run)]
+
+
+def width() -> int:
+    """The columns there are."""
+    return min(140, shutil.get_terminal_size().columns)
+
+
+def _head(run: Run, now: datetime) -> list[str]:
+    colour = _COLOURS.get(run.status, "red" if run.status in FINAL else "yellow")
+    took = (run.finished_at or now) - run.created_at
+    return [
+        f"run {run.id}  {clean(run.workflow)}  {styled(run.status, fg=colour, bold=True)}",
+        *facts(
+            created=f"{run.created_at:%Y-%m-%d %H:%M:%S} UTC, {ago(run.created_at)}",
+            took=f"{words(max(0.0, took.total_seconds()))}{'' if run.finished_at else ' so far'}",
+            next=f"{run.next_at:%Y-%m-%d %H:%M:%S} UTC, {ago(run.next_at)}" if run.next_at else None,
+            correlation=run.correlation_id,
+            tenant=None if run.tenant == "default" else run.tenant,
+            parent=run.parent,
+            replay_of=run.replay_of,
+            crashes=run.crashes or None,
+            error=run.error and f"{run.error} ({run.code})",
+        ),
+    ]
+
+
+def facts(**values: Any) -> list[str]:
+    """Named values, one to a line; those that are None are left out."""
+    return [
+        f"  {name.replace('_', ' '):<12} {clean(' '.join(str(value).split()))}"
+        for name, value in values.items()
+        if value is not None
+    ]
+
+
+def payload(title: str, value: Any) -> list[str]:
+    """A payload as indented JSON, cut where it grows long."""
+    lines = json.dumps(as_json(value), indent=2, ensure_ascii=False).splitlines()
+    if len(lines) > _LINES:
+        lines = [*lines[:_LINES], f"… and {len(lines) - _LINES} lines more; --json shows all"]
+    return [f"  {title}", *(f"    {clean(line)}" for line in lines)]
+
+
+def _next(run: Run) -> list[str]:
+    if run.status is RunStatus.SUCCESS:
+        return []
+    if run.status not in FINAL:
+        return [f"  follow it:   redrive runs watch {run.id}", f"  understand:  redrive runs why {run.id}"]
+    lines = [f"  understand:  redrive runs why {run.id}"]
+    if run.status is not RunStatus.CANCELLED:
+        lines.append(f"  try again:   redrive runs retry {run.id}")
+    return lines

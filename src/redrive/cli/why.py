@@ -1,0 +1,150 @@
+"""Why a run is where it is, in plain sentences, and what can be done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import assert_never
+
+from redrive.core.states import EntryKind, RunStatus, StepStatus
+from redrive.desk.shapes import Run, StepRecord
+from redrive.duration import words
+from redrive.store.port import WorkerRow
+
+__all__ = ["Surroundings", "sentences"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What is known beside the run itself. `workers` are those that are alive."""
+
+    now: datetime
+    paused: Mapping[str, str]
+    workers: Sequence[WorkerRow]
+    diverged: bool = False
+
+
+def sentences(run: Run, around: Surroundings) -> list[str]:
+    """Where the run stands, why, until when, and the next command to type."""
+    match run.status:
+        case RunStatus.PENDING | RunStatus.SLEEPING:
+            said = [*_waiting(run, around), *_obstacles(run, around)]
+        case RunStatus.RUNNING | RunStatus.COMPENSATING:
+            said = _running(run, around)
+        case RunStatus.SUCCESS:
+            said = [f"It succeeded at {_clock(run.finished_at)}. There is nothing to do."]
+        case RunStatus.CANCELLED:
+            said = [f"It was cancelled at {_clock(run.finished_at)}{_because(run)}."]
+        case RunStatus.COMPENSATED:
+            said = [
+                f"It failed, and what it had done was undone, at {_clock(run.finished_at)}{_because(run)}."
+            ]
+        case RunStatus.PARTIAL:
+            said = [f"One step of it was run again by hand. To go on: redrive runs retry {run.id}"]
+        case RunStatus.FAILED | RunStatus.DLQ_PENDING | RunStatus.TIMED_OUT:
+            said = _failed(run)
+        case other:
+            assert_never(other)
+    return said + _crashes(run)
+
+
+def _waiting(run: Run, around: Surroundings) -> list[str]:
+    if run.parked_on:
+        return [f"It is parked: circuit {run.parked_on!r} is open, and it goes on when that closes."]
+    due = run.next_at
+    if due is None or due <= around.now:
+        late = "" if due is None else f", since {words((around.now - due).total_seconds())}"
+        return [f"It is due{late}, and waits for a worker to take it."]
+    when = f"{_clock(due)}, in {words((due - around.now).total_seconds())}"
+    step = next((step for step in reversed(run.steps) if _is_open(step)), None)
+    if step is None:
+        return [f"It was started with a delay and begins at {when}."]
+    if step.kind is EntryKind.SLEEP:
+        return [f"It sleeps until {when}, because the workflow said so."]
+    if step.attempts:
+        return [f"It waits to try step {step.name!r} again at {when}. {_last(step)}"]
+    return [f"It goes on at {when}."]
+
+
+def _obstacles(run: Run, around: Surroundings) -> list[str]:
+    said: list[str] = []
+    if run.workflow in around.paused:
+        said.append(
+            f"Workflow {run.workflow!r} was paused by {around.paused[run.workflow]}: nobody takes its runs. "
+            f"To go on: redrive workflows resume {run.workflow}"
+        )
+    able = [worker for worker in around.workers if run.workflow in worker.workflows]
+    if not around.workers:
+        said.append("No worker is alive. Start one: redrive worker module:app")
+    elif not able:
+        said.append(
+            f"{_count(len(around.workers), 'worker is', 'workers are')} alive, but none has workflow "
+            f"{run.workflow!r} registered. Start one that has: redrive worker module:app"
+        )
+    if around.diverged:
+        said.append(
+            f"Its journal does not fit the code of the workers that tried it: it waits for one with version "
+            f"{run.version}, and becomes a dead letter if none comes (REDRIVE_CODE_WAIT)."
+        )
+    if run.deadline is not None:
+        said.append(f"It has until {_clock(run.deadline)} to end.")
+    return said
+
+
+def _running(run: Run, around: Surroundings) -> list[str]:
+    under_way = [step for step in run.steps if step.status is StepStatus.RUNNING]
+    said = [
+        f"A worker executes step {step.name!r}, attempt {step.attempt}, begun "
+        f"{words(max(0.0, (around.now - step.began_at).total_seconds()))} ago. {_last(step)}".rstrip()
+        for step in under_way
+    ]
+    waits = [step for step in run.steps if step.status is StepStatus.RETRYING]
+    said += [f"Step {step.name!r} waits for its next attempt. {_last(step)}".rstrip() for step in waits]
+    if not said:
+        said = ["A worker has it and executes the workflow's own code, between two steps."]
+    if not around.workers:
+        said.append(
+            "No worker is alive: the one that had it is gone. The next one takes it over: "
+            "redrive worker module:app"
+        )
+    return said
+
+
+def _failed(run: Run) -> list[str]:
+    said = [f"It ended as {run.status} at {_clock(run.finished_at)}{_because(run)}."]
+    failed = next((s for s in reversed(run.steps) if s.status in {StepStatus.FAILED, StepStatus.DLQ}), None)
+    if failed is not None and failed.attempts:
+        last = failed.attempts[-1]
+        said.append(f"The last error of step {failed.name!r} was {last.error_type}: {last.message}")
+        said.append(f"The decision: {last.decision}.")
+    if run.letter_id:
+        said.append(f"Its dead letter has everything: redrive dlq show {run.letter_id}")
+    said.append(f"To run it again from the step that failed: redrive runs retry {run.id}")
+    return said
+
+
+def _crashes(run: Run) -> list[str]:
+    if not run.crashes:
+        return []
+    return [f"{_count(run.crashes, 'worker', 'workers')} died while holding it."]
+
+
+def _last(step: StepRecord) -> str:
+    return f"The last attempt: {step.attempts[-1].decision}." if step.attempts else ""
+
+
+def _is_open(step: StepRecord) -> bool:
+    return step.status in {StepStatus.PENDING, StepStatus.RUNNING, StepStatus.RETRYING}
+
+
+def _because(run: Run) -> str:
+    return f": {run.error}" if run.error else ""
+
+
+def _clock(moment: datetime | None) -> str:
+    return "an unknown time" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

@@ -1,0 +1,149 @@
+"""`redrive workflows`: which there are, and pausing them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from redrive.cli.change import Change, changing
+from redrive.cli.output import Column, Output, shown
+from redrive.cli.place import Place, ask, at_a_place
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+__all__ = ["workflows"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A workflow as the store knows it. `unclaimable` counts due runs that no live worker can take."""
+
+    name: str
+    workers: int
+    paused_by: str | None
+    unclaimable: int
+
+
+@click.group(short_help="List workflows; pause and resume them.")
+def workflows() -> None:
+    """List workflows; pause one to stop the bleeding, resume it later.
+
+    \b
+    Examples:
+      redrive workflows list
+      redrive workflows pause fulfil
+      redrive workflows resume fulfil
+    """
+
+
+@workflows.command("list")
+@shown
+@at_a_place
+def list_(place: Place, output: Output) -> None:
+    """List the workflows that workers have registered.
+
+    \b
+    Examples:
+      redrive workflows list
+    """
+    columns: list[Column[Known]] = [
+        Column("WORKFLOW", lambda one: one.name, whole=True),
+        Column("WORKERS", lambda one: one.workers),
+        Column("PAUSED BY", lambda one: one.paused_by),
+        Column("UNCLAIMABLE", lambda one: one.unclaimable or None),
+    ]
+    output.list(
+        ask(place, _known),
+        columns,
+        id=lambda one: one.name,
+        empty="No worker has registered a workflow yet. Start one: redrive worker module:app",
+    )
+
+
+@workflows.command()
+@click.argument("name", metavar="WORKFLOW")
+@changing
+@shown
+@at_a_place
+def pause(name: str, change: Change, place: Place, output: Output) -> None:
+    """Let nobody take runs of WORKFLOW. Those under way go on until they wait; new ones are accepted.
+
+    \b
+    Examples:
+      redrive workflows pause fulfil
+    """
+
+    async def work(app: Redrive) -> None:
+        await _must_be_known(app, name)
+        if not change.dry_run:
+            await app.workflows.pause(name, by=change.by)
+
+    change.confirm(f"Pause workflow {name!r}: its runs wait until it is resumed")
+    ask(place, work)
+    verb = "would pause" if change.dry_run else "paused"
+    output.done(
+        name,
+        {"name": name, "paused": not change.dry_run},
+        f"{verb} {name}; to go on: redrive workflows resume {name}",
+    )
+
+
+@workflows.command()
+@click.argument("name", metavar="WORKFLOW")
+@changing
+@shown
+@at_a_place
+def resume(name: str, change: Change, place: Place, output: Output) -> None:
+    """Let runs of WORKFLOW be taken again.
+
+    \b
+    Examples:
+      redrive workflows resume fulfil
+    """
+
+    async def work(app: Redrive) -> bool:
+        await _must_be_known(app, name)
+        was_paused = name in await app.workflows.paused()
+        if not change.dry_run:
+            await app.workflows.resume(name)
+        return was_paused
+
+    was_paused = ask(place, work)
+    verb = "would resume" if change.dry_run else "resumed"
+    text = f"{verb} {name}" if was_paused else f"{name} was not paused"
+    output.done(name, {"name": name, "paused": was_paused and change.dry_run}, text)
+
+
+async def _known(app: Redrive) -> list[Known]:
+    store = app.runtime.store
+    now, rows = store.now(), await store.workers()
+    live = [row for row in rows if row.state == "LIVE" and row.lease_until > now]
+    paused, waiting = await store.paused(), await store.unclaimable(())
+    names = {name for row in rows for name in row.workflows} | paused.keys() | waiting.keys()
+    names |= app.registered_workflows.keys()
+    return [
+        Known(
+            name=name,
+            workers=sum(name in row.workflows for row in live),
+            paused_by=paused.get(name),
+            unclaimable=waiting.get(name, 0),
+        )
+        for name in sorted(names)
+    ]
+
+
+async def _must_be_known(app: Redrive, name: str) -> None:
+    from redrive.cli.inputs import near
+    from redrive.errors import UnknownWorkflow
+    from redrive.store.port import RunFilter
+
+    known = [one.name for one in await _known(app)]
+    if name in known or (await app.runs.list(RunFilter(workflow=name), limit=1)).items:
+        return
+    raise UnknownWorkflow(
+        f"no worker has registered a workflow {name!r}, and there is no run of it "
+        f"(`redrive workflows list` shows all){near(name, known)}"
+    )

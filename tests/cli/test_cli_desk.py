@@ -1,0 +1,275 @@
+"""`redrive dlq`, `policies`, `workflows`, `doctor`, `migrate`, `init` and `completion`."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Toys
+from console import Terminal, piped
+
+from redrive.cli import main
+
+# -- dlq -----------------------------------------------------------------------------------------------
+
+
+def test_open_letters_are_listed_newest_first(toys: Toys) -> None:
+    lines = [line.split("\t") for line in piped("dlq", "list").output.splitlines()]
+    assert [line[0] for line in lines] == [f"dl-{toys.wet}", f"dl-{toys.broken}"]
+    assert lines[0][1:4] == ["make", "paint", "exhausted_retries"]
+    assert piped("dlq", "list", "-q", "--code", "non_retryable").output == f"dl-{toys.broken}\n"
+    assert piped("dlq", "list", "-q", "--status", "resolved").output == ""
+    assert len(piped("dlq", "list", "-q", "--status", "all").output.split()) == 2
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "found"),
+    [("--step", "paint", 2), ("--tenant", "acme", 1), ("--category", "network", 1), ("--text", "crack", 1),
+     ("--owner", "kim", 0), ("--stage", "exec", 2), ("--workflow", "send", 0), ("--fingerprint", "none", 0)],
+)  # fmt: skip
+def test_each_filter_of_letters_filters(toys: Toys, option: str, value: str, found: int) -> None:
+    assert len(json.loads(piped("dlq", "list", "--json", option, value).output)["items"]) == found
+
+
+def test_a_letter_tells_everything(toys: Toys) -> None:
+    output = piped("dlq", "show", f"dl-{toys.wet}").output
+    for words in (
+        f"dead letter dl-{toys.wet}  make  OPEN", "retries are exhausted", "exhausted_retries, at stage exec",
+        "attempt 3 of 3", '"toy": "wet"', "ConnectionError: the paint shop", f"redrive runs retry {toys.wet}",
+    ):  # fmt: skip
+        assert words in output
+    by_run = json.loads(piped("dlq", "show", toys.wet, "--json").output)
+    assert by_run["id"] == f"dl-{toys.wet}"
+    assert len(by_run["steps"][0]["attempts"]) == 3
+
+
+def test_a_run_without_a_letter_has_none_to_show(toys: Toys) -> None:
+    assert piped("dlq", "show", toys.good).exit_code == 3
+
+
+def test_letters_on_a_terminal_show_whole_ids(toys: Toys, terminal: Callable[..., Terminal]) -> None:
+    shown = terminal("dlq", "list")
+    assert shown.end() == 0
+    lines = shown.text.splitlines()
+    assert lines[1].startswith(f"dl-{toys.wet} ")
+    assert max(map(len, lines)) <= 80
+    empty = terminal("dlq", "list", "--code", "timeout")
+    empty.end()
+    assert "nothing waits for a person" in empty.text
+
+
+# -- policies ------------------------------------------------------------------------------------------
+
+
+def test_a_policy_is_stored_shown_and_removed(toys: Toys) -> None:
+    stored = piped("policies", "set", "--step", "paint", "max_retries=8", "base_delay=2s", "--by", "kim")
+    assert stored.exit_code == 0, stored.stderr
+    (policy,) = json.loads(piped("policies", "list", "--json").output)["items"]
+    assert (policy["step"], policy["workflow"], policy["updated_by"]) == ("paint", None, "kim")
+    assert (policy["policy"]["max_retries"], policy["policy"]["base_delay"]) == (8, 2.0)
+    assert "max_retries=8\n" in piped("policies", "get", "--step", "paint").output
+    assert "max_retries=8 base_delay=2.0" in piped("policies", "list").output
+    assert piped("policies", "list", "-q").output == "*/*/paint\n"
+    assert piped("policies", "delete", "--step", "paint", "--dry-run").exit_code == 0
+    assert piped("policies", "delete", "--step", "paint").exit_code == 0
+    assert piped("policies", "delete", "--step", "paint").exit_code == 3
+    assert piped("policies", "get", "--step", "paint").exit_code == 3
+
+
+def test_a_dry_policy_is_not_stored(toys: Toys) -> None:
+    assert piped("policies", "set", "--workflow", "make", 'delays=["1s", "5s"]', "--dry-run").exit_code == 0
+    assert piped("policies", "list").output == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--step", "paint", "max_retrys=8"], 1, "did you mean 'max_retries'?"),
+        (["--step", "paint", "max_retries=many"], 1, "max_retries is 'many'"),
+        (["--step", "paint", "max_retries"], 2, "write max_retries=5"),
+        (["max_retries=8"], 2, "--workflow, --step, or both"),
+    ],
+)
+def test_a_wrong_policy_is_refused(toys: Toys, arguments: list[str], code: int, words: str) -> None:
+    result = piped("policies", "set", *arguments)
+    assert (result.exit_code, words in result.stderr) == (code, True), result.stderr
+
+
+# -- workflows -----------------------------------------------------------------------------------------
+
+
+def test_workflows_are_paused_and_resumed(toys: Toys) -> None:
+    assert piped("workflows", "list").output == "make\t0\t\t\nrest\t0\t\t\nsend\t0\t\t\n"
+    assert piped("workflows", "pause", "make", "--dry-run").exit_code == 0
+    assert piped("workflows", "list", "--json").output.count('"paused_by": null') == 3
+    assert piped("workflows", "pause", "make", "--by", "kim").output.startswith("paused make")
+    assert "make\t0\tkim\t" in piped("workflows", "list").output
+    assert piped("workflows", "resume", "make").output == "resumed make\n"
+    assert piped("workflows", "resume", "make").output == "make was not paused\n"
+
+
+def test_a_workflow_that_nobody_knows_is_not_found(toys: Toys) -> None:
+    result = piped("workflows", "pause", "mak")
+    assert result.exit_code == 3
+    assert "did you mean 'make'?" in result.stderr
+
+
+# -- doctor --------------------------------------------------------------------------------------------
+
+
+def test_the_doctor_says_what_is_wrong_and_what_to_do(toys: Toys) -> None:
+    result = piped("doctor")
+    assert result.exit_code == 1
+    assert "✓ schema:    up to date" in result.output
+    assert "✗ workers:   none is alive, and runs wait for one\n    start one: redrive worker" in result.output
+    assert "! letters:   2 wait for a person" in result.output
+    assert "GiB free beside toys.db" in result.output
+    findings = json.loads(piped("doctor", "--json").output)
+    assert findings["ok"] is False
+    assert {"check": "schema", "level": "ok", "text": "up to date", "advice": None} in findings["findings"]
+
+
+def test_the_doctor_sees_what_nobody_can_claim(toys: Toys) -> None:
+    assert piped("runs", "start", "make", "--input", '{"toy": "a"}', "--app", "toys:app").exit_code == 0
+    assert "1 due run of 'make' wait, and no live worker has it registered" in piped("doctor").output
+
+
+def test_the_doctor_is_content_with_an_empty_store(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    missing = piped("doctor", "--url", url)
+    assert missing.exit_code == 1
+    assert "there is no file" in missing.output
+    assert not (tmp_path / "new.db").exists()
+    assert piped("migrate", "--url", url).exit_code == 0
+    assert piped("doctor", "--url", url).exit_code == 0
+    assert piped("doctor", "--url", url, "-q").output == ""
+
+
+# -- migrate -------------------------------------------------------------------------------------------
+
+
+def test_migrate_plans_then_applies_then_has_nothing_to_do(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    plan = piped("migrate", "--plan", "--url", url, "-q").output.split()
+    assert plan[0] == "0001_engine"
+    assert not (tmp_path / "new.db").exists()
+    assert json.loads(piped("migrate", "--url", url, "--json").stdout)["migrations"] == plan
+    assert piped("migrate", "--url", url).stdout == "the schema is up to date\n"
+    assert piped("migrate", "--plan", "--url", url, "-q").output == ""
+
+
+# -- wrong stores --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command", [["runs", "list"], ["dlq", "list"], ["policies", "list"], ["workflows", "list"]]
+)
+def test_looking_does_not_make_a_store(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("REDRIVE_URL", raising=False)
+    result = piped(*command)
+    assert result.exit_code == 3
+    assert (
+        "there is no store at sqlite:///redrive.db: name it with --url, $REDRIVE_URL or --app"
+        in result.stderr
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("mysql://db/shop", "no store is called 'mysql'"),
+        ("sqlite://toys.db", "is not an SQLite store: write sqlite:///relative.db"),
+        ("sqlite:///letter.txt", "letter.txt"),
+        ("postgresql://nobody@127.0.0.1:1/none", "127.0.0.1"),
+    ],
+)
+def test_a_wrong_store_is_said_without_a_traceback(toys: Toys, url: str, words: str) -> None:
+    Path("letter.txt").write_text("Dear Kim, this is no database. " * 200, encoding="utf-8")
+    for command in (["migrate"], ["doctor"]):
+        result = piped(*command, "--url", url)
+        assert result.exit_code == 1
+        assert words in result.output
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+
+
+def test_a_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("redrive.store.postgres")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    result = piped("runs", "list", "--url", "postgresql://db/shop")
+    assert result.exit_code == 1
+    assert 'pip install "redrive[postgres]"' in result.stderr
+
+
+# -- init ----------------------------------------------------------------------------------------------
+
+
+def test_init_writes_a_project_whose_tests_pass(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    assert piped("init", str(folder), "--dry-run").exit_code == 0
+    assert not folder.exists()
+    result = piped("init", str(folder))
+    assert result.exit_code == 0
+    assert "redrive dev shop:app" in result.output
+    assert sorted(path.name for path in folder.iterdir()) == [
+        ".gitignore",
+        "README.md",
+        "shop.py",
+        "test_shop.py",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-c",
+        "/dev/null",
+        "--rootdir=.",
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert "4 passed" in done.stdout, done.stdout
+
+
+def test_init_overwrites_nothing(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("mine", encoding="utf-8")
+    result = piped("init", str(tmp_path))
+    assert result.exit_code == 4
+    assert "exists already, so nothing was written" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
+
+
+# -- completion ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_asks_redrive(shell: str) -> None:
+    output = piped("completion", shell).output
+    assert f"_REDRIVE_COMPLETE={shell}_complete" in output
+
+
+def test_the_shell_completes_commands() -> None:
+    from click.shell_completion import BashComplete
+
+    found = BashComplete(main, {}, "redrive", "_REDRIVE_COMPLETE").get_completions(["runs"], "wh")
+    assert [one.value for one in found] == ["why"]
+
+
+# -- without rich --------------------------------------------------------------------------------------
+
+
+def test_without_rich_tables_are_plain(
+    toys: Toys, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.setattr("redrive.cli.output.on_terminal", lambda: True)
+    lines = piped("workflows", "list").output.splitlines()
+    assert lines[0] == "WORKFLOW  WORKERS  PAUSED BY  UNCLAIMABLE"
+    assert lines[1] == "make      0        -          -"

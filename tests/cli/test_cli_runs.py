@@ -1,0 +1,348 @@
+"""`redrive runs` in a pipe, and on a terminal."""
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Toys
+from console import Terminal, piped
+
+from redrive import Redrive, RunFilter
+from redrive.desk.shapes import Run
+
+
+def look(toys: Toys, run_id: str) -> Run:
+    async def get() -> Run:
+        async with Redrive(toys.url).client() as app:
+            return await app.runs.get(run_id)
+
+    return asyncio.run(get())
+
+
+def count(toys: Toys) -> int:
+    async def get() -> int:
+        async with Redrive(toys.url).client() as app:
+            return len((await app.runs.list(RunFilter())).items)
+
+    return asyncio.run(get())
+
+
+# -- list ----------------------------------------------------------------------------------------------
+
+
+def test_a_piped_list_is_tab_separated_without_heading(toys: Toys) -> None:
+    lines = [line.split("\t") for line in piped("runs", "list").output.splitlines()]
+    assert [line[0] for line in lines] == [
+        toys.later, toys.waiting, toys.sleeping, toys.wet, toys.broken, toys.good
+    ]  # fmt: skip
+    assert lines[-1][1:3] == ["make", "SUCCESS"]
+    assert lines[-1][3].endswith("Z")
+    assert lines[-1][4:] == ["order-7", "default"]
+
+
+def test_quiet_prints_ids_and_filters_choose(toys: Toys) -> None:
+    assert piped("runs", "list", "-q", "--status", "success").output == f"{toys.good}\n"
+    assert piped("runs", "list", "-q", "--tenant", "acme").output == f"{toys.broken}\n"
+    assert piped("runs", "list", "-q", "--correlation-id", "order-7").output == f"{toys.good}\n"
+    assert piped("runs", "list", "-q", "--workflow", "send", "--since", "1d").output == f"{toys.waiting}\n"
+    assert piped("runs", "list", "-q", "--until", "1d").output == ""
+    two = piped("runs", "list", "-q", "--status", "SUCCESS", "--status", "SLEEPING").output.split()
+    assert set(two) == {toys.good, toys.sleeping, toys.waiting}
+
+
+def test_json_lists_have_items_and_cursors(toys: Toys) -> None:
+    page = json.loads(piped("runs", "list", "--json", "--limit", "4").output)
+    assert set(page) == {"items", "next", "prev"}
+    rest = json.loads(piped("runs", "list", "--json", "--cursor", page["next"]).output)
+    assert [run["id"] for run in rest["items"]] == [toys.broken, toys.good]
+    assert rest["next"] is None
+    assert rest["items"][1]["status"] == "SUCCESS"
+
+
+def test_a_wrong_time_is_a_usage_error(toys: Toys) -> None:
+    result = piped("runs", "list", "--since", "yesterday")
+    assert result.exit_code == 2
+    assert "give 2h (ago), 2026-03-01" in result.stderr
+
+
+def test_a_list_on_a_terminal_fits_and_has_a_heading(toys: Toys, terminal: Callable[..., Terminal]) -> None:
+    shown = terminal("runs", "list")
+    assert shown.end() == 0
+    heading, *lines = shown.text.splitlines()
+    assert heading.split() == ["ID", "WORKFLOW", "STATUS", "CREATED", "CORRELATION", "TENANT"]
+    assert lines[-1].startswith(toys.good)
+    assert " ago " in lines[-1]
+    assert max(map(len, [heading, *lines])) <= 80
+    assert "\x1b[32mSUCCESS" in shown.raw
+
+
+def test_no_color_means_none(toys: Toys, terminal: Callable[..., Terminal]) -> None:
+    for command in (["runs", "list"], ["runs", "show", toys.broken], ["doctor"]):
+        shown = terminal(*command, NO_COLOR="1")
+        shown.end()
+        assert "\x1b[3" not in shown.raw
+
+
+# -- show ----------------------------------------------------------------------------------------------
+
+
+def test_show_draws_attempts_with_their_decisions(toys: Toys) -> None:
+    output = piped("runs", "show", toys.wet).output
+    assert f"run {toys.wet}  make  DLQ_PENDING" in output
+    assert "✗ paint" in output
+    assert "█" in output
+    assert "attempt 1 of 3, network error, waiting" in output
+    assert "attempt 3 of 3, network error, not retried" in output
+    assert "ConnectionError: the paint shop does not answer" in output
+    assert '"toy": "wet"' in output
+    assert f"redrive runs retry {toys.wet}" in output
+
+
+def test_show_draws_waiting_as_dashes(toys: Toys) -> None:
+    output = piped("runs", "show", toys.sleeping).output
+    assert "╌" in output
+    assert "waits until" in output
+    assert f"redrive runs watch {toys.sleeping}" in output
+
+
+def test_what_a_store_holds_cannot_steer_the_terminal(toys: Toys, terminal: Callable[..., Terminal]) -> None:
+    shown = terminal("runs", "show", toys.broken, NO_COLOR="1")
+    assert shown.end() == 0
+    assert "it has a �[31mcrack" in shown.raw
+
+
+def test_show_as_json_is_the_whole_run(toys: Toys) -> None:
+    run = json.loads(piped("runs", "show", toys.wet, "--json").output)
+    assert run["input"] == {"toy": "wet", "count": 1}
+    assert [attempt["attempt"] for attempt in run["steps"][0]["attempts"]] == [1, 2, 3]
+    assert run["letter_id"] == f"dl-{toys.wet}"
+
+
+def test_an_id_may_be_cut_as_long_as_it_fits_one_run(toys: Toys) -> None:
+    unique = next(n for n in range(1, 27) if sum(i.startswith(toys.wet[:n]) for i in all_ids(toys)) == 1)
+    assert piped("runs", "show", "-q", toys.wet[:unique]).output == f"{toys.wet}\n"
+    assert piped("runs", "show", "-q", f"dl-{toys.wet[:unique]}".upper().replace("DL-", "dl-")).exit_code == 0
+    ambiguous = piped("runs", "show", toys.wet[:5])
+    assert ambiguous.exit_code == 5
+    assert "fits 6 runs; give more of one of them" in ambiguous.stderr
+
+
+def all_ids(toys: Toys) -> list[str]:
+    return [toys.good, toys.broken, toys.wet, toys.sleeping, toys.waiting, toys.later]
+
+
+@pytest.mark.parametrize("id", ["zzzz", "0" * 26, "what?", "01"])
+def test_an_id_that_fits_nothing_is_not_found(toys: Toys, id: str) -> None:
+    for command in (
+        ["runs", "show"],
+        ["runs", "why"],
+        ["runs", "watch"],
+        ["runs", "cancel"],
+        ["dlq", "show"],
+    ):
+        result = piped(*command, id)
+        assert result.exit_code == (5 if id == "01" and command[0] == "runs" else result.exit_code)
+        assert result.exit_code in (3, 5)
+        assert result.stderr.startswith("Error: ")
+
+
+# -- why -----------------------------------------------------------------------------------------------
+
+
+def test_why_tells_each_story(toys: Toys) -> None:
+    def why(id: str) -> str:
+        return piped("runs", "why", id).output
+
+    assert "It succeeded at" in why(toys.good)
+    assert "step 'paint' failed once" in why(toys.broken)
+    assert f"redrive dlq show dl-{toys.broken}" in why(toys.broken)
+    assert "It sleeps until" in why(toys.sleeping)
+    assert "No worker is alive. Start one: redrive worker module:app" in why(toys.sleeping)
+    assert "It waits to try step 'post' again at" in why(toys.waiting)
+    assert "attempt 1 of 4, " in why(toys.waiting)
+    assert "It was started with a delay and begins at" in why(toys.later)
+
+
+def test_why_names_whoever_paused_it(toys: Toys) -> None:
+    assert piped("workflows", "pause", "make", "--by", "kim").exit_code == 0
+    output = piped("runs", "why", toys.later).output
+    assert "was paused by kim" in output
+    assert "redrive workflows resume make" in output
+
+
+def test_why_as_json(toys: Toys) -> None:
+    said = json.loads(piped("runs", "why", toys.good, "--json").output)
+    assert said["status"] == "SUCCESS"
+    assert "There is nothing to do." in said["why"][0]
+
+
+# -- watch ---------------------------------------------------------------------------------------------
+
+
+def test_watching_what_has_ended_tells_how(toys: Toys) -> None:
+    good = piped("runs", "watch", toys.good)
+    assert good.exit_code == 0
+    assert good.output.splitlines() == ["paint: attempt 1, succeeded", f"run {toys.good} is SUCCESS"]
+    bad = piped("runs", "watch", toys.wet, "--json")
+    assert bad.exit_code == 1
+    assert json.loads(bad.stdout)["status"] == "DLQ_PENDING"
+    assert f"redrive runs why {toys.wet}" in bad.stderr
+
+
+def test_ctrl_c_leaves_the_run_going(toys: Toys, terminal: Callable[..., Terminal]) -> None:
+    watching = terminal("runs", "watch", toys.sleeping)
+    watching.wait_for("waits until")
+    watching.process.send_signal(signal.SIGINT)
+    assert watching.end() == 130
+    assert f"The run goes on. To watch it again: redrive runs watch {toys.sleeping}" in watching.text
+    assert look(toys, toys.sleeping).status == "SLEEPING"
+
+
+# -- start ---------------------------------------------------------------------------------------------
+
+
+def test_start_prints_the_id_of_a_run_with_that_input(toys: Toys) -> None:
+    result = piped(
+        "runs",
+        "start",
+        "make",
+        "--input",
+        '{"toy": "boat"}',
+        "--app",
+        "toys:app",
+        "--key",
+        "k",
+        "--tenant",
+        "t",
+    )
+    assert result.exit_code == 0, result.stderr
+    run = look(toys, result.output.strip())
+    assert (run.workflow, run.status, run.tenant, run.input) == (
+        "make",
+        "PENDING",
+        "t",
+        {"toy": "boat", "count": 1},
+    )
+    again = piped(
+        "runs",
+        "start",
+        "make",
+        "--input",
+        '{"toy": "boat"}',
+        "--app",
+        "toys:app",
+        "--key",
+        "k",
+        "--tenant",
+        "t",
+    )
+    assert again.output == result.output
+    clash = piped(
+        "runs", "start", "make", "--input", '{"toy": "x"}', "--app", "toys:app", "--key", "k", "--tenant", "t"
+    )
+    assert clash.exit_code == 4
+
+
+def test_start_reads_a_file_and_many_lines(toys: Toys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDRIVE_APP", "toys:app")
+    Path("one.json").write_text('{"toy": "kite"}', encoding="utf-8")
+    one = json.loads(piped("runs", "start", "make", "--input", "@one.json", "--json").output)
+    assert look(toys, one["id"]).input["toy"] == "kite"
+    lines = "".join(f'{{"toy": "t{n}"}}\n\n' for n in range(1100))
+    ids = piped("runs", "start", "make", "--many", "-", "-q", stdin=lines).output.split()
+    assert len(set(ids)) == 1100
+    assert look(toys, ids[7]).input["toy"] == "t7"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["make", "--input", "{}"], 5, "toy: field required"),
+        (["make", "--input", '{"toy": "a", "colour": 3}'], 5, "colour"),
+        (["make", "--input", "{toy}"], 2, "--input is no JSON"),
+        (["make", "--input", '["a"]'], 2, "must be an object from parameter name to value"),
+        (["make", "--input", "@nowhere.json"], 2, "No such file"),
+        (["make", "--many", "-", "--input", "{}"], 2, "--many excludes"),
+        (["mke", "--input", "{}"], 3, "did you mean 'make'?"),
+        (["make", "--input", '{"toy": "a"}', "--delay", "soon"], 1, "delay is 'soon'"),
+    ],
+)
+def test_what_cannot_be_started_is_refused_with_the_reason(
+    toys: Toys, arguments: list[str], code: int, words: str
+) -> None:
+    result = piped("runs", "start", *arguments, "--app", "toys:app", stdin="")
+    assert (result.exit_code, words in result.stderr) == (code, True), result.stderr
+    assert count(toys) == 6
+
+
+def test_start_without_the_code_says_how_to_name_it(toys: Toys) -> None:
+    result = piped("runs", "start", "make", "--input", '{"toy": "a"}')
+    assert result.exit_code == 2
+    assert "--app module:app or $REDRIVE_APP" in result.stderr
+
+
+def test_a_dry_start_starts_nothing(toys: Toys) -> None:
+    result = piped("runs", "start", "make", "--input", '{"toy": "a"}', "--app", "toys:app", "--dry-run")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "would start 1 run of 'make'" in result.stderr
+    assert count(toys) == 6
+
+
+# -- cancel --------------------------------------------------------------------------------------------
+
+
+def test_cancel_takes_ids_from_standard_input_and_goes_on_after_an_error(toys: Toys) -> None:
+    lines = f"{toys.good}\n{toys.sleeping}\tand more\n\n{toys.later}\n"
+    result = piped("runs", "cancel", "-", "--by", "kim", "--reason", "enough", stdin=lines)
+    assert result.exit_code == 4
+    assert "has ended as SUCCESS and can no longer be cancelled" in result.stderr
+    assert result.stdout == f"cancelled {toys.sleeping}\ncancelled {toys.later}\n"
+    run = look(toys, toys.sleeping)
+    assert run.status == "CANCELLED"
+    assert run.error == "cancelled by kim: enough"
+
+
+def test_a_dry_cancel_cancels_nothing(toys: Toys) -> None:
+    result = piped("runs", "cancel", toys.sleeping, toys.good, "--dry-run")
+    assert result.exit_code == 0
+    assert f"would cancel {toys.sleeping}, which is SLEEPING" in result.output
+    assert "too late, it has ended" in result.output
+    assert look(toys, toys.sleeping).status == "SLEEPING"
+
+
+@pytest.mark.parametrize(("answer", "code", "status"), [("n\n", 5, "SLEEPING"), ("y\n", 0, "CANCELLED")])
+def test_a_person_is_asked_before_a_run_is_cancelled(
+    toys: Toys, terminal: Callable[..., Terminal], answer: str, code: int, status: str
+) -> None:
+    asked = terminal("runs", "cancel", toys.sleeping)
+    asked.wait_for(f"Cancel run {toys.sleeping}, for good? [y/N]")
+    asked.type(answer)
+    assert asked.end() == code
+    assert look(toys, toys.sleeping).status == status
+
+
+def test_yes_asks_nobody(toys: Toys, terminal: Callable[..., Terminal]) -> None:
+    sure = terminal("runs", "cancel", toys.sleeping, "--yes")
+    assert sure.end() == 0
+    assert sure.text == f"cancelled {toys.sleeping}\n"
+
+
+# -- retry ---------------------------------------------------------------------------------------------
+
+
+def test_a_dry_retry_says_what_is_kept(toys: Toys) -> None:
+    result = piped("runs", "retry", toys.wet, "--dry-run", "--json")
+    assert json.loads(result.output) == {
+        "id": toys.wet,
+        "mode": "from_failed",
+        "kept": [],
+        "again": ["paint"],
+    }
+    words = piped("runs", "retry", toys.sleeping, "--dry-run").output
+    assert "keeps the results of: paint" in words
+    full = json.loads(piped("runs", "retry", toys.sleeping, "--dry-run", "--mode", "full", "--json").output)
+    assert full["kept"] == []
+    assert look(toys, toys.wet).status == "DLQ_PENDING"

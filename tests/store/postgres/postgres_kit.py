@@ -1,0 +1,90 @@
+"""What the tests of the PostgreSQL store share: connections of their own, and ways to wait for the server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import asyncpg
+from store_kit import HandClock, Kit
+
+from redrive.clock import Clock
+from redrive.store.postgres import PostgresStore
+from redrive.store.postgres.address import Address, locate
+from redrive.store.postgres.database_clock import DatabaseClock
+from redrive.store.postgres.line import Line, connect, session
+from redrive.store.postgres.sql import in_schema
+
+
+@dataclass
+class Bench:
+    """A store, the kit around it, and a way to look at and meddle with its database."""
+
+    kit: Kit
+    store: PostgresStore
+    clock: HandClock
+    url: str
+    address: Address
+    opened: list[PostgresStore] = field(default_factory=list)
+
+    @classmethod
+    def around(cls, store: PostgresStore, clock: HandClock, url: str) -> Bench:
+        kit = Kit(store=store, clock=clock, beside=lambda: None, shared=True, kind="postgres")
+        return cls(kit, store, clock, url, locate(url), [store])
+
+    async def beside(self, clock: Clock | None = None, **more: str) -> PostgresStore:
+        """The same data through another store, as another process would have it."""
+        extra = "".join(f"&{name}={value}" for name, value in more.items())
+        other = PostgresStore(self.url + extra, clock or self.clock)
+        await other.open()
+        self.opened.append(other)
+        return other
+
+    async def close(self) -> None:
+        for store in reversed(self.opened):
+            await store.close()
+
+    @asynccontextmanager
+    async def line(self) -> AsyncIterator[Line]:
+        """A connection set up as the engine's own are, whose transactions the test begins and ends."""
+        settings = session(5.0)
+        con = await connect(self.address, settings)
+        try:
+            yield Line(con, self.address, settings)
+        finally:
+            con.terminate()
+
+    @property
+    def time(self) -> DatabaseClock:
+        return DatabaseClock(self.clock)
+
+    async def sql(self, statement: str, *params: Any) -> list[dict[str, Any]]:
+        """Run a statement as the superuser; `redrive.` stands for the schema."""
+        con = await asyncpg.connect(self.address.url)
+        try:
+            return [dict(row) for row in await con.fetch(in_schema(statement, self.address.schema), *params)]
+        finally:
+            await con.close()
+
+    async def waits(self) -> None:
+        """Wait until a session of this database waits for a lock."""
+
+        async def somebody() -> bool:
+            rows = await self.sql(
+                "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            )
+            return bool(rows)
+
+        await eventually(somebody)
+
+
+async def eventually(true: Callable[[], Awaitable[bool]], seconds: float = 20.0) -> None:
+    """Look again and again until something is so."""
+    end = time.monotonic() + seconds
+    while not await true():
+        assert time.monotonic() < end, f"waited {seconds:g} s in vain"
+        await asyncio.sleep(0.01)
