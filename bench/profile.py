@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import cProfile
-from collections import Counter
+from collections import Counter, defaultdict
+from operator import itemgetter
 from pathlib import Path
 from types import CodeType
 
@@ -48,7 +49,7 @@ async def _burst(flows: Flows) -> None:
 
 
 def _print(profiler: cProfile.Profile, loop: float, everything: float) -> None:
-    own: Counter[str] = Counter()
+    own: dict[str, float] = defaultdict(float)
     calls: Counter[str] = Counter()
     for entry in profiler.getstats():
         place = _place(entry.code)
@@ -58,7 +59,7 @@ def _print(profiler: cProfile.Profile, loop: float, everything: float) -> None:
     total = sum(own.values())
     print(f"{loop:.1f} µs per step on the loop's thread, {everything - loop:.1f} µs on the store's threads\n")
     print("     µs   share   calls   function      (self, per step)")
-    for place, seconds in own.most_common(SHOWN):
+    for place, seconds in sorted(own.items(), key=itemgetter(1), reverse=True)[:SHOWN]:
         share = seconds / total
         print(f"{share * loop:7.2f}  {share:6.1%}  {calls[place] / (RUNS * STEPS):6.2f}   {place}")
 

@@ -21,7 +21,7 @@ class Flows:
         self.first = self._first()
         self.flaky = self._flaky()
 
-    def _five(self) -> Workflow[Any, Any]:
+    def _five(self) -> Workflow[..., Any, Any]:
         @self.app.step
         async def noop(number: int) -> int:
             return number
@@ -34,7 +34,7 @@ class Flows:
 
         return five
 
-    def _one(self) -> Workflow[Any, Any]:
+    def _one(self) -> Workflow[..., Any, Any]:
         @self.app.step
         async def single(number: int) -> int:
             return number
@@ -45,7 +45,7 @@ class Flows:
 
         return one
 
-    def _first(self) -> Workflow[Any, Any]:
+    def _first(self) -> Workflow[..., Any, Any]:
         @self.app.step
         async def look(started: float) -> float:
             return time.monotonic() - started
@@ -56,7 +56,7 @@ class Flows:
 
         return first
 
-    def _flaky(self) -> Workflow[Any, Any]:
+    def _flaky(self) -> Workflow[..., Any, Any]:
         @self.app.step
         async def steady(number: int) -> int:
             return number

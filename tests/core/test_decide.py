@@ -253,7 +253,9 @@ def test_a_run_only_ever_makes_legal_moves(case: Case, found: RunStatus) -> None
 @pytest.mark.parametrize("case", EACH)
 def test_a_step_only_ever_makes_legal_moves(case: Case) -> None:
     transition = decided(case)
-    written = [S.CANCELLED] * len(case.entries) if transition.closes else [e.status for e in transition.entries]
+    written = (
+        [S.CANCELLED] * len(case.entries) if transition.closes else [e.status for e in transition.entries]
+    )
     assert written == [after for _, after in case.entries]
     for befores, after in case.entries:
         assert all(may_move(before, after) for before in befores)

@@ -63,7 +63,7 @@ class Member:
         self._process.kill()
         self._process.wait()
 
-    def freeze(self) -> None:
+    def stop(self) -> None:
         """Stop it in its tracks, and wait until the kernel has done so."""
         self.signal(signal.SIGSTOP)
         until(lambda: _state(self._process.pid) == "T", f"{self.who} stands still")
@@ -128,6 +128,27 @@ class Fleet:
         """Kill a worker and remember that repeats are to be expected of its work."""
         member.kill()
         self.killed.add(member.who)
+
+    def freeze(self, member: Member) -> None:
+        """Stop a worker, but not in the middle of a write: nobody could use the file until it goes on."""
+
+        def frozen() -> bool:
+            member.stop()
+            if self._is_free():
+                return True
+            member.thaw()
+            return False
+
+        until(frozen, f"{member.who} stands still without holding the file")
+
+    def _is_free(self) -> bool:
+        with closing(sqlite3.connect(self.file, timeout=0, isolation_level=None)) as con:
+            try:
+                con.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return False
+            con.execute("ROLLBACK")
+            return True
 
     def close(self) -> None:
         """End what still runs; the processes of this fleet and no others."""

@@ -27,7 +27,9 @@ async def test_the_late_write_of_a_zombie_changes_no_row(
         zombie = fleet.start(trick=trick)
         handle = await app.find(workflow).start("door")
         until(lambda: fleet.ledger.lines("begin", step=step), "the slow step has begun")
-        zombie.freeze()
+        if workflow == "patient":
+            until(lambda: fleet.rows("SELECT 1 FROM entries WHERE name = ?", step), "that is recorded")
+        fleet.freeze(zombie)
         scenes.gate(fleet.folder, "door").touch()
         heir = fleet.start()
 
@@ -56,7 +58,7 @@ async def test_a_worker_that_was_declared_dead_enlists_anew_and_goes_on(fleet: F
     async with app.client():
         worker = fleet.start()
         assert await (await app.find("quick").start(1)).result("30s") == "anybody 1"
-        worker.freeze()
+        fleet.freeze(worker)
         reaper = fleet.start()
         until(lambda: declared_dead(fleet, worker), "the paused worker was declared dead")
         reaper.kill()

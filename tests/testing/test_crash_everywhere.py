@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any
 
 import pytest
 
 import redrive
 from redrive import Redrive, RetryPolicy, StepFailed, step_info
+from redrive.chores import Reaper
 from redrive.testing import CrashPoint, Engine, RunReport, crash_everywhere, engine
 from redrive.testing.crash import Manner
+from redrive.worker.tries import Tries
 
 
 def make_app() -> Redrive:
@@ -164,6 +167,29 @@ async def test_start_options_and_keyword_arguments_are_passed_on() -> None:
     assert tenants == {"acme"}
 
 
+async def test_fakes_that_remember_their_calls_are_no_false_alarm() -> None:
+    """A fake that fails at its very first call fails in the first run only, and never again."""
+    app = make_app()
+    calls: list[str] = []
+
+    @app.step
+    async def flaky() -> str:
+        calls.append("called")
+        if len(calls) <= 2:
+            raise ConnectionError("not yet")
+        return "done"
+
+    @app.step
+    async def make_id() -> str:
+        return str(uuid.uuid4())
+
+    @app.workflow
+    async def working() -> list[str]:
+        return [await make_id(), await flaky()]
+
+    assert await crash_everywhere(working)
+
+
 # -- what does not -------------------------------------------------------------------------------------------
 
 
@@ -283,6 +309,62 @@ async def test_a_workflow_that_waits_for_ever_is_named() -> None:
             await crash_everywhere(hangs_the_second_time, setup=fresh)
     finally:
         crash._PATIENCE = patience
+
+
+# -- and bugs of the engine itself ------------------------------------------------------------------------
+
+
+async def test_a_death_that_used_up_an_attempt_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, add, _ = with_steps()
+
+    @app.workflow
+    async def fine() -> int:
+        return await add(1, 1)
+
+    take_up = Tries._take_up
+
+    async def miscount(self: Any, entry: Any) -> None:
+        await take_up(self, entry)
+        self._attempt += 1
+
+    monkeypatch.setattr(Tries, "_take_up", miscount)
+    with pytest.raises(AssertionError, match=r"a crash during call #1 of step 'add': /add#0 took 2 attempts"):
+        await crash_everywhere(fine)
+
+
+async def test_a_step_called_twice_that_runs_at_most_once_would_be_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = make_app()
+
+    @app.step(at_most_once=True)
+    async def launch() -> int:
+        return 1
+
+    @app.workflow
+    async def rocket() -> int:
+        return await launch()
+
+    async def forget(self: Any, entry: Any) -> None: ...
+
+    monkeypatch.setattr(Tries, "_take_up", forget)
+    with pytest.raises(AssertionError, match="the body of /launch#0 was called 2 times; at most 1 is right"):
+        await crash_everywhere(rocket)
+
+
+async def test_a_lost_run_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, add, _ = with_steps()
+
+    @app.workflow
+    async def fine() -> int:
+        return await add(1, 1)
+
+    async def find_nobody(self: Any) -> int:
+        return 0
+
+    monkeypatch.setattr(Reaper, "_orphans", find_nobody)
+    with pytest.raises(AssertionError, match=r"has not ended after .* it is RUNNING"):
+        await crash_everywhere(fine)
 
 
 async def test_the_app_must_not_be_open() -> None:

@@ -226,6 +226,31 @@ async def test_another_run_is_started_once() -> None:
         assert sorted([first, second]) == sorted(there), went.where
 
 
+async def test_many_runs_are_started_once() -> None:
+    def build() -> tuple[Redrive, Any]:
+        app = Redrive()
+
+        @app.step
+        async def after() -> None: ...
+
+        @app.workflow
+        async def child(number: int) -> int:
+            return number
+
+        @app.workflow
+        async def parent() -> list[str]:
+            started = await child.start_many([(1,), (2,)])
+            await after()
+            there = [run.id for run in (await app.runs.list()).items if run.workflow == "child"]
+            return [*[handle.id for handle in started], *there]
+
+        return app, parent
+
+    async for went in everywhere(build):
+        first, second, *there = went.report.result
+        assert sorted([first, second]) == sorted(there), went.where
+
+
 async def test_a_failure_looks_the_same_live_and_resumed() -> None:
     class Declined(Exception):
         def __init__(self, message: str) -> None:

@@ -6,8 +6,8 @@ import asyncio
 
 from redrive.core.states import FINAL, RunStatus
 from redrive.errors import StoreUnavailable
+from redrive.settle.settler import Settled
 from redrive.store.port import Claimed, RunRow, Store
-from redrive.worker.settler import Settled
 
 __all__ = ["Ending", "Results"]
 

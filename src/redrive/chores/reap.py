@@ -19,9 +19,9 @@ from redrive.core.outcome import Expired, Lost, Outcome, Place, Raised
 from redrive.core.states import RunStatus
 from redrive.core.transition import AttemptEnd
 from redrive.duration import words
+from redrive.settle.settler import LocalSettler
+from redrive.settle.view import open_step, open_steps, view_of
 from redrive.store.port import HeldRun, Store
-from redrive.worker.settler import LocalSettler
-from redrive.worker.view import open_step, open_steps, view_of
 
 __all__ = ["Reaper"]
 

@@ -16,7 +16,10 @@ T = TypeVar("T")
 
 
 def quick(cls: type[T]) -> type[T]:
-    """A class to call instead of a frozen dataclass; what it makes are instances of that dataclass."""
+    """A class to call instead of a frozen dataclass; what it makes are instances of that dataclass.
+
+    The dataclass has no factories for defaults and no `__post_init__`: they would not be called.
+    """
 
     def close(self: Any) -> None:
         self.__class__ = cls

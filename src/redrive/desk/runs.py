@@ -9,9 +9,9 @@ from redrive.core.outcome import Cancelled
 from redrive.core.states import FINAL, RunStatus, StepStatus
 from redrive.desk.shapes import Run, Shaper
 from redrive.errors import Conflict, NotFound
+from redrive.settle.settler import LocalSettler
+from redrive.settle.view import open_steps, view_of
 from redrive.store.port import Page, RunFilter, RunRow, Store
-from redrive.worker.settler import LocalSettler
-from redrive.worker.view import open_steps, view_of
 
 __all__ = ["Runs"]
 

@@ -49,9 +49,9 @@ class Http(Exception):
     def __init__(
         self,
         status: int,
-        *,
         retry_after: float | str | None = None,
         body: str = "",
+        *,
         headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(f"HTTP {status}{': ' if body else ''}{body}")

@@ -49,18 +49,19 @@ def _name(execution: Execution) -> str:
 
 
 def _in_run(execution: Execution) -> Iterator[Doing]:
-    run = _name(execution)
-    waits_for_time = bool(execution.open_steps()) or execution.settling
     if execution.turnstile.is_looking:
-        yield Doing(f"{run} executes")
+        yield Doing(f"{_name(execution)} executes")
+    if execution.sleeping or execution.ending or execution.dead:
+        return
     for task, branch in execution.turnstile.tasks.items():
-        if task.done() or branch.busy or execution.ending or execution.dead:
+        if task.done() or branch.busy:
             continue
         if _is_runnable(task) and not branch.threaded:
-            yield Doing(f"{run} executes")
+            yield Doing(f"{_name(execution)} executes")
         elif not branch.live_children:
             # It may wait for another branch (a lock, a queue) that waits for time, or for the real world.
-            yield Doing(f"{run} waits for something that is no step", perhaps=waits_for_time)
+            waits_for_time = bool(execution.open_steps()) or execution.settling
+            yield Doing(f"{_name(execution)} waits for something that is no step", perhaps=waits_for_time)
 
 
 def _is_runnable(task: asyncio.Future[object]) -> bool:

@@ -8,7 +8,7 @@ walk        jump to each due moment in turn
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from redrive.app import Redrive
@@ -236,7 +236,10 @@ class World:
                 if until is not None:
                     raise Crash
                 await self.die()
-            watch.saw([] if self._life is None else list(self._life.doings()))
+            watch.look(self._doings)
+
+    def _doings(self) -> Iterator[Doing]:
+        return iter(()) if self._life is None else self._life.doings()
 
 
 class _Watch:
@@ -256,23 +259,27 @@ class _Watch:
         self._turns += 1
         await asyncio.sleep(0 if self._turns < _QUICK_TURNS else 0.001)
 
-    def saw(self, doings: list[Doing]) -> None:
-        """Take note of what goes on. Raises TimeoutError when that takes too long."""
-        self._quiet = 0 if doings else self._quiet + 1
+    def look(self, doings: Callable[[], Iterator[Doing]]) -> None:
+        """Look what goes on. Raises TimeoutError when that takes too long."""
+        found: Doing | None = None
+        for found in doings():
+            if not found.perhaps:
+                break
+        self._quiet = 0 if found else self._quiet + 1
         self.is_calm = self._quiet >= _CALM_TURNS
-        if not doings:
+        if found is None:
             return
         now = self._real.monotonic()
-        if not all(doing.perhaps for doing in doings):
+        if not found.perhaps:
             self._only_perhaps_since = None
         elif self._only_perhaps_since is None:
             self._only_perhaps_since = now
         else:
             self.is_calm = now - self._only_perhaps_since > _FOREIGN_PATIENCE
         if now > self._until:
-            raise TimeoutError(self._what_runs(doings))
+            raise TimeoutError(self._what_runs(doings()))
 
-    def _what_runs(self, doings: list[Doing]) -> str:
+    def _what_runs(self, doings: Iterator[Doing]) -> str:
         what = "; ".join(dict.fromkeys(doing.what for doing in doings))
         return (
             f"after {words(self._patience)} of real time this still goes on: {what}. Time cannot be moved "

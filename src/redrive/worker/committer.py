@@ -20,7 +20,7 @@ from redrive.core.outcome import Outcome
 from redrive.core.refusal import instead_of
 from redrive.core.transition import Transition
 from redrive.errors import DataRefused
-from redrive.worker.settler import Settled, Settler
+from redrive.settle.settler import Settled, Settler
 
 __all__ = ["Committer", "Mark"]
 

@@ -55,10 +55,10 @@ from redrive.worker.tries import Tries
 from redrive.worker.turnstile import Turnstile
 
 if TYPE_CHECKING:
+    from redrive.settle.settler import Settled
     from redrive.store.port import Claimed
     from redrive.worker.definition import Step, WorkflowDefinition
     from redrive.worker.loop import Worker
-    from redrive.worker.settler import Settled
 
 __all__ = ["Execution"]
 

@@ -18,6 +18,8 @@ from redrive.core.classify import Rule
 from redrive.core.options import RunOptions
 from redrive.core.outcome import Diverged, Outcome, Released, RunView, Wait
 from redrive.errors import StoreError
+from redrive.settle.settler import LocalSettler, Settled, until_answered
+from redrive.settle.view import view_of
 from redrive.store.port import Beat, Catalogue, Claim, Claimed, Claims, Lane, NewWorker, Store, Transaction
 from redrive.worker.attempt import Attempt
 from redrive.worker.bell import Bell
@@ -26,9 +28,7 @@ from redrive.worker.committer import Committer
 from redrive.worker.definition import WorkflowDefinition
 from redrive.worker.execution import Execution
 from redrive.worker.lease import Lease
-from redrive.worker.settler import LocalSettler, Settled, until_answered
 from redrive.worker.threads import Threads
-from redrive.worker.view import view_of
 
 __all__ = ["Worker", "WorkerSettings"]
 

@@ -20,8 +20,8 @@ from redrive.core.quick import quick
 from redrive.core.states import StepStatus
 from redrive.core.transition import AttemptEnd, EntryWrite
 from redrive.errors import PayloadError, PayloadTooLarge, PutDown, StoreError, StoreUnavailable
+from redrive.settle.settler import Settled
 from redrive.worker.attempt import Attempt, perform
-from redrive.worker.settler import Settled
 from redrive.worker.transactional import Tx
 
 if TYPE_CHECKING:

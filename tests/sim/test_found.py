@@ -1,0 +1,89 @@
+"""What the simulation found once, told plainly."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from sim_store import CheckedStore
+
+from redrive import Redrive, RetryPolicy
+from redrive.clock import MICROS
+from redrive.store.faulty import FAIL, LOSE, Call, Fault
+from redrive.store.port import Store
+from redrive.store.sqlite import SqliteStore
+from redrive.testing import VirtualClock, engine
+
+
+async def test_a_worker_declared_dead_writes_nothing_under_its_new_id() -> None:
+    """What it wanted to write in its old life goes out in the old name, and is refused."""
+    clock = VirtualClock()
+    store = CheckedStore(SqliteStore("sqlite:///:memory:", clock))
+    app = Redrive("sqlite:///never-opened.db", lease="10s")
+    cut_off_until = 0
+
+    def cut_off(call: Call) -> Fault | None:
+        return FAIL if clock.now() < cut_off_until else None
+
+    @app.step(retry=RetryPolicy(max_retries=1))
+    async def fails_once() -> int:
+        nonlocal cut_off_until
+        if e.calls("fails_once") == 1:
+            cut_off_until = clock.now() + 30 * MICROS
+            raise ConnectionError
+        return e.calls("fails_once")
+
+    @app.workflow
+    async def working() -> int:
+        return await fails_once()
+
+    async with engine(app, store=cast(Store, store), clock=clock, plan=cut_off) as e:
+        handle = await working.start()
+        await e.advance("15s")
+        first = e.worker.id
+        await e.store.bury()  # somebody else looks: the lease has run out
+        await e.advance("20s")  # the store can be reached again, before anybody took the run away
+        assert e.worker.id != first
+        run = await e.finish(handle)
+    assert store.refused > 0
+    assert store.violations == []
+    assert run.result == 2
+    assert [attempt.status for attempt in run.step("fails_once").attempts] == ["SUCCESS"]
+
+
+async def test_a_transactional_step_without_a_store_does_not_keep_others_from_it() -> None:
+    """It undoes its transaction before it gives the run back, which needs the store."""
+    app = Redrive("sqlite:///never-opened.db")
+
+    @app.step(transactional=True)
+    async def book(tx: Any) -> None:
+        await tx.execute("CREATE TABLE IF NOT EXISTS bookings (n INTEGER)")
+        await tx.execute("INSERT INTO bookings VALUES (1)")
+
+    @app.workflow
+    async def booking() -> None:
+        await book()
+
+    def lose_one(call: Call) -> Fault | None:
+        return LOSE if (call.name, call.of_name) == ("transaction.execute", 2) else None
+
+    async with engine(app, plan=lose_one) as e:
+        run = await e.run(booking)
+        assert run.status == "SUCCESS"
+        assert e.calls(book) == 2
+        assert run.step("book").attempt == 1
+        assert await e.fetch("SELECT count(*) AS n FROM bookings") == [{"n": 1}]
+
+
+async def test_a_failed_claim_is_made_again_without_waiting_for_a_bell() -> None:
+    app = Redrive("sqlite:///never-opened.db")
+
+    @app.workflow
+    async def quick() -> int:
+        return 1
+
+    def fail_the_first(call: Call) -> Fault | None:
+        return FAIL if call.name == "claim" and call.of_name <= 3 else None
+
+    async with engine(app, plan=fail_the_first) as e:
+        assert (await e.run(quick)).result == 1
+        assert e.clock.monotonic() < 10

@@ -1,0 +1,121 @@
+"""The bell between processes: rung after the commit, heard by others, come back by itself when lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+from postgres_kit import Bench, eventually
+from store_kit import SECOND, becomes, entry, writes
+
+from redrive.core.states import RunStatus
+from redrive.store.postgres import PostgresStore
+
+
+async def heard(store: PostgresStore, before: int) -> None:
+    """Wait until a store has heard the bell since."""
+
+    async def rung() -> bool:
+        return store.change_token() != before
+
+    await eventually(rung)
+
+
+async def listening(store: PostgresStore) -> int:
+    """Wait until a store listens; returns its token then."""
+    await heard(store, 0)
+    return store.change_token()
+
+
+async def test_a_start_in_one_process_is_heard_in_another(bench: Bench) -> None:
+    other = await bench.beside()
+    before = await listening(other)
+    await bench.kit.start()
+    await heard(other, before)
+
+
+async def test_what_is_left_to_whoever_comes_first_is_announced(bench: Bench) -> None:
+    worker, run = await bench.kit.held()
+    other = await bench.beside()
+    before = await listening(other)
+    await bench.store.apply([becomes(run, RunStatus.PENDING, wake_in=0, take=True)], worker=worker)
+    await heard(other, before)
+
+
+async def test_a_resumed_workflow_is_announced(bench: Bench) -> None:
+    other = await bench.beside()
+    await bench.store.pause("w", by="ann")
+    before = await listening(other)
+    await bench.store.resume("w")
+    await heard(other, before)
+
+
+async def count_rings(bench: Bench, work) -> int:
+    """How many rings a listener of the test's own hears until the last one, which the test rings itself."""
+    rings: list[str] = []
+    con = await asyncpg.connect(bench.address.url)
+    channel = f"redrive_{bench.address.schema}"
+    await con.add_listener(channel, lambda *args: rings.append(args[3]))
+    await work()
+    while bench.store._bell._ringing is not None and not bench.store._bell._ringing.done():
+        await asyncio.sleep(0.001)
+    await bench.sql(f"NOTIFY {channel}, 'last'")
+
+    async def last() -> bool:
+        return "last" in rings
+
+    await eventually(last)
+    await con.close()
+    return len(rings) - 1
+
+
+async def test_the_hot_path_does_not_ring(bench: Bench) -> None:
+    """Recording steps, waiting and ending concern nobody else."""
+    await bench.kit.start(2)
+    worker = await bench.kit.worker()
+    one, two = (await bench.kit.claim(worker)).runs
+
+    async def work() -> None:
+        for n in range(20):
+            await bench.store.apply([writes(one, entry(n)), writes(two, entry(n))], worker=worker)
+        await bench.store.apply([becomes(one, RunStatus.SLEEPING, wake_in=SECOND, take=True)], worker=worker)
+        await bench.store.apply([becomes(two, RunStatus.SUCCESS, take=True)], worker=worker)
+
+    assert await count_rings(bench, work) == 0
+
+
+async def test_many_starts_share_few_rings(bench: Bench) -> None:
+    async def work() -> None:
+        await asyncio.gather(*(bench.kit.start() for _ in range(200)))
+
+    rings = await count_rings(bench, work)
+    assert 1 <= rings < 100
+
+
+async def test_a_listener_that_was_lost_comes_back_and_rings_for_what_it_missed(bench: Bench) -> None:
+    other = await bench.beside()
+    await listening(other)
+    for _ in range(3):
+        before = other.change_token()
+        ended = await bench.sql(
+            "SELECT pg_terminate_backend(pid) AS done FROM pg_stat_activity "
+            "WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+        )
+        assert ended
+        await heard(other, before)  # it is back
+        before = other.change_token()
+        await bench.kit.start()
+        await heard(other, before)
+
+
+async def test_without_a_bell_polling_finds_everything(bench: Bench) -> None:
+    silent = await bench.beside(bell="off")
+    assert silent.change_token() == 0
+    await silent.start([bench.kit.new()])
+    worker = await bench.kit.worker()
+    assert len((await bench.kit.claim(worker)).runs) == 1
+    assert silent.change_token() == 0
+    rows = await bench.sql(
+        "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()"
+    )
+    assert len(rows) <= 1  # the store beside it may listen, this one does not

@@ -1,0 +1,151 @@
+"""Connections: handed out in turn, dropped when they break, opened again when needed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from postgres_kit import Bench, eventually
+from store_kit import SECOND, entry, writes
+
+from redrive.core.states import StepStatus
+from redrive.errors import DataRefused, StoreUnavailable
+from redrive.store.port import RunFilter
+from redrive.store.postgres import lines
+
+OURS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'redrive'"
+
+
+async def end_all(bench: Bench) -> int:
+    """End every connection of every store on this database, as an administrator might."""
+    rows = await bench.sql(f"SELECT pg_terminate_backend(pid) AS done FROM ({OURS}) AS ours")
+    return sum(row["done"] for row in rows)
+
+
+async def everything_twice(bench: Bench) -> None:
+    """Some call of each kind; those that break are made again, as the engine does."""
+    for call in (
+        lambda: bench.kit.start(),
+        lambda: bench.store.runs(RunFilter(), limit=5, cursor=None),
+        lambda: bench.store.bury(),
+        lambda: bench.kit.worker(),
+    ):
+        for last in (False, False, True):
+            try:
+                await call()
+                break
+            except StoreUnavailable:
+                assert not last
+
+
+async def test_a_call_on_a_connection_that_was_ended_may_be_repeated(bench: Bench) -> None:
+    worker, run = await bench.kit.held()
+    for n in range(5):
+        assert await end_all(bench) > 0
+        with pytest.raises(StoreUnavailable, match="nothing is lost"):
+            while True:  # a connection that nobody used since may not know yet
+                await bench.store.apply([writes(run, entry(n))], worker=worker)
+        (answer,) = await bench.store.apply([writes(run, entry(n))], worker=worker)
+        assert answer.kept
+    assert len(await bench.store.journal(run.id)) == 5
+
+
+async def test_every_kind_of_call_recovers(bench: Bench) -> None:
+    await everything_twice(bench)
+    await end_all(bench)
+    await everything_twice(bench)
+
+
+async def test_the_heartbeat_recovers_by_itself(bench: Bench) -> None:
+    worker = await bench.kit.worker()
+    line = bench.store.lease_line()
+    assert (await asyncio.to_thread(line.beat, worker, {})).alive
+    await end_all(bench)
+    bench.clock.move(SECOND)
+    with pytest.raises(StoreUnavailable):
+        await asyncio.to_thread(line.beat, worker, {})
+    assert (await asyncio.to_thread(line.beat, worker, {})).alive
+    await asyncio.to_thread(line.close)
+    (row,) = await bench.store.workers()
+    assert row.beat_at == bench.clock.now()
+
+
+async def test_a_heartbeat_line_may_be_used_on_the_loop_s_own_thread_and_closed_twice(bench: Bench) -> None:
+    worker = await bench.kit.worker()
+    line = bench.store.lease_line()
+    assert line.beat(worker, {}).alive
+    line.close()
+    line.close()
+    bench.store.lease_line().close()  # never used
+
+
+async def test_callers_wait_for_a_connection_in_turn_and_only_so_long(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await bench.beside(pool_size="2")
+    monkeypatch.setattr(lines, "TURN", 0.05)
+    async with store._lines.line(), store._lines.line():
+        with pytest.raises(StoreUnavailable, match=r"all 2 connections .* pool_size"):
+            await store.paused()
+    assert await store.paused() == {}
+
+
+async def test_a_crowd_shares_a_few_connections(bench: Bench) -> None:
+    store = await bench.beside(pool_size="3")
+    answers = await asyncio.gather(*(store.start([bench.kit.new()]) for _ in range(100)))
+    assert all(answer.new for (answer,) in answers)
+    rows = await bench.sql(f"SELECT count(*) AS n FROM ({OURS}) AS ours")
+    assert rows[0]["n"] <= 3 + 1 + 10 + 1  # this store's, its bell's, and those of the store it lies beside
+
+
+async def test_heartbeats_do_not_starve_when_every_connection_is_busy(bench: Bench) -> None:
+    """The lease has a connection of its own: steps that use up all others cannot cost it."""
+    store = await bench.beside(pool_size="2")
+    worker = await bench.kit.worker()
+    line = store.lease_line()
+    async with store._lines.line(), store._lines.line():
+        assert (await asyncio.to_thread(line.beat, worker, {})).alive
+    await asyncio.to_thread(line.close)
+
+
+async def test_a_caller_that_is_cancelled_costs_no_connection(bench: Bench) -> None:
+    store = await bench.beside(pool_size="2")
+    for _ in range(6):
+        sleeping = asyncio.create_task(store._lines.run(lambda line: line.con.execute("SELECT pg_sleep(60)")))
+
+        async def asleep() -> bool:
+            rows = await bench.sql("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
+            return bool(rows)
+
+        await eventually(asleep)
+        sleeping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sleeping
+    assert await store.paused() == {}
+
+
+async def test_a_refused_row_costs_no_connection(bench: Bench) -> None:
+    worker, run = await bench.kit.held()
+    async with bench.store._lines.line() as line:
+        before = line.con.get_server_pid()
+    for bad in ("\ud800", object()):
+        with pytest.raises(DataRefused):
+            await bench.store.apply([writes(run, entry(0, output=bad))], worker=worker)
+    with pytest.raises(DataRefused):
+        await bench.store.apply(
+            [writes(run, entry(0, StepStatus.RUNNING, limit_in=2**62 + 2**61))] * 1, worker=worker
+        )
+    async with bench.store._lines.line() as line:
+        assert line.con.get_server_pid() == before
+
+
+async def test_a_store_that_is_closed_leaves_no_connection_behind(bench: Bench) -> None:
+    store = await bench.beside()
+    await asyncio.gather(*(store.start([bench.kit.new()]) for _ in range(10)))
+    await bench.store.close()
+    await store.close()
+
+    async def none_left() -> bool:
+        return await bench.sql(OURS) == []
+
+    await eventually(none_left)

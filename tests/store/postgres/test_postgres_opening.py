@@ -1,0 +1,189 @@
+"""Opening: what a URL may say, and what is said when it leads nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+
+import cluster
+import pytest
+from postgres_kit import Bench, eventually
+from store_kit import SECOND, HandClock, Kit
+
+from redrive.clock import SystemClock
+from redrive.errors import ConfigurationError, StoreError, StoreUnavailable
+from redrive.store import open_store
+from redrive.store.postgres import PostgresStore
+from redrive.store.postgres.address import locate
+
+# -- URLs ----------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_ours_goes_to_the_driver() -> None:
+    address = locate(
+        "postgres://u:p@h1:1,h2:2/db?sslmode=require&schema=shop&target_session_attrs=read-write"
+    )
+    assert address.url == "postgresql://u:p@h1:1,h2:2/db?sslmode=require&target_session_attrs=read-write"
+    assert (address.schema, address.pool_size, address.pooled) == ("shop", 10, False)
+
+
+def test_a_url_is_shown_without_its_password() -> None:
+    address = locate("postgresql://user:s%40cret@db.example:5432/shop?password=hidden")
+    assert address.where == "PostgreSQL at db.example:5432/shop"
+
+
+@pytest.mark.parametrize(
+    ("query", "bell"),
+    [
+        ("", "postgresql://u@pool:6432/db"),
+        ("?bell=off", None),
+        ("?statement_cache_size=0", None),
+        ("?statement_cache_size=0&bell=on", "postgresql://u@pool:6432/db"),
+        ("?statement_cache_size=0&bell=db.example:5432", "postgresql://u@db.example:5432/db"),
+    ],
+)
+def test_the_bell_needs_a_direct_connection(query: str, bell: str | None) -> None:
+    address = locate(f"postgresql://u@pool:6432/db{query}")
+    assert address.bell == bell
+    assert address.pooled == ("cache_size=0" in query)
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["schema=Shop", "schema=a-b", "schema=", "schema=1a", "pool_size=1", "pool_size=x", "schema=" + "a" * 60],
+)
+def test_a_senseless_parameter_is_refused(query: str) -> None:
+    with pytest.raises(ConfigurationError, match=query.partition("=")[0]):
+        locate(f"postgresql://host/db?{query}")
+
+
+def test_a_driver_in_the_scheme_is_no_obstacle() -> None:
+    assert locate("postgresql+asyncpg://h/db").url == "postgresql://h/db"
+    with pytest.raises(ConfigurationError, match="postgresql://"):
+        locate("mysql://h/db")
+
+
+def test_without_the_driver_its_installation_is_named() -> None:
+    code = (
+        "import sys; sys.modules['asyncpg'] = None\n"
+        "from redrive.clock import SystemClock; from redrive.store import open_store\n"
+        "open_store('postgresql://u:secret@h/db', SystemClock())"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
+    assert said.endswith('ConfigurationError: PostgreSQL needs its driver: pip install "redrive[postgres]"\n')
+    assert "secret" not in said
+
+
+# -- a server that cannot be used ----------------------------------------------------------------------
+
+
+async def test_a_database_that_does_not_exist_is_named(postgres_url: str) -> None:
+    path = postgres_url.partition("?")[0]
+    with pytest.raises(StoreError, match="no database of that name") as caught:
+        await PostgresStore(f"{path}_nowhere", HandClock()).open()
+    assert not isinstance(caught.value, StoreUnavailable)
+
+
+async def test_a_login_that_is_refused_is_told_where_to_look(postgres_url: str) -> None:
+    url = postgres_url.replace("postgres@", "nobody_like_this@")
+    with pytest.raises(StoreError, match=r"pg_hba\.conf") as caught:
+        await PostgresStore(url, HandClock()).open()
+    assert not isinstance(caught.value, StoreUnavailable)
+
+
+async def test_who_only_looks_is_told_at_once_that_nobody_answers() -> None:
+    store = PostgresStore(f"postgresql://u@127.0.0.1:{cluster.free_port()}/db", SystemClock())
+    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1.* does not answer"):
+        await store.open(migrate=False)
+    await store.close()
+
+
+async def test_a_server_that_is_down_is_waited_for_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    port = cluster.free_port()
+    store = PostgresStore(f"postgresql://u@127.0.0.1:{port}/db", SystemClock())
+    opening = asyncio.create_task(store.open())
+
+    async def said_twice() -> bool:
+        return len(caplog.records) >= 2
+
+    await eventually(said_twice)
+    assert not opening.done()
+    assert caplog.messages[0].startswith(
+        f"waiting for the database: PostgreSQL at 127.0.0.1:{port}/db does not"
+    )
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    await store.close()
+
+
+# -- a store's life ------------------------------------------------------------------------------------
+
+
+async def test_a_store_may_be_opened_again(bench: Bench) -> None:
+    await bench.kit.start()
+    await bench.store.close()
+    with pytest.raises(StoreError, match="closed"):
+        await bench.kit.start()
+    await bench.store.open()
+    await bench.kit.start()
+
+
+async def test_connections_are_not_shared_across_a_fork(bench: Bench) -> None:
+    await bench.kit.start()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            bench.store._lines._check()
+            os.write(writer, b"no complaint")
+        except StoreError as error:
+            os.write(writer, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        assert "open it in the child" in said.read()
+    await bench.kit.start()
+
+
+# -- time ----------------------------------------------------------------------------------------------
+
+
+class WrongClock(SystemClock):
+    """A machine whose clock is an hour ahead."""
+
+    def now(self) -> int:
+        return super().now() + 3600 * SECOND
+
+
+async def test_time_is_the_server_s_whatever_this_machine_believes(postgres_url: str) -> None:
+    store = open_store(postgres_url, WrongClock())
+    await store.open()
+    kit = Kit(store=store, clock=HandClock(), beside=lambda: None, shared=True)
+    before = SystemClock().now()
+    (public_id,) = await kit.start(delay=SECOND)
+    worker = await kit.worker()
+    claims = await kit.claim(worker)
+    run = await store.run(public_id)
+    after = SystemClock().now()
+    assert run is not None
+    assert run.available_at is not None
+    assert before <= run.created_at <= after
+    assert run.available_at == run.created_at + SECOND
+    assert before <= claims.now <= after
+    assert before - SECOND < store.now() < after + SECOND
+    await store.close()
+
+
+async def test_the_estimate_of_the_server_s_time_never_runs_ahead(postgres_url: str) -> None:
+    store = open_store(postgres_url, SystemClock())
+    await store.open()
+    kit = Kit(store=store, clock=HandClock(), beside=lambda: None, shared=True)
+    for _ in range(20):
+        await kit.start()
+        assert store.now() <= SystemClock().now()  # the server runs on this machine, so its clock is this one
+    await store.close()

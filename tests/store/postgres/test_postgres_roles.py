@@ -1,0 +1,311 @@
+"""Roles and row level security: the database itself keeps tenants apart, under roles that own nothing."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+from postgres_kit import Bench
+from store_kit import DAY, HandClock, entry, failed_try, writes
+
+from redrive.errors import SchemaMismatch, StoreError
+from redrive.store.port import LetterFilter, PolicyRow, RunFilter
+from redrive.store.postgres import PostgresStore
+from redrive.store.postgres.line import Line
+from redrive.store.postgres.roles import prove_confined
+from redrive.store.postgres.sql import in_schema
+from redrive.store.statements import load
+
+TENANT_TABLES = {"runs", "inputs", "results", "entries", "attempts", "letters", "idempotency", "policies"}
+
+
+@asynccontextmanager
+async def as_login(bench: Bench, *roles: str) -> AsyncIterator[str]:
+    """A login that is neither superuser nor owner, a member of these roles; gives its URL."""
+    name = f"login_{uuid.uuid4().hex[:12]}"
+    await bench.sql(f"CREATE ROLE {name} LOGIN NOSUPERUSER NOCREATEROLE NOBYPASSRLS")
+    for role in roles:
+        await bench.sql(f"GRANT {role} TO {name}")
+    try:
+        yield bench.url.replace("postgres@", f"{name}@")
+    finally:
+        await bench.sql(f"DROP OWNED BY {name}")
+        await bench.sql(f"DROP ROLE {name}")
+
+
+def login_of(url: str) -> str:
+    return str(urlsplit(url).username)
+
+
+async def two_tenants(bench: Bench) -> None:
+    """Everything a tenant can have, for `a` and for `b`."""
+    kit = bench.kit
+    for tenant in ("a", "b"):
+        worker, run = await kit.held(tenant=tenant, key="k", key_hash="h", key_keeps=DAY)
+        step = writes(run, entry(0, output=tenant), attempts=(failed_try(0),))
+        assert (await bench.store.apply([step], worker=worker))[0].kept
+        await kit.fail(worker, run)
+        policy = PolicyRow(tenant=tenant, workflow="", step="", policy="{}", updated_at=0, updated_by="x")
+        await bench.store.set_policy(policy)
+        await bench.store.retire(worker)
+
+
+async def test_every_table_with_a_tenant_is_guarded_even_against_its_owner(bench: Bench) -> None:
+    rows = await bench.sql(
+        "SELECT c.relname, c.relrowsecurity, c.relforcerowsecurity FROM pg_class c "
+        "JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_attribute a ON a.attrelid = c.oid "
+        "WHERE n.nspname = $1 AND c.relkind = 'r' AND a.attname = 'tenant'",
+        bench.address.schema,
+    )
+    assert {row["relname"] for row in rows} == TENANT_TABLES
+    assert all(row["relrowsecurity"] and row["relforcerowsecurity"] for row in rows)
+
+
+async def test_the_engine_s_connections_act_as_the_engine(bench: Bench) -> None:
+    async with bench.store._lines.line() as line:
+        row = await line.con.fetchrow(
+            "SELECT current_user AS me, r.rolsuper, r.rolbypassrls FROM pg_roles r WHERE r.rolname = current_user"
+        )
+    assert dict(row) == {"me": "redrive_engine", "rolsuper": False, "rolbypassrls": False}
+
+
+# -- a tenant's transaction ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", sorted(TENANT_TABLES))
+async def test_without_the_predicate_no_foreign_row_is_found(bench: Bench, table: str) -> None:
+    """A query that forgets its tenant, under a real login that owns nothing."""
+    await two_tenants(bench)
+    async with as_login(bench, "redrive_app") as url:
+        con = await asyncpg.connect(url.partition("?")[0])
+        query = in_schema(f"SELECT DISTINCT tenant FROM redrive.{table}", bench.address.schema)
+        try:
+            assert await con.fetch(query) == []  # no tenant named: nothing exists
+            for tenant in ("a", "b"):
+                async with con.transaction():
+                    await con.execute("SELECT set_config('redrive.tenant', $1, true)", tenant)
+                    assert [row["tenant"] for row in await con.fetch(query)] == [tenant]
+            assert await con.fetch(query) == []  # the pooled connection has forgotten it
+        finally:
+            await con.close()
+
+
+async def test_the_owner_of_the_tables_sees_no_rows_either(bench: Bench) -> None:
+    await two_tenants(bench)
+    schema = bench.address.schema
+    async with as_login(bench) as url:
+        await bench.sql(f"GRANT USAGE ON SCHEMA redrive TO {login_of(url)}")
+        await bench.sql(f"ALTER TABLE redrive.runs OWNER TO {login_of(url)}")
+        con = await asyncpg.connect(url.partition("?")[0])
+        try:
+            assert await con.fetchval(f"SELECT count(*) FROM {schema}.runs") == 0
+        finally:
+            await con.close()
+            await bench.sql("ALTER TABLE redrive.runs OWNER TO postgres")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE redrive.runs SET status = status",
+        "DELETE FROM redrive.letters",
+        "INSERT INTO redrive.policies VALUES ('b', '', 'x', '{}', 0, '')",
+        "SELECT * FROM redrive.workers",
+        "UPDATE redrive.redrive_schema SET version = 9",
+    ],
+)
+async def test_for_a_tenant_s_user_nothing_is_written_yet(bench: Bench, statement: str) -> None:
+    async with bench.line() as line, line.transaction(role="redrive_app"):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await line.script(statement)
+
+
+async def test_the_engine_may_not_touch_the_record_of_migrations(bench: Bench) -> None:
+    async with bench.line() as line:
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await line.script("DELETE FROM redrive.redrive_schema")
+
+
+async def test_confined_reading_finds_the_tenant_s_own_and_nothing_else(bench: Bench) -> None:
+    await two_tenants(bench)
+    rows = (await bench.store.runs(RunFilter(), limit=10, cursor=None)).items
+    mine, theirs = (next(row for row in rows if row.tenant == tenant) for tenant in ("a", "b"))
+    seen = bench.store.confined("a")
+    assert (await seen.run(mine.public_id)) == await bench.store.run(mine.public_id)
+    assert await seen.run(theirs.public_id) is None
+    assert [row.id for row in await seen.runs_by_id([mine.public_id, theirs.public_id])] == [mine.id]
+    assert [row.id for row in (await seen.runs(RunFilter(), limit=10, cursor=None)).items] == [mine.id]
+    assert (await seen.runs(RunFilter(tenant="b"), limit=10, cursor=None)).items == []
+    assert len(await seen.journal(mine.id)) == len(await seen.attempts(mine.id)) == 1
+    assert await seen.journal(theirs.id) == await seen.attempts(theirs.id) == []
+    letter = await seen.letter_of(mine.id)
+    assert letter is not None
+    assert await seen.letter(letter.public_id) == letter
+    assert await seen.letter_of(theirs.id) is None
+    assert await seen.letter(f"dl-{theirs.public_id}") is None
+    assert [row.tenant for row in (await seen.letters(LetterFilter(), limit=10, cursor=None)).items] == ["a"]
+    everywhere = PolicyRow(tenant="", workflow="", step="", policy="{}", updated_at=0, updated_by="x")
+    await bench.store.set_policy(everywhere)
+    assert [row.tenant for row in await seen.policies()] == ["", "a"]
+
+
+@pytest.mark.parametrize("tenant", ["", "a' OR '1'='1", "*", "%", "A"])
+async def test_no_name_of_a_tenant_opens_another_s_rows(bench: Bench, tenant: str) -> None:
+    await two_tenants(bench)
+    page = await bench.store.confined(tenant).runs(RunFilter(), limit=10, cursor=None)
+    assert page.items == []
+
+
+async def test_a_confined_first_page_is_full_however_many_newer_rows_others_have(bench: Bench) -> None:
+    mine = (await bench.kit.start(25, tenant="a"))[::-1]
+    await bench.store.start([bench.kit.new(tenant="b") for _ in range(2000)])
+    for seen in (bench.store.confined("a"), bench.store):
+        where = RunFilter() if seen is not bench.store else RunFilter(tenant="a")
+        page = await seen.runs(where, limit=20, cursor=None)
+        assert [row.public_id for row in page.items] == mine[:20]
+        rest = await seen.runs(where, limit=20, cursor=page.next)
+        assert [row.public_id for row in rest.items] == mine[20:]
+
+
+async def test_after_confined_reading_the_connection_is_the_engine_s_again(bench: Bench) -> None:
+    await two_tenants(bench)
+    store = await bench.beside(pool_size="2")
+    for _ in range(4):
+        await store.confined("a").runs(RunFilter(), limit=10, cursor=None)
+    assert len((await store.runs(RunFilter(), limit=10, cursor=None)).items) == 2
+
+
+# -- proof at the start --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("ALTER TABLE redrive.letters NO FORCE ROW LEVEL SECURITY", "table letters lacks forced"),
+        ("ALTER TABLE redrive.inputs DISABLE ROW LEVEL SECURITY", "table inputs lacks forced"),
+        ("CREATE TABLE redrive.extras (tenant text)", "table extras lacks forced"),
+        (
+            "CREATE POLICY hole ON redrive.runs TO PUBLIC USING (true)",
+            "one tenant sees another's rows in runs",
+        ),
+    ],
+)
+async def test_a_database_that_does_not_keep_tenants_apart_is_refused(
+    bench: Bench, change: str, complaint: str
+) -> None:
+    await bench.sql(change)
+    with pytest.raises(StoreError, match=complaint) as caught:
+        await PostgresStore(bench.url, HandClock()).open()
+    assert "Nothing was started" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("ALTER ROLE redrive_app BYPASSRLS", "role redrive_app bypasses row level security"),
+        ("ALTER ROLE redrive_engine SUPERUSER", "role redrive_engine is a superuser"),
+        (
+            "GRANT postgres TO redrive_app",
+            "role redrive_app is the owner of a table, or a member of its owner",
+        ),
+    ],
+)
+async def test_a_role_that_is_too_strong_is_refused(bench: Bench, change: str, complaint: str) -> None:
+    con = await asyncpg.connect(bench.address.url)
+    line = Line(con, bench.address, {})
+    tried = con.transaction()  # roles belong to the whole server: nobody else may see this one
+    await tried.start()
+    try:
+        await con.execute(change)
+        with pytest.raises(StoreError, match=complaint):
+            await prove_confined(line, bench.address)
+    finally:
+        await tried.rollback()
+        await con.close()
+
+
+async def test_the_proof_leaves_nothing_behind(bench: Bench) -> None:
+    await (await bench.beside()).close()
+    assert await bench.sql("SELECT 1 FROM redrive.runs") == []
+
+
+async def test_a_role_that_owns_the_tables_is_refused(bench: Bench) -> None:
+    await bench.sql("ALTER TABLE redrive.runs OWNER TO redrive_engine")
+    with pytest.raises(StoreError, match="redrive_engine is the owner of a table"):
+        await PostgresStore(bench.url, HandClock()).open()
+
+
+# -- logins of every kind ------------------------------------------------------------------------------
+
+
+async def test_a_plain_login_that_is_a_member_does_everything_the_engine_does(bench: Bench) -> None:
+    async with as_login(bench, "redrive_engine", "redrive_app") as url:
+        store = PostgresStore(url, bench.clock)
+        await store.open()
+        other = Bench.around(store, bench.clock, url)
+        worker, run = await other.kit.held(tenant="a")
+        await other.kit.fail(worker, run)
+        assert len((await store.confined("a").letters(LetterFilter(), limit=5, cursor=None)).items) == 1
+        line = store.lease_line()
+        assert line.beat(worker, {}).alive
+        line.close()
+        await store.close()
+
+
+async def test_a_login_without_the_app_role_works_and_reads_for_nobody(bench: Bench) -> None:
+    async with as_login(bench, "redrive_engine") as url:
+        store = PostgresStore(url, bench.clock)
+        await store.open()
+        await store.bury()
+        with pytest.raises(StoreError, match="GRANT redrive_engine, redrive_app"):
+            await store.confined("a").runs(RunFilter(), limit=5, cursor=None)
+        await store.close()
+
+
+async def test_a_login_that_is_no_member_is_told_what_to_grant(bench: Bench) -> None:
+    async with as_login(bench) as url:
+        with pytest.raises(StoreError, match="GRANT redrive_engine"):
+            await PostgresStore(url, HandClock()).open()
+
+
+async def test_a_login_that_may_not_create_is_told_what_an_administrator_does(bench: Bench) -> None:
+    async with as_login(bench, "redrive_engine", "redrive_app") as url:
+        empty = re.sub(r"schema=\w+", "schema=not_there_yet", url)
+        with pytest.raises(SchemaMismatch, match="GRANT CREATE ON DATABASE"):
+            await PostgresStore(empty, HandClock()).open()
+
+
+async def test_an_owner_without_superuser_sets_up_and_works(bench: Bench) -> None:
+    """The usual way in production: the database's owner migrates, and the roles exist or may be created."""
+    async with as_login(bench) as url:
+        name = login_of(url)
+        await bench.sql(f"ALTER ROLE {name} CREATEROLE")
+        database = bench.address.url.rpartition("/")[2]
+        await bench.sql(f"GRANT CREATE ON DATABASE {database} TO {name}")
+        if not await bench.sql("SELECT 1 WHERE current_setting('server_version_num')::int < 160000"):
+            await bench.sql(f"GRANT redrive_engine, redrive_app TO {name} WITH ADMIN OPTION")
+        own = re.sub(r"schema=\w+", "schema=owned", url)
+        store = PostgresStore(own, HandClock())
+        await store.open()
+        other = Bench.around(store, HandClock(), own)
+        await other.kit.held()
+        await store.close()
+        await bench.sql("DROP SCHEMA owned CASCADE")
+
+
+def test_no_statement_names_a_table_without_its_schema() -> None:
+    """What the search path of a login says must not matter."""
+    package = "redrive.store.postgres"
+    tables = (
+        r"runs|inputs|results|entries|attempts|letters|idempotency|workers|versions|catalogue|policies|pauses"
+    )
+    bare = re.compile(rf"\b(?:FROM|JOIN|INTO|UPDATE)\s+(?:{tables})\b", re.IGNORECASE)
+    for file in files(package).joinpath("statements").iterdir():
+        for name, text in load(package, file.name).items():
+            assert bare.findall(text) == [], f"{file.name}: {name}"

@@ -1,0 +1,175 @@
+"""Migrations: safe when started twice at once, beside work in flight, and never half done."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from postgres_kit import Bench
+from store_kit import HandClock, Kit, entry, writes
+
+from redrive.errors import SchemaMismatch, StoreError, StoreUnavailable
+from redrive.store.migrate import Migration, known
+from redrive.store.port import RunFilter
+from redrive.store.postgres import PostgresStore, migrate, schema
+
+PACKAGE = "redrive.store.postgres"
+FIRST = [f"{each.version:04d}_{each.name}" for each in known(PACKAGE)]
+
+
+def newer(monkeypatch: pytest.MonkeyPatch, text: str, oldest: int = 1) -> None:
+    """Let this code know one migration more."""
+    more = Migration(version=len(FIRST) + 1, name="more", text=text, oldest_code=oldest)
+    monkeypatch.setattr(schema, "known", lambda package: [*known(package), more])
+
+
+ADD = "ALTER TABLE redrive.runs ADD COLUMN colour text NOT NULL DEFAULT 'grey';"
+
+
+async def test_an_empty_database_is_set_up_by_whoever_opens_it(postgres_url: str) -> None:
+    assert await migrate(postgres_url, plan=True) == FIRST
+    store = PostgresStore(postgres_url, HandClock())
+    await store.open()
+    assert await migrate(postgres_url, plan=True) == []
+    await store.close()
+
+
+async def test_several_that_open_an_empty_database_at_once_set_it_up_once(postgres_url: str) -> None:
+    stores = [PostgresStore(postgres_url, HandClock()) for _ in range(5)]
+    await asyncio.gather(*(store.open() for store in stores))
+    for store in stores:
+        await store.close()
+
+
+async def test_migrate_started_several_times_at_once_applies_everything_once(postgres_url: str) -> None:
+    done = await asyncio.gather(*(migrate(postgres_url) for _ in range(4)))
+    assert sorted(done, key=len) == [[], [], [], FIRST]
+
+
+async def test_a_plan_changes_nothing(postgres_url: str) -> None:
+    assert await migrate(postgres_url, plan=True) == FIRST
+    assert await migrate(postgres_url, plan=True) == FIRST
+    assert await migrate(postgres_url) == FIRST
+
+
+async def test_who_only_looks_sets_nothing_up(postgres_url: str) -> None:
+    store = PostgresStore(postgres_url, HandClock())
+    with pytest.raises(SchemaMismatch, match="redrive migrate"):
+        await store.open(migrate=False)
+    await store.close()
+    assert await migrate(postgres_url, plan=True) == FIRST
+
+
+async def test_an_older_schema_waits_for_a_person(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    newer(monkeypatch, ADD)
+    with pytest.raises(SchemaMismatch, match=r"lacks 0002_more.*redrive migrate"):
+        await PostgresStore(bench.url, HandClock()).open()
+    assert await migrate(bench.url, plan=True) == ["0002_more"]
+    assert await migrate(bench.url) == ["0002_more"]
+    store = PostgresStore(bench.url, HandClock())
+    await store.open()
+    await store.close()
+
+
+async def test_work_goes_on_before_during_and_after_a_migration(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An expanding migration beside a worker with the older code, on connections with prepared statements."""
+    worker, run = await bench.kit.held()
+    stop = asyncio.Event()
+    written = 0
+
+    async def work() -> None:
+        nonlocal written
+        while not stop.is_set():
+            await bench.kit.start()
+            (answer,) = await bench.store.apply([writes(run, entry(written))], worker=worker)
+            assert answer.kept
+            await bench.store.runs(RunFilter(), limit=5, cursor=None)
+            written += 1
+
+    working = asyncio.create_task(work())
+    while written < 3:
+        await asyncio.sleep(0)
+    newer(monkeypatch, ADD)
+    assert await migrate(bench.url) == ["0002_more"]
+    before = written
+    while written < before + 3 and not working.done():
+        await asyncio.sleep(0)
+    stop.set()
+    await working
+    assert len(await bench.store.journal(run.id)) == written
+
+
+async def test_a_migration_waits_for_locks_only_so_long_and_leaves_nothing_half_done(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer(monkeypatch, "CREATE TABLE redrive.half (id integer);" + ADD)
+    monkeypatch.setattr(schema, "LOCK", "50ms")
+    async with bench.line() as line, line.transaction():
+        await line.script("SELECT * FROM redrive.runs")
+        with pytest.raises(StoreUnavailable, match="lock"):
+            await migrate(bench.url)
+    assert await bench.sql("SELECT 1 FROM pg_tables WHERE tablename = 'half'") == []
+    assert await migrate(bench.url) == ["0002_more"]
+
+
+async def test_a_migration_that_fails_is_undone_as_a_whole(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer(monkeypatch, "CREATE TABLE redrive.half (id integer); SELECT 1/0;")
+    with pytest.raises(StoreError):
+        await migrate(bench.url)
+    assert await bench.sql("SELECT 1 FROM pg_tables WHERE tablename = 'half'") == []
+    assert await migrate(bench.url, plan=True) == ["0002_more"]
+
+
+@pytest.mark.parametrize(("oldest", "usable"), [(1, True), (2, False)])
+async def test_older_code_uses_a_newer_schema_for_as_long_as_that_says_so(
+    bench: Bench, oldest: int, usable: bool
+) -> None:
+    await bench.sql("INSERT INTO redrive.redrive_schema VALUES (2, 'later', 'x', $1, 0)", oldest)
+    store = PostgresStore(bench.url, bench.clock)
+    if not usable:
+        with pytest.raises(SchemaMismatch, match="upgrade redrive"):
+            await store.open()
+        return
+    await store.open()
+    await Kit(store=store, clock=bench.clock, beside=lambda: None, shared=True).start()
+    await store.close()
+
+
+async def test_another_build_s_schema_is_refused(bench: Bench) -> None:
+    await bench.sql("UPDATE redrive.redrive_schema SET checksum = 'other'")
+    with pytest.raises(SchemaMismatch, match="another text of migration 0001"):
+        await PostgresStore(bench.url, HandClock()).open()
+
+
+async def test_a_schema_that_belongs_to_somebody_else_is_left_alone(bench: Bench) -> None:
+    await bench.sql("CREATE TABLE public.runs (id integer)")
+    url = bench.url.replace(f"schema={bench.address.schema}", "schema=public")
+    with pytest.raises(StoreError, match="'runs' that is not Redrive's"):
+        await PostgresStore(url, HandClock()).open()
+    assert await bench.sql("SELECT 1 FROM pg_tables WHERE schemaname = 'public'") == [{"?column?": 1}]
+
+
+async def test_tables_that_vanish_are_called_by_their_name(bench: Bench) -> None:
+    await bench.sql("DROP TABLE redrive.runs CASCADE")
+    with pytest.raises(SchemaMismatch, match=r"runs.*redrive migrate"):
+        await bench.kit.start()
+
+
+async def test_two_schemas_of_one_database_know_nothing_of_each_other(bench: Bench) -> None:
+    url = bench.url.replace(bench.address.schema, bench.address.schema + "b")
+    other = PostgresStore(url, bench.clock)
+    await other.open()
+    try:
+        await bench.kit.start(3)
+        assert (await other.runs(RunFilter(), limit=5, cursor=None)).items == []
+        heard = other.change_token()
+        await Kit(store=other, clock=bench.clock, beside=lambda: None, shared=True).start()
+        assert len((await bench.store.runs(RunFilter(), limit=5, cursor=None)).items) == 3
+        assert other.change_token() >= heard
+    finally:
+        await other.close()
+        await bench.sql(f"DROP SCHEMA {bench.address.schema}b CASCADE")
