@@ -1,4 +1,4 @@
-"""The command line as the tests call it: in this process with its output piped, or as a process on a terminal."""
+"""The command line as the tests call it: piped, in this process, or as a process on a terminal."""
 
 import os
 import pty

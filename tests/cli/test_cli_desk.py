@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Toys
 from console import Terminal, piped
+from playroom import Toys
 
 from redrive.cli import main
 
@@ -26,7 +26,7 @@ def test_open_letters_are_listed_newest_first(toys: Toys) -> None:
 
 @pytest.mark.parametrize(
     ("option", "value", "found"),
-    [("--step", "paint", 2), ("--tenant", "acme", 1), ("--category", "network", 1), ("--text", "crack", 1),
+    [("--step", "paint", 2), ("--tenant", "acme", 1), ("--category", "network", 1), ("--text", "exhausted", 1),
      ("--owner", "kim", 0), ("--stage", "exec", 2), ("--workflow", "send", 0), ("--fingerprint", "none", 0)],
 )  # fmt: skip
 def test_each_filter_of_letters_filters(toys: Toys, option: str, value: str, found: int) -> None:
@@ -86,7 +86,7 @@ def test_a_dry_policy_is_not_stored(toys: Toys) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--step", "paint", "max_retrys=8"], 1, "did you mean 'max_retries'?"),
+        (["--step", "paint", "max_retrys=8"], 1, "did you mean 'max_retries'"),
         (["--step", "paint", "max_retries=many"], 1, "max_retries is 'many'"),
         (["--step", "paint", "max_retries"], 2, "write max_retries=5"),
         (["max_retries=8"], 2, "--workflow, --step, or both"),

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Toys
 from console import Terminal, piped
+from playroom import Toys
 
 from redrive import Redrive, RunFilter
 from redrive.desk.shapes import Run
@@ -252,7 +252,7 @@ def test_start_reads_a_file_and_many_lines(toys: Toys, monkeypatch: pytest.Monke
     one = json.loads(piped("runs", "start", "make", "--input", "@one.json", "--json").output)
     assert look(toys, one["id"]).input["toy"] == "kite"
     lines = "".join(f'{{"toy": "t{n}"}}\n\n' for n in range(1100))
-    ids = piped("runs", "start", "make", "--many", "-", "-q", stdin=lines).output.split()
+    ids = piped("runs", "start", "make", "--many", "-", "-q", stdin=lines).stdout.split()
     assert len(set(ids)) == 1100
     assert look(toys, ids[7]).input["toy"] == "t7"
 

@@ -100,7 +100,7 @@ def test_it_stops_by_itself_and_leaves_nothing_behind(tmp_path: Path) -> None:
         timeout=PATIENCE,
         check=True,
     )
-    assert "python -m asyncio" in result.stdout
+    assert "redrive dlq list" in result.stdout
     assert result.stdout.endswith("The store is removed; --keep keeps it.\n")
     assert list(tmp_path.iterdir()) == []
 

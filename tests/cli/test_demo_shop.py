@@ -129,7 +129,7 @@ async def test_the_screen_fits_the_terminal(tmp_path: Path, width: int, height: 
     assert "6 SUCCESS  3 DLQ_PENDING  1 TIMED_OUT" in text
     assert "4 dead letters wait for a person" in text
     assert "order-1010 timeout the run passed its deadline" in text
-    assert f'>>> app = Redrive("{URL}")' in text
+    assert f"export REDRIVE_URL={URL}" in text
 
 
 def test_the_screen_of_an_empty_shop(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """Everything a user can name has its place in the reference."""
 
 import re
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
 import click
 import pytest
-from pages import PAGES, ROOT, read
+from pages import PAGES, ROOT, blocks, read
 
 import redrive
 import redrive.errors
@@ -45,17 +46,53 @@ def test_every_setting_has_an_entry() -> None:
     assert [variable for variable in VARIABLES.values() if f"`{variable}`" not in text] == []
 
 
-def test_every_command_and_option_has_an_entry() -> None:
-    text = read(REFERENCE / "cli.md")
-    assert [name for name in main.commands if f"`redrive {name}" not in text] == []
-    options = {
-        opt
-        for command in (main, *main.commands.values())
+def commands(group: click.Group, path: str = "redrive") -> Iterator[tuple[str, click.Command]]:
+    """Every command with its full name."""
+    for name, command in group.commands.items():
+        yield f"{path} {name}", command
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{path} {name}")
+
+
+def test_every_command_has_a_heading_and_nothing_else_has() -> None:
+    named = set(re.findall(r"^#+ `(redrive(?: [a-z]+)+)", read(REFERENCE / "cli.md"), re.MULTILINE))
+    assert named == {name for name, _ in commands(main)}
+
+
+def test_every_option_stands_under_its_command_or_with_what_all_share() -> None:
+    shared, *sections = re.split(r"^#+ `", read(REFERENCE / "cli.md"), flags=re.MULTILINE)
+    missing = [
+        f"{name} {option}"
+        for name, command in commands(main)
         for parameter in command.params
-        if isinstance(parameter, click.Option)
-        for opt in parameter.opts
-    }
-    assert sorted(option for option in options if f"`{option}" not in text) == []
+        if isinstance(parameter, click.Option) and not parameter.hidden
+        for option in parameter.opts
+        for section in [next(one for one in sections if re.match(rf"{name}[ `]", one))]
+        if f"`{option}" not in section and f"`{option}" not in shared
+    ]
+    assert missing == []
+
+
+def test_every_shell_example_calls_commands_and_options_that_exist() -> None:
+    known = dict(commands(main))
+    for page in PAGES:
+        for block in blocks(page):
+            for line in block.code.splitlines() if block.language == "sh" else ():
+                for call in re.split(r"[|;&]+", re.sub(r"\s#.*$", "", line)):
+                    words = re.sub(r"'[^']*'|\"[^\"]*\"", "TEXT", call).split()
+                    if "redrive" in words and words[-1] != "redrive":
+                        check_call(known, words[words.index("redrive") :], f"{page.name}: {line}")
+
+
+def check_call(known: dict[str, click.Command], words: list[str], where: str) -> None:
+    length = max((n for n in range(2, len(words) + 1) if " ".join(words[:n]) in known), default=0)
+    if words[1].startswith("-"):
+        return
+    assert length, where
+    command = known[" ".join(words[:length])]
+    options = {option for parameter in command.params for option in parameter.opts} | {"--help", "-h", "-"}
+    given = [word.partition("=")[0] for word in words[length:] if word.startswith("-")]
+    assert [option for option in given if option not in options] == [], where
 
 
 def test_every_name_of_the_testing_kit_is_explained() -> None:

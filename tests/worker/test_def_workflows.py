@@ -203,3 +203,24 @@ async def test_a_def_workflow_in_a_stopping_worker_goes_on_in_the_next_one(tmp_p
         assert await again.result("10s") == "held"
         run = await again.describe()
     assert [(a.attempt, a.status) for a in run.steps[0].attempts] == [(1, "RELEASED"), (1, "SUCCESS")]
+
+
+async def test_another_run_is_started_once_from_a_thread_too(tmp_path: Path) -> None:
+    app = make_app(tmp_path)
+
+    @app.workflow
+    async def child(number: int) -> int:
+        return number * 10
+
+    @app.workflow
+    def parent() -> list[str]:
+        one: Any = child.start(1)
+        more: Any = child.start_many([(2,), (3,)])
+        return [handle.id for handle in (one, *more)]
+
+    async with app:
+        ids = await (await parent.start()).result("10s")
+        results = [await app.handle(run_id, "child").result("10s") for run_id in ids]
+        listed = [run.workflow for run in (await app.runs.list()).items]
+    assert results == [10, 20, 30]
+    assert listed.count("child") == 3

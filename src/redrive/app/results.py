@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from redrive.core.states import FINAL, RunStatus
-from redrive.errors import StoreUnavailable
+from redrive.errors import NotFound, StoreUnavailable
 from redrive.settle.settler import Settled
 from redrive.store.port import Claimed, RunRow, Store
 
@@ -32,6 +32,7 @@ class Results:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._waiting: dict[str, set[asyncio.Future[Ending]]] = {}
+        self._fresh: set[str] = set()
         self._looking: asyncio.Task[None] | None = None
         self._again = asyncio.Event()
 
@@ -40,6 +41,8 @@ class Results:
         future: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         waiters = self._waiting.setdefault(run_id, set())
         waiters.add(future)
+        self._fresh.add(run_id)
+        self._again.set()
         if self._looking is None or self._looking.done():
             self._looking = asyncio.get_running_loop().create_task(self._look(), name="redrive results")
         try:
@@ -53,10 +56,12 @@ class Results:
         """A worker of this process brought a run to its end (or to a pause, which is none)."""
         change = settled.transition.change
         if change is not None and change.status in FINAL:
-            self._tell(Ending(claimed.public_id, change.status, change.output, change.failure))
+            ending = Ending(claimed.public_id, change.status, change.output, change.failure)
+            self._tell(claimed.public_id, ending)
 
     def look_now(self, run_id: str) -> None:
         """Something happened to the run that only the store knows."""
+        self._fresh.add(run_id)
         self._again.set()
 
     def close(self) -> None:
@@ -68,27 +73,38 @@ class Results:
                 future.cancel()
 
     async def _look(self) -> None:
-        """Ask the store about all runs that are waited for, ever more slowly."""
+        """Ask the store: at once about runs that are newly waited for, ever more slowly about all."""
         pause = _FIRST_LOOK
         while self._waiting:
-            try:
-                rows = await self._store.runs_by_id(list(self._waiting))
-            except StoreUnavailable:
-                rows = []
-            for row in rows:
-                if row.status in FINAL:
-                    self._tell(_ending(row))
+            fresh = [run_id for run_id in self._fresh if run_id in self._waiting]
+            self._fresh.clear()
+            self._again.clear()
+            await self._ask(fresh or list(self._waiting))
             # Real time on purpose: a test whose clock stands still waits for results all the same.
             try:
                 await asyncio.wait_for(self._again.wait(), pause)
             except TimeoutError:
                 pause = min(pause * 1.5, _SLOWEST_LOOK)
-            self._again.clear()
 
-    def _tell(self, ending: Ending) -> None:
-        for future in self._waiting.pop(ending.run_id, ()):
-            if not future.done():
-                future.set_result(ending)
+    async def _ask(self, run_ids: list[str]) -> None:
+        try:
+            rows = await self._store.runs_by_id(run_ids)
+        except StoreUnavailable:
+            return
+        for row in rows:
+            if row.status in FINAL:
+                self._tell(row.public_id, _ending(row))
+        for run_id in set(run_ids) - {row.public_id for row in rows}:
+            self._tell(run_id, NotFound(f"there is no run {run_id!r}, or it was purged"))
+
+    def _tell(self, run_id: str, answer: Ending | NotFound) -> None:
+        for future in self._waiting.pop(run_id, ()):
+            if future.done():
+                continue
+            if isinstance(answer, NotFound):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
 
 
 def _ending(row: RunRow) -> Ending:

@@ -27,6 +27,7 @@ __all__ = ["START_OPTIONS", "Start", "Workflow"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
 T = TypeVar("T")
 
 START_OPTIONS = frozenset(
@@ -92,30 +93,43 @@ class Workflow(Generic[P, R, T]):
         finally:
             current.reset(token)
 
-    async def start(self, *args: Any, **options: Any) -> RunHandle[T]:
-        """Start a run; it is durable when this returns.
+    def start(self, *args: Any, **options: Any) -> Coroutine[Any, Any, RunHandle[T]]:
+        """Start a run; it is durable when this was awaited. In a `def` workflow the call itself blocks.
 
         Options: `tenant`, `idempotency_key`, `delay`, `deadline`, `priority` (larger is more urgent),
         `queue`, `correlation_id`, `retry` (a policy for all of the run's steps). All other keyword
         arguments are the workflow's own. Inside a workflow the start is recorded, so that it happens once.
         """
-        start = _start(args, options)
-        here = current.get()
-        if isinstance(here, Branch):
-            child = self._start_child(here, start)
-            run_id: str = await here.execution.start(here, self.name, child)
-        else:
-            (run_id,) = await self._start_all([start])
-        return RunHandle(self._app, run_id, self.definition.signature)
+        return self._start_here([_start(args, options)], _only)
 
-    async def start_many(self, items: Iterable[tuple[Any, ...] | Start]) -> list[RunHandle[T]]:
+    def start_many(self, items: Iterable[tuple[Any, ...] | Start]) -> Coroutine[Any, Any, list[RunHandle[T]]]:
         """Start many runs, a thousand to a commit. Each item is a tuple of arguments, or a `Start`.
 
-        Items that do not fit are refused before anything is started.
+        Items that do not fit are refused before anything is started. Inside a workflow each start is
+        recorded, so that it happens once.
         """
         starts = [item if isinstance(item, Start) else _item(item) for item in items]
-        ids = await self._start_all(starts)
-        return [RunHandle(self._app, run_id, self.definition.signature) for run_id in ids]
+        return self._start_here(starts, list)
+
+    def _start_here(
+        self, starts: list[Start], shape: Callable[[list[RunHandle[T]]], S]
+    ) -> Coroutine[Any, Any, S]:
+        """Start from where the caller is: recorded in workflow code, and blocking if that is in a thread."""
+        here = current.get()
+        if not isinstance(here, Branch):
+            return self._started(self._start_all(starts), shape)
+        call = self._started(self._start_children(here, starts), shape)
+        blocked: Coroutine[Any, Any, S] = here.execution.enter(here, call)
+        return blocked
+
+    async def _started(
+        self, start: Coroutine[Any, Any, list[str]], shape: Callable[[list[RunHandle[T]]], S]
+    ) -> S:
+        return shape([RunHandle(self._app, run_id, self.definition.signature) for run_id in await start])
+
+    async def _start_children(self, branch: Branch, starts: list[Start]) -> list[str]:
+        execution = branch.execution
+        return [await execution.start(branch, self.name, self._start_child(branch, s)) for s in starts]
 
     def _start_child(self, branch: Branch, start: Start) -> Callable[[str], Coroutine[Any, Any, str]]:
         parent = branch.execution.claimed
@@ -202,6 +216,11 @@ class Workflow(Generic[P, R, T]):
 
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
+
+
+def _only(handles: list[RunHandle[T]]) -> RunHandle[T]:
+    (handle,) = handles
+    return handle
 
 
 def _start(args: tuple[Any, ...], keywords: dict[str, Any]) -> Start:

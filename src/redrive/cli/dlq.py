@@ -45,7 +45,7 @@ def dlq() -> None:
 @click.option("--stage", metavar="NAME", help="Only failures at this stage, such as exec.")
 @click.option("--fingerprint", metavar="TEXT", help="Only failures with this cause.")
 @click.option("--owner", metavar="NAME", help="Only letters that are assigned to this person.")
-@click.option("--text", metavar="TEXT", help="Only letters whose reason or error contains this.")
+@click.option("--text", metavar="TEXT", help="Only letters whose reason contains this.")
 @click.option("--tenant", metavar="NAME", help="Only letters of this tenant.  [default: all]")
 @click.option("--since", type=MOMENT, metavar="TIME", help="Written at or after: 2h (ago), or an ISO time.")
 @click.option("--until", type=MOMENT, metavar="TIME", help="Written before.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -66,6 +65,8 @@ def at_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def ask(place: Place, work: Callable[[Redrive], Awaitable[T]]) -> T:
     """Open the store without a worker, do the work, close it. A store that is not there is not created."""
+
+    import asyncio
 
     async def opened(app: Redrive) -> T:
         async with app.client():

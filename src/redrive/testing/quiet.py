@@ -34,10 +34,11 @@ def doings(worker: Worker, clock: VirtualClock, executing: Collection[Attempt]) 
         elif service is claiming:
             if worker.is_claiming:
                 yield Doing("runs are being claimed")
-        else:  # it may wait for the committer, which may wait for the store
-            yield Doing("the worker is putting things in order", perhaps=clock.waits(committer))
+        elif not clock.waits(committer):  # for which it waits, if that waits for the store
+            yield Doing("the worker is putting things in order")
     for execution in worker.executions:
-        yield from _in_run(execution)
+        if not (execution.settling and clock.waits(committer)):
+            yield from _in_run(execution)
     for attempt in executing:
         yield Doing(
             f"step {attempt.step!r} (attempt {attempt.attempt}) of {_name(attempt.execution)} executes"
@@ -60,7 +61,7 @@ def _in_run(execution: Execution) -> Iterator[Doing]:
             yield Doing(f"{_name(execution)} executes")
         elif not branch.live_children:
             # It may wait for another branch (a lock, a queue) that waits for time, or for the real world.
-            waits_for_time = bool(execution.open_steps()) or execution.settling
+            waits_for_time = bool(execution.open_steps())
             yield Doing(f"{_name(execution)} waits for something that is no step", perhaps=waits_for_time)
 
 

@@ -409,6 +409,7 @@ class Execution:
 
     async def start(self, branch: Branch, name: str, start: Callable[[str], Coroutine[Any, Any, str]]) -> str:
         """Start another run, once: `start` is given a key that stays the same when resumed."""
+        branch = self._awaiting(branch)
         place, entry = self._place(branch, EntryKind.START, f"redrive.start {name}")
         branch.go_in()
         try:

@@ -1,0 +1,86 @@
+"""`redrive worker --processes` and `redrive dev` as processes."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from console import PATIENCE
+from playroom import TOYS
+from worker_process import WorkerProcess
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "toys.py").write_text(TOYS, encoding="utf-8")
+    return tmp_path
+
+
+def pid_of(line: str) -> int:
+    found = re.search(r"redrive worker (\d+): working on", line)
+    assert found is not None, line
+    return int(found[1])
+
+
+def test_processes_are_started_again_and_stopped_together(folder: Path) -> None:
+    crew = WorkerProcess(folder, "toys:app", "--processes", "2", "--url", "sqlite:///other.db")
+    try:
+        crew.wait_for("keeping 2 worker processes alive")
+        first = [crew.wait_for("working on") for _ in range(2)]
+        assert all("store sqlite:///other.db" in line for line in first)
+        os.kill(pid_of(first[0]), signal.SIGKILL)
+        crew.wait_for("ended with SIGKILL; it is started again in 1 s")
+        third = crew.wait_for("working on")
+        assert pid_of(third) not in map(pid_of, first)
+        crew.signal(signal.SIGTERM)
+        crew.wait_for("all worker processes have stopped")
+        assert crew.wait() == 0
+    finally:
+        crew.end()
+    for pid in (pid_of(first[1]), pid_of(third)):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_processes_that_cannot_start_are_not_started_for_ever(folder: Path) -> None:
+    crew = WorkerProcess(folder, "toys:app", "--processes", "3", "--url", "sqlite:///no/such/toys.db")
+    try:
+        crew.wait_for("failed at their start; giving up")
+        assert crew.wait() == 1
+    finally:
+        crew.end()
+
+
+def test_dev_tells_what_happens_to_every_run(folder: Path) -> None:
+    dev = subprocess.Popen(
+        [sys.executable, "-m", "redrive", "dev", "toys:app"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        assert dev.stdout is not None
+        assert "working on make, rest, send" in dev.stdout.readline()
+        assert "redrive runs start make" in dev.stdout.readline()
+        assert "redrive runs list" in dev.stdout.readline()
+        for toy in ("duck", "broken"):
+            command = [sys.executable, "-m", "redrive", "runs", "start", "make", "--app", "toys:app"]
+            subprocess.run(
+                [*command, "--input", f'{{"toy": "{toy}"}}'], cwd=folder, check=True, timeout=PATIENCE
+            )
+        told = [dev.stdout.readline() for _ in range(3)]
+        assert any(re.search(r" make  SUCCESS$", line) for line in told), told
+        assert any("paint  attempt 1 of 3, unclassified error, not retried" in line for line in told), told
+        assert any("make  DLQ_PENDING, a dead letter: non_retryable" in line for line in told), told
+        dev.send_signal(signal.SIGINT)
+        assert "stopped; nothing is lost" in dev.communicate(timeout=PATIENCE)[0]
+        assert dev.returncode == 0
+    finally:
+        if dev.poll() is None:
+            dev.kill()
+            dev.communicate()
