@@ -52,7 +52,7 @@ def _name(execution: Execution) -> str:
 def _in_run(execution: Execution) -> Iterator[Doing]:
     if execution.turnstile.is_looking:
         yield Doing(f"{_name(execution)} executes")
-    if execution.sleeping or execution.ending or execution.dead:
+    if execution.rest.asleep or execution.ending or execution.dead:
         return
     for task, branch in execution.turnstile.tasks.items():
         if task.done() or branch.busy:

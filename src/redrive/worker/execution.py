@@ -15,22 +15,19 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
 import json
 import logging
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redrive.clock import MICROS, Timer
-from redrive.core.ending import Ending, LetterCode, Stage, code_for, step_failed
+from redrive.core.ending import Ending, step_failed
 from redrive.core.failure import Failure
 from redrive.core.failure import capture as capture_failure
 from redrive.core.journal import MAX_ENTRIES, EntryRow, Journal, entry_key
 from redrive.core.outcome import (
     Ended,
-    Escaped,
     Expired,
     Interrupted,
     Noted,
@@ -40,17 +37,17 @@ from redrive.core.outcome import (
     Released,
     RunView,
     Slept,
-    Waits,
     Woke,
 )
 from redrive.core.payload import check_size
 from redrive.core.quick import quick
 from redrive.core.states import FINAL, EntryKind, StepStatus
-from redrive.core.transition import RunWrite
-from redrive.errors import PayloadError, PayloadTooLarge, PutDown, RedriveError, StepFailed
+from redrive.errors import PutDown
 from redrive.worker.attempt import Attempt
 from redrive.worker.branch import Branch, current
+from redrive.worker.function import TooManyEntries, call_function
 from redrive.worker.limit import TimeLimit
+from redrive.worker.rest import Rest
 from redrive.worker.tries import Tries
 from redrive.worker.turnstile import Turnstile
 
@@ -68,19 +65,6 @@ log = logging.getLogger("redrive.worker")
 _NewPlace = quick(Place)
 
 
-class TooManyEntries(RedriveError):
-    """The run recorded as many entries as a run may."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A branch that waits for its time: a sleep, or a retry."""
-
-    place: Place
-    attempt: int
-    due: float
-
-
 class Execution:
     """A claimed run while this worker has it."""
 
@@ -95,7 +79,6 @@ class Execution:
         self.dead = False
         self.winding = False
         self.ending = False
-        self.sleeping = False
         self.view = RunView(
             id=claimed.id,
             public_id=claimed.public_id,
@@ -110,14 +93,13 @@ class Execution:
         self._workflow = workflow
         self._journal = Journal(claimed.journal)
         self._loop = asyncio.get_running_loop()
+        self.rest = Rest(self)
         self.turnstile = Turnstile(
-            self._loop, self._journal, on_quiet=self._all_wait, on_diverged=self._diverged
+            self._loop, self._journal, on_quiet=self.rest.all_wait, on_diverged=self._diverged
         )
         self.open: dict[int, Attempt] = {}
         self._in_flight = 0
-        self._waits: dict[str, _Waiting] = {}
         self._unsaved: asyncio.Future[Settled] | None = None
-        self._parking: asyncio.Future[None] | None = None
         self.endings: dict[str, tuple[Ending, Place, int]] = {}
         self._helpers: set[asyncio.Task[Any]] = set()
         self._difference: str | None = None
@@ -141,7 +123,7 @@ class Execution:
             if self.claimed.deadline is not None and not self.left_until(self.claimed.deadline):
                 await self._expire()
                 return
-            outcome = await self._call_function(root)
+            outcome = await call_function(self, self._workflow, root)
             if not self.dead:
                 await self._close_branches(me)
                 await self._finish(outcome)
@@ -154,76 +136,6 @@ class Execution:
             if deadline is not None:
                 deadline.cancel()
             self.turnstile.close()
-
-    async def _call_function(self, root: Branch) -> Outcome:
-        """Call the workflow function; whatever it does is an outcome."""
-        try:
-            args, kwargs = self._workflow.signature.decode(self.claimed.input)
-        except PayloadError as error:
-            return self._bad_input(error)
-        token = current.set(root)
-        try:
-            value = await self._invoke(root, args, kwargs)
-        except PutDown:
-            raise
-        except asyncio.CancelledError as error:
-            if self.dead or self.worker.is_being_cancelled:
-                raise
-            _forget_cancellation()  # workflow code cancelled its own task: that is a failure like another
-            return self._escape(error)
-        except Exception as error:
-            return self._escape(error)
-        finally:
-            current.reset(token)
-        return self._returned(value)
-
-    async def _invoke(self, root: Branch, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._workflow.is_async:
-            return await self._workflow.fn(*args, **kwargs)
-        root.threaded = True
-        return await self.worker.threads.run_workflow(functools.partial(self._workflow.fn, *args, **kwargs))
-
-    def _returned(self, value: Any) -> Outcome:
-        try:
-            text = self._workflow.signature.encode_result(value)
-            check_size(text, self.worker.max_payload, f"the result of workflow {self.claimed.workflow!r}")
-        except (PayloadError, PayloadTooLarge) as error:
-            return self._escape(error, stage=Stage.OUTPUT)
-        return Ended(run=self.view, output=text)
-
-    def _bad_input(self, error: PayloadError) -> Escaped:
-        code = LetterCode.VALIDATION_FAILED
-        try:
-            json.loads(self.claimed.input)
-        except ValueError:
-            code = LetterCode.PARSE_ERROR
-        return Escaped(
-            run=self.view,
-            ending=Ending(
-                failure=self.capture(error),
-                code=code,
-                reason=f"the input of workflow {self.claimed.workflow!r} cannot be used: {error}",
-                stage=Stage.INPUT,
-            ),
-        )
-
-    def _escape(self, error: BaseException, *, stage: Stage = Stage.EXEC) -> Escaped:
-        """The outcome of an exception that left the function."""
-        known = next((self.endings[e.key] for e in _step_failures(error) if e.key in self.endings), None)
-        if known is not None:
-            ending, place, attempt = known
-            return Escaped(run=self.view, ending=ending, place=place, attempt=attempt)
-        failure = self.capture(error)
-        match error:
-            case TooManyEntries() | PayloadTooLarge():
-                code = LetterCode.POLICY_VIOLATION
-            case PayloadError():
-                code = LetterCode.VALIDATION_FAILED
-            case _:
-                code = code_for(failure, exhausted=False)
-                code = code if code is LetterCode.VALIDATION_FAILED else LetterCode.NON_RETRYABLE
-        reason = f"workflow {self.claimed.workflow!r} raised {failure.short_type}: {failure.message}"
-        return Escaped(run=self.view, ending=Ending(failure=failure, code=code, reason=reason, stage=stage))
 
     async def _finish(self, outcome: Outcome) -> None:
         if self._difference is None and isinstance(outcome, Ended):
@@ -349,7 +261,7 @@ class Execution:
             await self._sleep_live(place, entry, seconds)
         except asyncio.CancelledError:
             if not self.dead and (entry is None or entry.status is StepStatus.RUNNING):
-                await self.settle(Interrupted(run=self.view, place=place, resumes=self.wake_up()))
+                await self.settle(Interrupted(run=self.view, place=place, resumes=self.rest.wake_up()))
             if self.dead or self.ending:
                 raise PutDown from None
             raise
@@ -365,11 +277,11 @@ class Execution:
             settled = await self.settle(
                 Slept(run=self.view, place=place, delay=delay, idle=self.alone(), hold=self.worker.hold())
             )
-            await self.wait_for(place, 1, seconds, settled.transition.change)
+            await self.rest.wait(place, 1, seconds, settled.transition.change)
         else:
-            await self.wait_for(place, 1, self.left_until(entry.wake_at), None)
+            await self.rest.wait(place, 1, self.left_until(entry.wake_at), None)
         done = self.next_done()
-        await self.settle(Woke(run=self.view, place=place, done=done, resumes=self.wake_up()))
+        await self.settle(Woke(run=self.view, place=place, done=done, resumes=self.rest.wake_up()))
         await self.turnstile.pass_result(done, place.key)
 
     def noted(self, branch: Branch, name: str, make: Callable[[], Any]) -> Any:
@@ -464,69 +376,9 @@ class Execution:
 
     # -- waiting ------------------------------------------------------------------------------------
 
-    async def wait_for(self, place: Place, attempt: int, seconds: float, change: RunWrite | None) -> None:
-        """Wait in memory, unless what was decided puts the run down."""
-        if change is not None and change.release:
-            self.put_down()
-            raise PutDown
-        if change is not None:
-            self._falls_asleep()
-        with self.waiting(place, attempt, seconds):
-            if change is None:
-                self.turnstile.poke()
-            await self.clock.sleep(max(0.0, seconds))
-        await self.ready()
-
-    @contextmanager
-    def waiting(self, place: Place, attempt: int, seconds: float) -> Iterator[None]:
-        """Count an entry as waiting for its time."""
-        self._waits[place.key] = _Waiting(place, attempt, self.clock.monotonic() + seconds)
-        try:
-            yield
-        finally:
-            del self._waits[place.key]
-
-    def _all_wait(self) -> None:
-        """Every branch is blocked; if all of them wait for a time to come, so does the run."""
-        if self.busy or not self._waits or self.sleeping or self.dead or self.ending or self._parking:
-            return
-        self._parking = self._loop.create_future()
-        self.engine_task(self._park())
-
-    async def _park(self) -> None:
-        delay = max(0.0, self._first_due() - self.clock.monotonic())
-        outcome = Waits(run=self.view, delay=int(delay * MICROS), hold=self.worker.hold())
-        try:
-            settled = await self.settle(outcome)
-        except PutDown:
-            return
-        finally:
-            parking, self._parking = self._parking, None
-            if parking is not None and not parking.done():
-                parking.set_result(None)
-        if settled.transition.change is not None and settled.transition.change.release:
-            self.put_down()
-        else:
-            self._falls_asleep()
-
-    def _falls_asleep(self) -> None:
-        """The run waits in memory: it is recorded as sleeping and takes up no slot."""
-        self.sleeping = True
-        self.worker.resting(self)
-
-    def _first_due(self) -> float:
-        return min((waiting.due for waiting in self._waits.values()), default=0.0)
-
-    def wake_up(self) -> bool:
-        """True if the store still shows the run as sleeping, so that the next write must say otherwise."""
-        if not self.sleeping:
-            return False
-        self.sleeping = False
-        self.worker.awake(self)
-        return True
-
     def alone(self) -> bool:
-        return len(self.turnstile.tasks) <= 1 and not self._in_flight and not self._waits
+        """True if nothing else goes on in the run, so that a wait of this branch is a wait of the run."""
+        return len(self.turnstile.tasks) <= 1 and not self._in_flight and not self.rest
 
     def left_until(self, wake_at: int | None) -> float:
         return max(0.0, ((wake_at or 0) - self.worker.store.now()) / MICROS)
@@ -539,8 +391,8 @@ class Execution:
             if self.winding:
                 self.worker.came_to_stop()
                 await self._never()
-            if self._parking is not None:
-                await asyncio.shield(self._parking)
+            if self.rest.parking is not None:
+                await asyncio.shield(self.rest.parking)
             elif self._unsaved is not None:
                 unsaved, self._unsaved = self._unsaved, None
                 self.check(await unsaved)
@@ -553,7 +405,7 @@ class Execution:
     def is_ready(self) -> bool:
         """The quick form of `ready`, for the common case."""
         return (
-            not (self.dead or self.ending or self.winding or self._parking or self._unsaved)
+            not (self.dead or self.ending or self.winding or self.rest.parking or self._unsaved)
             and self.worker.lease.healthy()
         )
 
@@ -613,6 +465,11 @@ class Execution:
             self.worker.came_to_stop()
 
     @property
+    def is_live(self) -> bool:
+        """True while the workflow function goes on here."""
+        return not self.dead and not self.ending
+
+    @property
     def busy(self) -> bool:
         """True while a step executes or something is being recorded."""
         return bool(self.open) or self._in_flight > 0
@@ -624,9 +481,7 @@ class Execution:
 
     def release(self) -> Released:
         """The outcome of giving the run back as it is."""
-        delay = 0.0
-        if self._waits and not self.open:
-            delay = max(0.0, self._first_due() - self.clock.monotonic())
+        delay = 0.0 if self.open else self.rest.first_due_in()
         return Released(run=self.view, open=self.open_steps(), delay=int(delay * MICROS))
 
     def open_steps(self) -> tuple[OpenStep, ...]:
@@ -637,8 +492,7 @@ class Execution:
             for a in self.open.values()
             if not a.over  # what is over is being recorded already
         )
-        waiting = (OpenStep(place=w.place, attempt=w.attempt, executing=False) for w in self._waits.values())
-        return (*executing, *waiting)
+        return (*executing, *self.rest.open_steps())
 
     def heartbeats(self) -> dict[tuple[int, int], str | None]:
         """The signs of life that steps sent since the last time."""
@@ -670,18 +524,3 @@ class Execution:
         with suppress(PutDown):
             await self.settle(outcome)
             self.put_down()
-
-
-def _forget_cancellation() -> None:
-    task = asyncio.current_task()
-    while task is not None and task.cancelling():
-        task.uncancel()
-
-
-def _step_failures(error: BaseException) -> Iterator[StepFailed]:
-    """The step failures in what left a workflow function: itself, or those in an exception group."""
-    if isinstance(error, StepFailed):
-        yield error
-    elif isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _step_failures(inner)

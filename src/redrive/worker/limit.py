@@ -39,7 +39,7 @@ class TimeLimit:
         """Fire after this long."""
         self._recorded = False
         # Counted as waiting from now on: the block may wait for something else before the loop turns.
-        self._waiting.enter_context(self._execution.waiting(self._place, 1, seconds))
+        self._waiting.enter_context(self._execution.rest.counted(self._place, 1, seconds))
         self._begin(self._wait(seconds))
 
     def was_reached(self, done: int) -> None:
@@ -59,7 +59,7 @@ class TimeLimit:
             await execution.ready()
             done = execution.next_done()
             self._recorded = True
-            resumes = execution.wake_up()
+            resumes = execution.rest.wake_up()
             await execution.settle(Woke(run=execution.view, place=self._place, done=done, resumes=resumes))
             await self._fire(done)
         except PutDown:
@@ -79,7 +79,7 @@ class TimeLimit:
         execution = self._execution
         if not self._recorded and not execution.dead:
             execution.worker.committer.post(
-                Interrupted(run=execution.view, place=self._place, resumes=execution.wake_up())
+                Interrupted(run=execution.view, place=self._place, resumes=execution.rest.wake_up())
             )
         if not self._fired:
             return False

@@ -87,7 +87,7 @@ class Tries:
                     break
                 assert written.wake_in is not None
                 wait = written.wake_in / MICROS
-                await execution.wait_for(self._place, self._attempt, wait, settled.transition.change)
+                await execution.rest.wait(self._place, self._attempt, wait, settled.transition.change)
                 self._attempt += 1
         except asyncio.CancelledError:
             if not execution.dead:
@@ -119,7 +119,7 @@ class Tries:
             self._attempt += 1
             wait = execution.left_until(entry.wake_at)
             if wait > 0:
-                await execution.wait_for(self._place, self._attempt, wait, None)
+                await execution.rest.wait(self._place, self._attempt, wait, None)
 
     async def _may_have_happened(self) -> Settled:
         message = (
@@ -139,7 +139,7 @@ class Tries:
         began = execution.clock.monotonic()
         self._current = Attempt(execution, self._branch, step.name, place, self._attempt, began)
         self._mark = None
-        self._resumes = execution.wake_up()
+        self._resumes = execution.rest.wake_up()
         execution.open[place.index] = self._current
         try:
             if step.options.transactional:
@@ -247,7 +247,7 @@ class Tries:
             place=self._place,
             attempt=self._attempt,
             began_ago=self._ago(self._current.began),
-            resumes=self._execution.wake_up(),
+            resumes=self._execution.rest.wake_up(),
         )
         await self._execution.settle(outcome)
 

@@ -1,0 +1,121 @@
+"""Calling a workflow function: whatever it does, returning or raising, becomes an outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from redrive.core.ending import Ending, LetterCode, Stage, code_for
+from redrive.core.outcome import Ended, Escaped, Outcome
+from redrive.core.payload import check_size
+from redrive.errors import PayloadError, PayloadTooLarge, PutDown, RedriveError, StepFailed
+from redrive.worker.branch import Branch, current
+
+if TYPE_CHECKING:
+    from redrive.worker.definition import WorkflowDefinition
+    from redrive.worker.execution import Execution
+
+__all__ = ["TooManyEntries", "call_function"]
+
+
+class TooManyEntries(RedriveError):
+    """The run recorded as many entries as a run may."""
+
+
+async def call_function(execution: Execution, workflow: WorkflowDefinition, root: Branch) -> Outcome:
+    """Call the workflow function with the run's input."""
+    try:
+        args, kwargs = workflow.signature.decode(execution.claimed.input)
+    except PayloadError as error:
+        return _bad_input(execution, error)
+    token = current.set(root)
+    try:
+        value = await _invoke(execution, workflow, root, args, kwargs)
+    except PutDown:
+        raise
+    except asyncio.CancelledError as error:
+        if execution.dead or execution.worker.is_being_cancelled:
+            raise
+        _forget_cancellation()  # workflow code cancelled its own task: that is a failure like another
+        return _escaped(execution, error)
+    except Exception as error:
+        return _escaped(execution, error)
+    finally:
+        current.reset(token)
+    return _returned(execution, workflow, value)
+
+
+async def _invoke(
+    execution: Execution,
+    workflow: WorkflowDefinition,
+    root: Branch,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    if workflow.is_async:
+        return await workflow.fn(*args, **kwargs)
+    root.threaded = True
+    return await execution.worker.threads.run_workflow(functools.partial(workflow.fn, *args, **kwargs))
+
+
+def _returned(execution: Execution, workflow: WorkflowDefinition, value: Any) -> Outcome:
+    try:
+        text = workflow.signature.encode_result(value)
+        check_size(text, execution.worker.max_payload, f"the result of workflow {workflow.name!r}")
+    except (PayloadError, PayloadTooLarge) as error:
+        return _escaped(execution, error, stage=Stage.OUTPUT)
+    return Ended(run=execution.view, output=text)
+
+
+def _bad_input(execution: Execution, error: PayloadError) -> Escaped:
+    claimed = execution.claimed
+    try:
+        json.loads(claimed.input)
+        code = LetterCode.VALIDATION_FAILED
+    except ValueError:
+        code = LetterCode.PARSE_ERROR
+    ending = Ending(
+        failure=execution.capture(error),
+        code=code,
+        reason=f"the input of workflow {claimed.workflow!r} cannot be used: {error}",
+        stage=Stage.INPUT,
+    )
+    return Escaped(run=execution.view, ending=ending)
+
+
+def _escaped(execution: Execution, error: BaseException, *, stage: Stage = Stage.EXEC) -> Escaped:
+    """The outcome of an exception that left the function: a step's failure, or the body's own."""
+    for failed in _step_failures(error):
+        if failed.key in execution.endings:
+            ending, place, attempt = execution.endings[failed.key]
+            return Escaped(run=execution.view, ending=ending, place=place, attempt=attempt)
+    failure = execution.capture(error)
+    match error:
+        case TooManyEntries() | PayloadTooLarge():
+            code = LetterCode.POLICY_VIOLATION
+        case PayloadError():
+            code = LetterCode.VALIDATION_FAILED
+        case _:
+            code = code_for(failure, exhausted=False)
+            code = code if code is LetterCode.VALIDATION_FAILED else LetterCode.NON_RETRYABLE
+    workflow = execution.claimed.workflow
+    reason = f"workflow {workflow!r} raised {failure.short_type}: {failure.message}"
+    return Escaped(run=execution.view, ending=Ending(failure=failure, code=code, reason=reason, stage=stage))
+
+
+def _step_failures(error: BaseException) -> Iterator[StepFailed]:
+    """The step failures in what left a workflow function: itself, or those in an exception group."""
+    if isinstance(error, StepFailed):
+        yield error
+    elif isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _step_failures(inner)
+
+
+def _forget_cancellation() -> None:
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()
