@@ -499,3 +499,57 @@ async def test_letters_of_other_tenants_are_not_there(kit: Kit) -> None:
     assert await kit.store.letter(found.public_id, tenant="b") is None
     assert await kit.store.run(run.public_id, tenant="b") is None
     assert (await kit.store.run(run.public_id, tenant="a")) is not None
+
+
+# -- decisions made by those who looked before ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("now", [SUCCESS, RETRYING, StepStatus.CANCELLED])
+async def test_a_decision_about_an_attempt_is_refused_once_the_attempt_is_over(
+    kit: Kit, now: StepStatus
+) -> None:
+    worker, run = await kit.held()
+    await kit.store.apply([writes(run, entry(status=RUNNING))], worker=worker)
+    await kit.store.apply([writes(run, entry(status=now))], worker=worker)
+    before = await kit.everything(run)
+    late = writes(run, entry(status=StepStatus.FAILED), only_if=(0, 1), change=_let_go())
+    (answer,) = await kit.store.apply([late])
+    assert not answer.kept
+    assert await kit.everything(run) == before
+
+
+async def test_a_decision_about_an_attempt_is_refused_once_the_next_one_began(kit: Kit) -> None:
+    worker, run = await kit.held()
+    await kit.store.apply([writes(run, entry(status=RUNNING, attempt=2))], worker=worker)
+    (answer,) = await kit.store.apply([writes(run, only_if=(0, 1), change=_let_go())])
+    assert not answer.kept
+
+
+async def test_a_decision_about_an_attempt_is_kept_while_the_attempt_goes_on(kit: Kit) -> None:
+    worker, run = await kit.held()
+    await kit.store.apply([writes(run, entry(status=RUNNING))], worker=worker)
+    decided = writes(run, entry(status=RETRYING, wake_in=SECOND), only_if=(0, 1), change=_let_go())
+    (answer,) = await kit.store.apply([decided])
+    assert answer.kept
+    assert [row.status for row in await kit.store.journal(run.id)] == [RETRYING]
+
+
+async def test_closing_a_run_cancels_what_is_open_in_it_and_nothing_else(kit: Kit) -> None:
+    worker, run = await kit.held()
+    states = [SUCCESS, RUNNING, RETRYING, StepStatus.FAILED]
+    rows = [entry(index, status, key=f"/step#{index}") for index, status in enumerate(states)]
+    await kit.store.apply([writes(run, *rows)], worker=worker)
+    ended = RunWrite(status=RunStatus.CANCELLED, take=True)
+    await kit.store.apply([writes(run, change=ended, closes=True)])
+    journal = await kit.store.journal(run.id)
+    assert [row.status for row in journal] == [
+        SUCCESS,
+        StepStatus.CANCELLED,
+        StepStatus.CANCELLED,
+        StepStatus.FAILED,
+    ]
+    assert all(row.ended_at is not None and row.limit_at is None for row in journal)
+
+
+def _let_go() -> RunWrite:
+    return RunWrite(status=RunStatus.PENDING, wake_in=0, take=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from redrive.cli.change import Change, changing, each
+from redrive.cli.exits import Stopped
 from redrive.cli.output import Output, clean, on_terminal, say, shown
 from redrive.cli.place import Place, ask, at_a_place
 
@@ -184,8 +185,10 @@ def retry(
             if change.dry_run:
                 output.done(run.id, _plan(run, mode), _plan_words(run, mode))
                 return
-            desk: Any = app.runs
-            await desk.retry(run.id, mode=mode, input=edited, by=change.by, reason=reason)
+            again = getattr(app.runs, "retry", None)
+            if again is None:
+                raise Stopped("this version of redrive cannot retry runs yet: start a new one instead")
+            await again(run.id, mode=mode, input=edited, by=change.by, reason=reason)
             after = await app.runs.get(run.id)
             output.done(run.id, after, f"retrying {run.id}: redrive runs watch {run.id}")
 
