@@ -262,14 +262,18 @@ def test_the_shell_completes_commands() -> None:
     assert [one.value for one in found] == ["why"]
 
 
-# -- without rich --------------------------------------------------------------------------------------
+# -- tables --------------------------------------------------------------------------------------------
 
 
-def test_without_rich_tables_are_plain(
-    toys: Toys, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_table_leaves_out_what_is_empty_and_what_does_not_fit(
+    toys: Toys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "rich", None)
     monkeypatch.setattr("redrive.cli.output.on_terminal", lambda: True)
-    lines = piped("workflows", "list").output.splitlines()
-    assert lines[0] == "WORKFLOW  WORKERS  PAUSED BY  UNCLAIMABLE"
-    assert lines[1] == "make      0        -          -"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert piped("workflows", "list").output.splitlines()[:2] == ["WORKFLOW  WORKERS", "make      0"]
+    for width in (60, 80, 120, 200):
+        monkeypatch.setenv("COLUMNS", str(width))
+        lines = piped("dlq", "list").output.splitlines()
+        assert max(map(len, lines)) <= width
+        assert lines[1].startswith(f"dl-{toys.wet} ")
+    assert lines[0].split() == ["ID", "WORKFLOW", "STEP", "CODE", "FAILED", "REASON"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from redrive.core.transition import Answer, Transition
-from redrive.store.port import Store
+from redrive.store.port import RunFilter, RunRow, Store
 
 __all__ = ["CheckedStore"]
 
@@ -37,7 +37,5 @@ class CheckedStore:
                 self.violations.append(f"worker {worker} wrote to a run of {run.worker}: {transition}")
         return answers
 
-    async def _all_runs(self) -> list[Any]:
-        from redrive.store.port import RunFilter
-
+    async def _all_runs(self) -> list[RunRow]:
         return (await self._inner.runs(RunFilter(), limit=500, cursor=None)).items

@@ -68,7 +68,7 @@ def list_(place: Place, output: Output, limit: int, cursor: str | None, **filter
         filters["status"] = None
     page = ask(place, lambda app: app.dlq.list(LetterFilter(**filters), limit=limit, cursor=cursor))
     columns: list[Column[DeadLetter]] = [
-        Column("ID", lambda letter: letter.id, whole=True),
+        Column("ID", lambda letter: letter.id),
         Column("WORKFLOW", lambda letter: letter.workflow),
         Column("STEP", lambda letter: letter.step),
         Column("CODE", lambda letter: letter.code),

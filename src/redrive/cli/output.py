@@ -1,7 +1,7 @@
 """How results are shown: tables for people, tab-separated lines for pipes, JSON for programs, ids alone.
 
 On a terminal a table has a heading and times read "3 m ago"; piped, there is one line per thing
-without a heading, and times are ISO 8601. Rich makes the tables if it is installed.
+without a heading, and times are ISO 8601.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import functools
 import json
 import os
 import re
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -24,6 +25,7 @@ __all__ = ["Column", "Output", "as_json", "clean", "coloured", "on_terminal", "s
 Item = TypeVar("Item")
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_LEAST = 8  # a column narrower than this says nothing
 _COLOURS = {
     "SUCCESS": "green",
     "RUNNING": "cyan",
@@ -44,8 +46,6 @@ class Column(Generic[Item]):
 
     title: str
     value: Callable[[Item], Any]
-    whole: bool = False
-    """Never cut, however narrow the terminal: ids are copied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,35 +138,32 @@ def clean(text: str) -> str:
 
 
 def _table(items: Sequence[Item], columns: Sequence[Column[Item]]) -> None:
-    rows = [[_read(column.value(item)) for column in columns] for item in items]
-    try:
-        import rich  # noqa: F401 - is it there?
-    except ModuleNotFoundError:
-        _plain_table(rows, [column.title for column in columns])
-    else:
-        _rich_table(rows, columns)
+    """Columns from the left for as long as they fit; those without a value are left out."""
+    read = [[column.title, *(_read(column.value(item)) for item in items)] for column in columns]
+    filled = [cells for cells in read if any(cell != "-" for cell in cells[1:])]
+    fitting = _fitting(filled, shutil.get_terminal_size().columns)
+    for number, line in enumerate(zip(*fitting, strict=True)):
+        styles = [{"bold": True} if number == 0 else {"fg": _COLOURS.get(cell.strip())} for cell in line]
+        cells = (styled(cell, **style) for cell, style in zip(line, styles, strict=True))
+        click.echo("  ".join(cells).rstrip())
 
 
-def _rich_table(rows: Sequence[Sequence[str]], columns: Sequence[Column[Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def _fitting(columns: Sequence[Sequence[str]], room: int) -> list[list[str]]:
+    """Columns as wide as their widest cell; the last one that still has some room is cut."""
+    fitting: list[list[str]] = []
+    for place, cells in enumerate(columns):
+        width = max(map(len, cells))
+        if place and width > room:
+            if room < _LEAST:
+                break
+            width = room
+        fitting.append([_cut(cell, width).ljust(width) for cell in cells])
+        room -= width + 2
+    return fitting
 
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns:
-        width = max(len(row[columns.index(column)]) for row in rows) if column.whole else None
-        table.add_column(column.title, no_wrap=True, overflow="ellipsis", min_width=width)
-    for row in rows:
-        table.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in row))
-    Console(no_color=not coloured(), highlight=False).print(table)
 
-
-def _plain_table(rows: Iterable[Sequence[str]], titles: Sequence[str]) -> None:
-    lines = [titles, *rows]
-    widths = [max(len(line[place]) for line in lines) for place in range(len(titles))]
-    for line in lines:
-        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        click.echo("  ".join(padded).rstrip())
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 # -- values --------------------------------------------------------------------------------------------
@@ -208,12 +205,12 @@ def _read(value: Any) -> str:
 
 
 def ago(moment: datetime) -> str:
-    """How long ago, or in how long, in two units at most."""
+    """How long ago, or in how long, in the larger unit."""
     from redrive.clock import MICROS, SystemClock
     from redrive.duration import words
 
     passed = SystemClock().now() / MICROS - moment.timestamp()
     if abs(passed) < 1:
         return "now"
-    whole = words(round(abs(passed)))
+    whole = " ".join(words(round(abs(passed))).split()[:2])
     return f"{whole} ago" if passed > 0 else f"in {whole}"

@@ -50,7 +50,7 @@ def list_(place: Place, output: Output) -> None:
       redrive workflows list
     """
     columns: list[Column[Known]] = [
-        Column("WORKFLOW", lambda one: one.name, whole=True),
+        Column("WORKFLOW", lambda one: one.name),
         Column("WORKERS", lambda one: one.workers),
         Column("PAUSED BY", lambda one: one.paused_by),
         Column("UNCLAIMABLE", lambda one: one.unclaimable or None),

@@ -537,7 +537,7 @@ async def test_a_decision_about_an_attempt_is_kept_while_the_attempt_goes_on(kit
 async def test_closing_a_run_cancels_what_is_open_in_it_and_nothing_else(kit: Kit) -> None:
     worker, run = await kit.held()
     states = [SUCCESS, RUNNING, RETRYING, StepStatus.FAILED]
-    rows = [entry(index, status, key=f"/step#{index}") for index, status in enumerate(states)]
+    rows = [entry(index, status) for index, status in enumerate(states)]
     await kit.store.apply([writes(run, *rows)], worker=worker)
     ended = RunWrite(status=RunStatus.CANCELLED, take=True)
     await kit.store.apply([writes(run, change=ended, closes=True)])

@@ -57,8 +57,8 @@ async def count_rings(bench: Bench, work) -> int:
     channel = f"redrive_{bench.address.schema}"
     await con.add_listener(channel, lambda *args: rings.append(args[3]))
     await work()
-    while bench.store._bell._ringing is not None and not bench.store._bell._ringing.done():
-        await asyncio.sleep(0.001)
+    if bench.store._bell._ringing is not None:
+        await bench.store._bell._ringing
     await bench.sql(f"NOTIFY {channel}, 'last'")
 
     async def last() -> bool:

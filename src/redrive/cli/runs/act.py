@@ -185,10 +185,10 @@ def retry(
             if change.dry_run:
                 output.done(run.id, _plan(run, mode), _plan_words(run, mode))
                 return
-            again = getattr(app.runs, "retry", None)
-            if again is None:
+            act = getattr(app.runs, "retry", None)
+            if act is None:
                 raise Stopped("this version of redrive cannot retry runs yet: start a new one instead")
-            await again(run.id, mode=mode, input=edited, by=change.by, reason=reason)
+            await act(run.id, mode=mode, input=edited, by=change.by, reason=reason)
             after = await app.runs.get(run.id)
             output.done(run.id, after, f"retrying {run.id}: redrive runs watch {run.id}")
 

@@ -53,7 +53,7 @@ def list_(place: Place, output: Output, limit: int, cursor: str | None, **filter
     filters["status"] = list(filters["status"]) or None
     page = ask(place, lambda app: app.runs.list(RunFilter(**filters), limit=limit, cursor=cursor))
     columns: list[Column[Run]] = [
-        Column("ID", lambda run: run.id, whole=True),
+        Column("ID", lambda run: run.id),
         Column("WORKFLOW", lambda run: run.workflow),
         Column("STATUS", lambda run: run.status.value),
         Column("CREATED", lambda run: run.created_at),
