@@ -390,7 +390,9 @@ EXACT: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("hint", "value"), EXACT, ids=lambda part: ascii(part)[:50])
+@pytest.mark.parametrize(
+    ("hint", "value"), EXACT, ids=[f"{n}-{ascii(hint)[:50]}" for n, (hint, _) in enumerate(EXACT)]
+)
 def test_a_value_comes_back_equal_and_of_the_same_type(hint: Any, value: Any) -> None:
     back = there_and_back(hint, value)
     assert back == value

@@ -50,15 +50,21 @@ async def test_a_resumed_workflow_is_announced(bench: Bench) -> None:
     await heard(other, before)
 
 
+async def all_rung(bench: Bench) -> None:
+    """Wait until the store has sent what it has to send."""
+    if bench.store._bell._ringing is not None:
+        await bench.store._bell._ringing
+
+
 async def count_rings(bench: Bench, work) -> int:
     """How many rings a listener of the test's own hears until the last one, which the test rings itself."""
+    await all_rung(bench)
     rings: list[str] = []
     con = await asyncpg.connect(bench.address.url)
     channel = f"redrive_{bench.address.schema}"
     await con.add_listener(channel, lambda *args: rings.append(args[3]))
     await work()
-    if bench.store._bell._ringing is not None:
-        await bench.store._bell._ringing
+    await all_rung(bench)
     await bench.sql(f"NOTIFY {channel}, 'last'")
 
     async def last() -> bool:

@@ -127,7 +127,7 @@ async def test_heartbeats_do_not_starve_when_every_connection_is_busy(bench: Ben
 async def test_a_caller_that_is_cancelled_costs_no_connection(bench: Bench) -> None:
     store = await bench.beside(pool_size="2")
     for _ in range(6):
-        sleeping = asyncio.create_task(store._lines.run(lambda line: line.con.execute("SELECT pg_sleep(60)")))
+        sleeping = asyncio.create_task(store._lines.run(lambda line: line.con.execute("SELECT pg_sleep(3)")))
 
         async def asleep() -> bool:
             rows = await bench.sql("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
@@ -149,7 +149,7 @@ async def test_a_refused_row_costs_no_connection(bench: Bench) -> None:
             await bench.store.apply([writes(run, entry(0, output=bad))], worker=worker)
     with pytest.raises(DataRefused):
         await bench.store.apply(
-            [writes(run, entry(0, StepStatus.RUNNING, limit_in=2**62 + 2**61))] * 1, worker=worker
+            [writes(run, entry(0, StepStatus.RUNNING, limit_in=2**63 - 1))], worker=worker
         )
     async with bench.store._lines.line() as line:
         assert line.con.get_server_pid() == before

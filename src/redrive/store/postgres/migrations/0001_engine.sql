@@ -48,7 +48,7 @@ CREATE INDEX runs_due ON redrive.runs (tenant, queue, rank, workflow, available_
     WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0;
 CREATE INDEX runs_suspect ON redrive.runs (available_at, id)
     WHERE worker IS NULL AND available_at IS NOT NULL AND deaths > 0;
-CREATE INDEX runs_held ON redrive.runs (worker, id) WHERE worker IS NOT NULL;
+CREATE INDEX runs_held ON redrive.runs (worker) WHERE worker IS NOT NULL;
 CREATE INDEX runs_deadline ON redrive.runs (deadline) WHERE deadline IS NOT NULL AND finished_at IS NULL;
 -- For the purge. A run that waits for a person is kept, one whose details are gone needs no second look.
 CREATE INDEX runs_finished ON redrive.runs (finished_at)
@@ -275,8 +275,9 @@ DECLARE
 BEGIN
     IF by_worker IS NULL THEN
         PERFORM pg_advisory_xact_lock(redrive.gate(holder.worker)) FROM (
-            SELECT DISTINCT r.worker FROM redrive.runs AS r
-            WHERE r.id = ANY (apply.runs) AND r.worker IS NOT NULL ORDER BY r.worker) AS holder;
+            SELECT DISTINCT held.worker
+            FROM (SELECT r.worker FROM redrive.runs AS r WHERE r.id = ANY (apply.runs) OFFSET 0) AS held
+            WHERE held.worker IS NOT NULL ORDER BY held.worker) AS holder;
         PERFORM 1 FROM redrive.runs AS r WHERE r.id = ANY (apply.runs) ORDER BY r.id FOR NO KEY UPDATE;
     ELSE
         PERFORM pg_advisory_xact_lock_shared(redrive.gate(by_worker));

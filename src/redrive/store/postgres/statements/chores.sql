@@ -1,5 +1,6 @@
 -- What chores ask: who died, what hangs, what is overdue, what was kept long enough.
 -- Several nodes do them at once: rows that one of them has locked are left to it by the others.
+-- OFFSET 0 and IS TRUE keep the planner from looking for a row by another index than the one that is meant.
 
 -- name: bury
 -- Declare workers dead whose lease has run out, except those in the middle of a write: they are asked again later.
@@ -21,7 +22,7 @@ WHERE state = 'LIVE' AND lease_until < COALESCE(CAST(:now AS bigint), redrive.mi
 -- name: graves
 -- Dead or stopped workers that still hold runs.
 SELECT w.id, w.name, w.version, w.state, w.workflows, w.started_at, w.beat_at, w.lease_until FROM redrive.workers AS w
-WHERE w.state <> 'LIVE' AND EXISTS (SELECT 1 FROM redrive.runs AS r WHERE r.worker = w.id)
+WHERE w.state <> 'LIVE' AND EXISTS (SELECT 1 FROM redrive.runs AS r WHERE r.worker = w.id OFFSET 0)
 ORDER BY w.id;
 
 -- name: held
@@ -39,10 +40,9 @@ WITH clock AS (
     SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) - CAST(:margin AS bigint) AS latest
 ), late AS MATERIALIZED (
     SELECT e.run, MIN(e.limit_at) AS since FROM redrive.entries AS e
-    CROSS JOIN LATERAL (
-        SELECT 1 FROM redrive.runs AS holder
-        WHERE holder.id = e.run AND holder.worker IS NOT NULL AND holder.fence = e.fence OFFSET 0) AS holder
     WHERE e.limit_at IS NOT NULL AND e.limit_at < (SELECT latest FROM clock) AND e.superseded = 0
+      AND e.fence = (SELECT holder.fence FROM redrive.runs AS holder
+                     WHERE holder.id = e.run AND holder.worker IS NOT NULL)
     GROUP BY e.run ORDER BY MIN(e.limit_at) LIMIT CAST(:most AS bigint)
 )
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
@@ -82,11 +82,12 @@ ORDER BY expires_at LIMIT CAST(:most AS bigint) FOR UPDATE SKIP LOCKED;
 -- name: expire_letter
 -- Close letters that waited too long.
 UPDATE redrive.letters SET status = 'EXPIRED', closed_at = CAST(:now AS bigint), resolution = 'expired'
-WHERE id = ANY (CAST(:ids AS bigint[])) AND status = 'OPEN';
+WHERE id = ANY (CAST(:ids AS bigint[]));
 
 -- name: fail_expired
 -- The runs of expired letters have failed for good.
-UPDATE redrive.runs SET status = 'FAILED' WHERE id = ANY (CAST(:runs AS bigint[])) AND status = 'DLQ_PENDING';
+UPDATE redrive.runs SET status = 'FAILED'
+WHERE id = ANY (CAST(:runs AS bigint[])) AND (status = 'DLQ_PENDING') IS TRUE;
 
 -- name: old_letters
 -- Letters that were closed long enough ago.

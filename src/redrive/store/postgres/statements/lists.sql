@@ -25,7 +25,7 @@ r.status <> 'SUCCESS' AND r.status <> 'RUNNING';
 
 -- name: runs.held
 -- Said in addition for runs that a worker holds: they are few, and have an index of their own.
-r.id IN (SELECT held.id FROM redrive.runs AS held WHERE held.worker IS NOT NULL);
+r.id = ANY (ARRAY(SELECT held.id FROM redrive.runs AS held WHERE held.worker IS NOT NULL ORDER BY held.worker));
 
 -- name: runs.correlation_id
 -- Runs that belong together.

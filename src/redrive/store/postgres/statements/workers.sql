@@ -52,7 +52,7 @@ WITH clock AS (
 ), signs AS MATERIALIZED (
     SELECT s.* FROM unnest(CAST(:runs AS bigint[]), CAST(:indexes AS integer[]), CAST(:details AS text[]))
         AS s (run, idx, details)
-    WHERE EXISTS (SELECT 1 FROM redrive.runs AS r WHERE r.id = s.run AND r.worker = CAST(:worker AS bigint))
+    WHERE (SELECT r.worker FROM redrive.runs AS r WHERE r.id = s.run) = CAST(:worker AS bigint)
     ORDER BY s.run, s.idx
 ), step_beat AS (
     UPDATE redrive.entries AS e SET

@@ -1,0 +1,35 @@
+"""The commands on PostgreSQL: the same words, the same answers."""
+
+import asyncio
+import json
+from typing import Any
+
+from console import piped
+from playroom import Toys
+
+
+async def test_the_commands_work_on_postgresql_as_on_sqlite(toys: Toys, postgres_url: str) -> None:
+    async def call(*arguments: str) -> Any:
+        # In a thread: a command has an event loop of its own.
+        result = await asyncio.to_thread(piped, *arguments, "--url", postgres_url)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result
+
+    assert (await call("doctor")).exit_code == 1
+    plan = (await call("migrate", "--plan", "-q")).stdout.split()
+    assert plan[0] == "0001_engine"
+    assert (await call("migrate", "-q")).stdout.split() == plan
+    assert (await call("migrate")).stdout == "the schema is up to date\n"
+    assert (await call("doctor")).exit_code == 0
+    started = await call("runs", "start", "make", "--input", '{"toy": "boat"}', "--app", "toys:app")
+    run_id = started.stdout.strip()
+    assert (await call("runs", "list", "-q")).stdout == f"{run_id}\n"
+    assert (await call("runs", "show", "-q", run_id[:12])).stdout == f"{run_id}\n"
+    assert "No worker is alive" in (await call("runs", "why", run_id)).stdout
+    assert "1 due run of 'make' wait" in (await call("doctor")).stdout
+    assert (await call("workflows", "pause", "make")).exit_code == 0
+    assert (await call("policies", "set", "--step", "paint", "max_retries=1")).exit_code == 0
+    assert len(json.loads((await call("policies", "list", "--json")).stdout)["items"]) == 1
+    assert (await call("runs", "cancel", run_id)).exit_code == 0
+    assert json.loads((await call("runs", "show", run_id, "--json")).stdout)["status"] == "CANCELLED"
+    assert (await call("dlq", "list")).stdout == ""
