@@ -66,8 +66,12 @@ class Server:
 @functools.cache
 def servers() -> tuple[Server, ...]:
     """Every PostgreSQL that the tests run on; none at all is for the tests to complain about."""
-    if DSN:
-        return (Server("postgres-dsn"),)
+    return (Server("postgres-dsn"),) if DSN else startable()
+
+
+@functools.cache
+def startable() -> tuple[Server, ...]:
+    """Every PostgreSQL that tests can start and stop themselves."""
     found = [_newest(installed()), _newest(in_wheel())]
     return tuple(Server(f"postgres-{version(each)}", each) for each in found if each is not None)
 
@@ -429,6 +433,22 @@ def need_postgres() -> None:
     """Fail, and say how to get one, where there is no PostgreSQL."""
     if not servers():
         pytest.fail(NONE_FOUND, pytrace=False)
+
+
+@contextmanager
+def private(name: str, **settings: str) -> Iterator[Cluster]:
+    """A server of the test's own, not yet started, to be stopped and started at will."""
+    if not startable():
+        pytest.fail(NONE_FOUND, pytrace=False)
+    server = next((each for each in startable() if each.name == name), startable()[0])
+    assert server.programs is not None
+    with folder_for_server() as folder:
+        cluster = Cluster(server.programs, folder, settings=settings)
+        cluster.create()
+        try:
+            yield cluster
+        finally:
+            cluster.stop()
 
 
 def need_bouncer() -> None:

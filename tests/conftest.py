@@ -9,6 +9,20 @@ import cluster
 import pytest
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: a long proof; `./dev prove` runs these")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave long proofs to their own verb, and say how many were left."""
+    if "slow" in config.getoption("-m"):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]
+
+
 def pytest_sessionfinish() -> None:
     asyncio.run(cluster.tidy())
 

@@ -37,7 +37,7 @@ def test_a_letter_tells_everything(toys: Toys) -> None:
     output = piped("dlq", "show", f"dl-{toys.wet}").output
     for words in (
         f"dead letter dl-{toys.wet}  make  OPEN", "retries are exhausted", "exhausted_retries, at stage exec",
-        "attempt 3 of 3", '"toy": "wet"', "ConnectionError: the paint shop", f"redrive runs retry {toys.wet}",
+        "attempt 3 of 3", '"toy": "wet"', "ConnectionError: the paint shop", f"redrive runs show {toys.wet}",
     ):  # fmt: skip
         assert words in output
     by_run = json.loads(piped("dlq", "show", toys.wet, "--json").output)

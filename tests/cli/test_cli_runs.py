@@ -98,7 +98,7 @@ def test_show_draws_attempts_with_their_decisions(toys: Toys) -> None:
     assert "attempt 3 of 3, network error, not retried" in output
     assert "ConnectionError: the paint shop does not answer" in output
     assert '"toy": "wet"' in output
-    assert f"redrive runs retry {toys.wet}" in output
+    assert f"redrive runs why {toys.wet}" in output
 
 
 def test_show_draws_waiting_as_dashes(toys: Toys) -> None:
@@ -328,21 +328,3 @@ def test_yes_asks_nobody(toys: Toys, terminal: Callable[..., Terminal]) -> None:
     sure = terminal("runs", "cancel", toys.sleeping, "--yes")
     assert sure.end() == 0
     assert sure.text == f"cancelled {toys.sleeping}\n"
-
-
-# -- retry ---------------------------------------------------------------------------------------------
-
-
-def test_a_dry_retry_says_what_is_kept(toys: Toys) -> None:
-    result = piped("runs", "retry", toys.wet, "--dry-run", "--json")
-    assert json.loads(result.output) == {
-        "id": toys.wet,
-        "mode": "from_failed",
-        "kept": [],
-        "again": ["paint"],
-    }
-    words = piped("runs", "retry", toys.sleeping, "--dry-run").output
-    assert "keeps the results of: paint" in words
-    full = json.loads(piped("runs", "retry", toys.sleeping, "--dry-run", "--mode", "full", "--json").output)
-    assert full["kept"] == []
-    assert look(toys, toys.wet).status == "DLQ_PENDING"

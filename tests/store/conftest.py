@@ -15,18 +15,6 @@ from store_kit import HandClock, Kit
 from redrive.store import open_store
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: takes minutes; runs with `-m slow` or REDRIVE_SLOW=1")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "slow" in config.getoption("-m") or os.environ.get("REDRIVE_SLOW"):
-        return
-    for item in items:
-        if item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.skip(reason="slow: run with -m slow or REDRIVE_SLOW=1"))
-
-
 @pytest.fixture
 def clock() -> HandClock:
     return HandClock()

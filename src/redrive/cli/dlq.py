@@ -60,7 +60,7 @@ def list_(place: Place, output: Output, limit: int, cursor: str | None, **filter
     Examples:
       redrive dlq list
       redrive dlq list --code timeout --since 1d
-      redrive dlq list -q --step charge | redrive runs retry -
+      redrive dlq list -q --step charge | wc -l
     """
     from redrive.store.port import LetterFilter
 
@@ -142,6 +142,5 @@ def _story(letter: DeadLetter) -> list[str]:
         "  stack",
         *(f"    {clean(line)}" for line in letter.stack.splitlines()[-8:]),
         "",
-        f"  what would run again:  redrive runs retry {letter.run_id} --dry-run",
-        f"  run it again:          redrive runs retry {letter.run_id}",
+        f"  the whole run:  redrive runs show {letter.run_id}",
     ]

@@ -41,7 +41,7 @@ def sentences(run: Run, around: Surroundings) -> list[str]:
                 f"It failed, and what it had done was undone, at {_clock(run.finished_at)}{_because(run)}."
             ]
         case RunStatus.PARTIAL:
-            said = [f"One step of it was run again by hand. To go on: redrive runs retry {run.id}"]
+            said = ["One step of it was run again by hand. More would follow."]
         case RunStatus.FAILED | RunStatus.DLQ_PENDING | RunStatus.TIMED_OUT:
             said = _failed(run)
         case other:
@@ -120,7 +120,7 @@ def _failed(run: Run) -> list[str]:
         said.append(f"The decision: {last.decision}.")
     if run.letter_id:
         said.append(f"Its dead letter has everything: redrive dlq show {run.letter_id}")
-    said.append(f"To run it again from the step that failed: redrive runs retry {run.id}")
+    said.append("When the cause is mended, start it anew with the input it should have had.")
     return said
 
 

@@ -24,7 +24,6 @@ def lines_to_type(url: str) -> list[str]:
         f"export REDRIVE_URL={shlex.quote(url)}",
         "redrive dlq list                # then: redrive dlq show ID",
         "redrive runs list               # then: redrive runs show ID, runs why ID",
-        "redrive runs retry ID --dry-run # what would run again, and what is kept",
     ]
 
 

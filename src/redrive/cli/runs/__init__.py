@@ -1,13 +1,13 @@
-"""`redrive runs`: find runs, understand them, start, cancel and retry them.
+"""`redrive runs`: find runs, understand them, start and cancel them.
 
-look    list, show, why, watch        act    start, cancel, retry
+look    list, show, why, watch        act    start, cancel
 """
 
 from __future__ import annotations
 
 import click
 
-from redrive.cli.runs.act import cancel, retry, start
+from redrive.cli.runs.act import cancel, start
 from redrive.cli.runs.look import list_, show, watch, why
 
 __all__ = ["runs"]
@@ -15,7 +15,7 @@ __all__ = ["runs"]
 
 @click.group()
 def runs() -> None:
-    """Find, understand, start, cancel and retry runs.
+    """Find, understand, start and cancel runs.
 
     \b
     Examples:
@@ -25,5 +25,5 @@ def runs() -> None:
     """
 
 
-for command in (list_, show, why, watch, start, cancel, retry):
+for command in (list_, show, why, watch, start, cancel):
     runs.add_command(command)

@@ -1,4 +1,4 @@
-"""`redrive runs start`, `cancel` and `retry`."""
+"""`redrive runs start` and `cancel`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from redrive.cli.change import Change, changing, each
-from redrive.cli.exits import Stopped
-from redrive.cli.output import Output, clean, on_terminal, say, shown
+from redrive.cli.output import Output, on_terminal, say, shown
 from redrive.cli.place import Place, ask, at_a_place
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.shapes import Run
 
-__all__ = ["cancel", "retry", "start"]
+__all__ = ["cancel", "start"]
 
 _BATCH = 500
 
@@ -134,90 +133,6 @@ def cancel(ids: tuple[str, ...], reason: str, change: Change, place: Place, outp
         await each(wanted, one)
 
     ask(place, work)
-
-
-@click.command()
-@click.argument("ids", nargs=-1, required=True, metavar="RUN...")
-@click.option(
-    "--mode",
-    type=click.Choice(["from_failed", "full"]),
-    default="from_failed",
-    show_default=True,
-    help="from_failed keeps the results of steps that succeeded; full runs every step again.",
-)
-@click.option("--input", "text", metavar="JSON", help="Another input, the whole of it; @FILE reads a file.")
-@click.option("--reason", default="", metavar="TEXT", help="Why, for the record.")
-@changing
-@shown
-@at_a_place
-def retry(
-    ids: tuple[str, ...],
-    mode: str,
-    text: str | None,
-    reason: str,
-    change: Change,
-    place: Place,
-    output: Output,
-) -> None:
-    """Run failed runs again. `-` reads ids from standard input.
-
-    --dry-run lists what would run again and which results are kept.
-
-    \b
-    Examples:
-      redrive runs retry 01k9x7
-      redrive runs retry 01k9x7 --input '{"order": {"address": "12 Mill Lane"}}' --dry-run
-      redrive runs list -q --status DLQ_PENDING | redrive runs retry - --mode full --yes
-    """
-    import json
-
-    from redrive.cli.ids import find_run, given
-    from redrive.cli.inputs import one_input
-
-    wanted = given(ids)
-    edited = None if text is None else json.loads(one_input(text))
-    again = "from the beginning, all steps" if mode == "full" else "from the step that failed"
-    change.confirm(f"Run {_named(wanted)} again, {again}")
-
-    async def work(app: Redrive) -> None:
-        async def one(id: str) -> None:
-            run = await app.runs.get(await find_run(app, id))
-            if change.dry_run:
-                output.done(run.id, _plan(run, mode), _plan_words(run, mode))
-                return
-            act = getattr(app.runs, "retry", None)
-            if act is None:
-                raise Stopped("this version of redrive cannot retry runs yet: start a new one instead")
-            await act(run.id, mode=mode, input=edited, by=change.by, reason=reason)
-            after = await app.runs.get(run.id)
-            output.done(run.id, after, f"retrying {run.id}: redrive runs watch {run.id}")
-
-        await each(wanted, one)
-
-    ask(place, work)
-
-
-def _plan(run: Run, mode: str) -> dict[str, Any]:
-    """What a retry would do with the steps that are recorded."""
-    from redrive.core.states import StepStatus
-
-    steps = [step for step in run.steps if not step.superseded]
-    kept = [step for step in steps if mode != "full" and step.status is StepStatus.SUCCESS]
-    return {
-        "id": run.id,
-        "mode": mode,
-        "kept": [step.name for step in kept],
-        "again": [step.name for step in steps if step not in kept],
-    }
-
-
-def _plan_words(run: Run, mode: str) -> str:
-    plan = _plan(run, mode)
-    kept = ", ".join(plan["kept"]) or "nothing"
-    again = ", ".join(plan["again"]) or "what the workflow does next"
-    return clean(
-        f"would retry {run.id}, which is {run.status}\n  keeps the results of: {kept}\n  runs again: {again}"
-    )
 
 
 def _named(ids: list[str]) -> str:

@@ -78,7 +78,4 @@ def _next(run: Run) -> list[str]:
         return []
     if run.status not in FINAL:
         return [f"  follow it:   redrive runs watch {run.id}", f"  understand:  redrive runs why {run.id}"]
-    lines = [f"  understand:  redrive runs why {run.id}"]
-    if run.status is not RunStatus.CANCELLED:
-        lines.append(f"  try again:   redrive runs retry {run.id}")
-    return lines
+    return [f"  understand:  redrive runs why {run.id}"]

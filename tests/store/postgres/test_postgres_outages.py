@@ -1,0 +1,251 @@
+"""Outages under a working engine: nothing is lost, no attempt is used up, nobody has to be restarted.
+
+Each test has a server of its own and an app with a worker in this process. Steps write what they do
+into a list here, outside the engine; what the engine recorded is read from the database afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+import cluster
+import pytest
+from cluster import Cluster
+from postgres_kit import eventually
+
+from redrive import Redrive
+
+RUNS, STEPS = 120, 3
+
+
+class Works:
+    """An app whose one workflow has three steps, and the ledger they write."""
+
+    def __init__(self, url: str, **settings: object) -> None:
+        self.url = url
+        self.ledger: list[tuple[int, int]] = []
+        self.app = Redrive(url, **{"lease": 2.0, "concurrency": 20, "chores": 0.2, **settings})
+
+        @self.app.step
+        async def step(run: int, number: int) -> int:
+            self.ledger.append((run, number))
+            await asyncio.sleep(0.005)
+            return number
+
+        @self.app.workflow
+        async def walk(run: int) -> int:
+            return sum([await step(run, number) for number in range(STEPS)])
+
+        self.walk = walk
+
+    async def until(self, count: int) -> None:
+        """Wait until so many steps have been called."""
+
+        async def enough() -> bool:
+            return len(self.ledger) >= count
+
+        await eventually(enough, 60)
+
+    async def start(self, count: int = RUNS) -> list:
+        return await self.walk.start_many([(run,) for run in range(count)])
+
+
+async def check(works: Works, handles: list, url: str) -> None:
+    """All runs came to their end, each step was called once, and nobody was blamed for anything."""
+    async with asyncio.timeout(60):
+        results = await asyncio.gather(*(handle.result() for handle in handles))
+    assert results == [sum(range(STEPS))] * len(handles)
+    called = Counter(works.ledger)
+    assert called == Counter({(run, number): 1 for run in range(len(handles)) for number in range(STEPS)})
+    con = await asyncpg.connect(url.partition("?")[0])
+    try:
+        states = await con.fetch("SELECT status, deaths, count(*) FROM redrive.runs GROUP BY 1, 2")
+        assert [tuple(row) for row in states] == [("SUCCESS", 0, len(handles))]
+        assert await con.fetchval("SELECT count(*) FROM redrive.attempts") == 0
+        assert await con.fetchval("SELECT count(*) FROM redrive.letters") == 0
+        attempts = "SELECT count(*) FROM redrive.entries WHERE attempt = 1 AND status = 'SUCCESS'"
+        assert await con.fetchval(attempts) == len(handles) * STEPS
+        assert await con.fetchval("SELECT count(*) FROM redrive.workers WHERE state = 'DEAD'") == 0
+    finally:
+        await con.close()
+
+
+@pytest.fixture(params=cluster.POSTGRES)
+def server(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A server of the test's own, not yet started."""
+    with cluster.private(request.param) as server:
+        yield server
+
+
+@asynccontextmanager
+async def complaints(caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
+    """Leave only after somebody has complained that the store does not answer."""
+    caplog.set_level(logging.WARNING)
+    caplog.clear()
+    yield
+
+    async def heard() -> bool:
+        return any("does not answer" in message for message in caplog.messages)
+
+    await eventually(heard)
+
+
+async def restart(server: Cluster, seconds: float = 0.0) -> None:
+    await asyncio.to_thread(server.stop, "immediate")
+    await asyncio.sleep(seconds)
+    await asyncio.to_thread(server.start)
+
+
+async def test_a_server_that_crashes_and_comes_back(
+    server: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    await asyncio.to_thread(server.start)
+    works = Works(server.url())
+    async with works.app:
+        handles = await works.start()
+        for part in (0.2, 0.5, 0.8):
+            await works.until(int(RUNS * STEPS * part))
+            async with complaints(caplog):
+                await asyncio.to_thread(server.stop, "immediate")
+            await asyncio.to_thread(server.start)
+        await check(works, handles, server.url())
+
+
+async def test_an_outage_longer_than_the_lease_costs_nobody_his_runs(server: Cluster) -> None:
+    """Nobody could renew a lease, so nobody is declared dead for it when the server is back."""
+    await asyncio.to_thread(server.start)
+    works = Works(server.url(), lease=1.0)
+    other = Works(server.url(), lease=1.0)
+    async with works.app, other.app.client():
+        reaping = asyncio.create_task(reap(other.app))
+        handles = await works.start()
+        await works.until(RUNS)
+        await restart(server, seconds=2.5)
+        await check(works, handles, server.url())
+        reaping.cancel()
+        await asyncio.wait([reaping])
+
+
+async def reap(app: Redrive) -> None:
+    """Another node's chores, as eager as can be."""
+    while True:
+        try:
+            await app.runtime.reaper.run_once()
+        except Exception as error:
+            logging.getLogger("test").info("put off: %s", error)
+        await asyncio.sleep(0.01)
+
+
+async def test_a_stop_in_good_order_is_an_outage_like_any_other(server: Cluster) -> None:
+    await asyncio.to_thread(server.start)
+    works = Works(server.url())
+    async with works.app:
+        handles = await works.start()
+        await works.until(RUNS)
+        await asyncio.to_thread(server.stop, "fast")
+        await asyncio.to_thread(server.start)
+        await check(works, handles, server.url())
+
+
+async def test_connections_ended_again_and_again(server: Cluster) -> None:
+    await asyncio.to_thread(server.start)
+    works = Works(server.url())
+    ended = 0
+    async with works.app:
+        handles = await works.start()
+        con = await asyncpg.connect(server.url())
+        for part in range(1, 10):
+            await works.until(RUNS * STEPS * part // 10)
+            ended += len(
+                await con.fetch(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'redrive'"
+                )
+            )
+        await con.close()
+        await check(works, handles, server.url())
+    assert ended > 9
+
+
+async def test_clients_start_runs_in_the_middle_of_an_outage(
+    server: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    await asyncio.to_thread(server.start)
+    works = Works(server.url())
+    async with works.app:
+        (first,) = await works.start(1)
+        await first.result()
+        await asyncio.to_thread(server.stop, "immediate")
+        async with complaints(caplog):
+            starting = [
+                asyncio.create_task(works.walk.start(run, idempotency_key=f"k{run}")) for run in range(1, 40)
+            ]
+        assert not any(task.done() for task in starting)
+        await asyncio.to_thread(server.start)
+        await check(works, [first, *await asyncio.gather(*starting)], server.url())
+
+
+async def test_a_worker_that_starts_before_its_database_waits_for_it(
+    server: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    works = Works(server.url())
+
+    async def open_and_work() -> None:
+        async with works.app:
+            await check(works, await works.start(5), server.url())
+
+    async with complaints(caplog):
+        working = asyncio.create_task(open_and_work())
+    assert f"waiting for the database: PostgreSQL at 127.0.0.1:{server.port}/postgres" in caplog.text
+    await asyncio.to_thread(server.start)
+    await working
+
+
+async def test_few_connections_for_many_callers(server: Cluster) -> None:
+    await asyncio.to_thread(server.start)
+    works = Works(f"{server.url()}?pool_size=2")
+    async with works.app:
+        handles = await asyncio.gather(*(works.walk.start(run) for run in range(RUNS)))
+        await check(works, list(handles), server.url())
+
+
+@pytest.mark.parametrize("name", cluster.POSTGRES)
+async def test_another_server_takes_over(name: str) -> None:
+    """Two servers in the URL; the first one dies, the second one, which had everything, takes its place."""
+    with (
+        cluster.private(name, wal_level="replica", hot_standby="on") as first,
+        cluster.folder_for_server() as folder,
+    ):
+        await asyncio.to_thread(first.start)
+        second = await asyncio.to_thread(first.copy_to, folder)
+        await asyncio.to_thread(second.start)
+        try:
+            await wait_for_everything(first)
+            hosts = f"127.0.0.1:{first.port},127.0.0.1:{second.port}"
+            url = f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write"
+            works = Works(url)
+            async with works.app:
+                handles = await works.start()
+                await works.until(RUNS)
+                await asyncio.to_thread(first.stop, "immediate")
+                await asyncio.to_thread(second.promote)
+                await check(works, handles, second.url())
+        finally:
+            await asyncio.to_thread(second.stop)
+
+
+async def wait_for_everything(server: Cluster) -> None:
+    """From here on a commit is answered only when the standby has it too."""
+    con = await asyncpg.connect(server.url())
+    await con.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+    await con.execute("SELECT pg_reload_conf()")
+
+    async def in_step() -> bool:
+        return bool(await con.fetchval("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"))
+
+    await eventually(in_step, 30)
+    await con.close()
