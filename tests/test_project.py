@@ -17,7 +17,7 @@ import redrive
 
 ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-VERBS = ["demo", "test", "check", "docs", "bench", "python", "help"]
+VERBS = ["demo", "test", "check", "docs", "bench", "prove", "python", "help"]
 
 
 @pytest.fixture(scope="module")

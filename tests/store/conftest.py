@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,9 +19,7 @@ def clock() -> HandClock:
     return HandClock()
 
 
-STORES = ["sqlite-file", "sqlite-memory"]
-if os.environ.get("REDRIVE_PG"):
-    STORES += [*POSTGRES, "pgbouncer"]
+STORES = ["sqlite-file", "sqlite-memory", *POSTGRES, "pgbouncer"]
 
 
 @asynccontextmanager

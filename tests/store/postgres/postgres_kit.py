@@ -75,7 +75,8 @@ class Bench:
 
         async def somebody() -> bool:
             rows = await self.sql(
-                "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+                "SELECT 1 FROM pg_stat_activity "
+                "WHERE datname = current_database() AND wait_event_type = 'Lock'"
             )
             return bool(rows)
 

@@ -163,7 +163,8 @@ async def test_connections_ended_again_and_again(server: Cluster) -> None:
             await works.until(RUNS * STEPS * part // 10)
             ended += len(
                 await con.fetch(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'redrive'"
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE application_name = 'redrive'"
                 )
             )
         await con.close()

@@ -70,7 +70,7 @@ async def test_every_table_with_a_tenant_is_guarded_even_against_its_owner(bench
 async def test_the_engine_s_connections_act_as_the_engine(bench: Bench) -> None:
     async with bench.store._lines.line() as line:
         row = await line.con.fetchrow(
-            "SELECT current_user AS me, r.rolsuper, r.rolbypassrls FROM pg_roles r WHERE r.rolname = current_user"
+            "SELECT rolname AS me, rolsuper, rolbypassrls FROM pg_roles WHERE rolname = current_user"
         )
     assert dict(row) == {"me": "redrive_engine", "rolsuper": False, "rolbypassrls": False}
 

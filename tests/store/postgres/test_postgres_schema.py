@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from postgres_kit import Bench
+from postgres_kit import Bench, eventually
 from store_kit import HandClock, Kit, entry, writes
 
 from redrive.errors import SchemaMismatch, StoreError, StoreUnavailable
@@ -88,14 +88,15 @@ async def test_work_goes_on_before_during_and_after_a_migration(
             await bench.store.runs(RunFilter(), limit=5, cursor=None)
             written += 1
 
+    async def more_than(count: int) -> bool:
+        return written > count or working.done()
+
     working = asyncio.create_task(work())
-    while written < 3:
-        await asyncio.sleep(0)
+    await eventually(lambda: more_than(3))
     newer(monkeypatch, ADD)
     assert await migrate(bench.url) == ["0002_more"]
     before = written
-    while written < before + 3 and not working.done():
-        await asyncio.sleep(0)
+    await eventually(lambda: more_than(before + 3))
     stop.set()
     await working
     assert len(await bench.store.journal(run.id)) == written
