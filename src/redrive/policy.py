@@ -105,6 +105,11 @@ class RetryPolicy:
         """Read a policy; fields left out have their defaults, unknown ones are refused."""
         return cls(**_known(cls, data))
 
+    @classmethod
+    def from_stored(cls, data: Mapping[str, Any]) -> RetryPolicy:
+        """Read a policy that some version of this code wrote; what a newer one added is passed over."""
+        return cls(**{one.name: data[one.name] for one in fields(cls) if one.name in data})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class Circuit:

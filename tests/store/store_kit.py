@@ -87,6 +87,28 @@ class Kit:
         numbers = itertools.count(1)
         return re.sub(r"\?", lambda _: f"${next(numbers)}", statement)
 
+    async def by_hand(self, statement: str, *params: Any) -> None:
+        """Change rows behind the port's back; `redrive.` stands for the store's schema."""
+        store: Any = self.store
+        if self.kind.startswith("sqlite"):
+            plain = statement.replace("redrive.", "")
+            await store._lines.write(lambda con: con.execute(plain, params))
+        else:
+            text = self.sql(statement).replace("redrive.", f"{store._address.schema}.")
+            await store._lines.run(lambda line: line.con.execute(text, *params))
+
+    async def has_table(self, name: str) -> bool:
+        """Whether the user's own tables include one of this name."""
+        sqlite = "SELECT name FROM sqlite_master WHERE name = ?"
+        postgres = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename = ?"
+        look = self.store.transaction(5.0)
+        try:
+            return bool(
+                await look.fetch(self.sql(sqlite if self.kind.startswith("sqlite") else postgres), name)
+            )
+        finally:
+            await look.rollback()
+
     def new(self, **more: Any) -> NewRun:
         """A run to be started, with an id of its own."""
         given: dict[str, Any] = {

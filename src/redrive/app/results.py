@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from redrive.core.states import FINAL, RunStatus
-from redrive.errors import NotFound, StoreUnavailable
+from redrive.errors import DataRefused, NotFound, StoreError
 from redrive.settle.settler import Settled
 from redrive.store.port import Claimed, RunRow, Store
 
 __all__ = ["Ending", "Results"]
+
+log = logging.getLogger("redrive.app")
 
 _FIRST_LOOK, _SLOWEST_LOOK = 0.005, 0.25
 
@@ -70,7 +73,10 @@ class Results:
             self._looking.cancel()
         for waiters in self._waiting.values():
             for future in waiters:
-                future.cancel()
+                if not future.done():
+                    future.set_exception(
+                        StoreError("the app was closed while a result was awaited; the run goes on")
+                    )
 
     async def _look(self) -> None:
         """Ask the store: at once about runs that are newly waited for, ever more slowly about all."""
@@ -89,13 +95,25 @@ class Results:
     async def _ask(self, run_ids: list[str]) -> None:
         try:
             rows = await self._store.runs_by_id(run_ids)
-        except StoreUnavailable:
+        except DataRefused:
+            await self._ask_one_by_one(run_ids)
+            return
+        except StoreError as error:
+            log.warning("results cannot be looked up at the moment: %s", error)
             return
         for row in rows:
             if row.status in FINAL:
                 self._tell(row.public_id, _ending(row))
         for run_id in set(run_ids) - {row.public_id for row in rows}:
             self._tell(run_id, NotFound(f"there is no run {run_id!r}, or it was purged"))
+
+    async def _ask_one_by_one(self, run_ids: list[str]) -> None:
+        """One of the ids cannot be asked for; it must not cost the others their answer."""
+        if len(run_ids) > 1:
+            for run_id in run_ids:
+                await self._ask([run_id])
+        else:
+            self._tell(run_ids[0], NotFound(f"there is no run {run_ids[0]!a}"))
 
     def _tell(self, run_id: str, answer: Ending | NotFound) -> None:
         for future in self._waiting.pop(run_id, ()):

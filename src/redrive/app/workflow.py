@@ -173,6 +173,7 @@ class Workflow(Generic[P, R, T]):
         check_size(text, settings.max_payload, f"the input of workflow {self.name!r}")
         tenant = _text("tenant", options.get("tenant"), "default")
         key = options.get("idempotency_key")
+        delay = _micros("delay", options.get("delay")) or 0
         return NewRun(
             public_id=self._app.runtime.clock.new_id(),
             tenant=tenant,
@@ -181,8 +182,8 @@ class Workflow(Generic[P, R, T]):
             options=self._snapshot(options.get("retry")),
             queue=_text("queue", options.get("queue"), "default"),
             priority=_priority(options.get("priority")),
-            delay=_micros("delay", options.get("delay")) or 0,
-            timeout=None if self.timeout is None else int(self.timeout * MICROS),
+            delay=delay,
+            timeout=None if self.timeout is None else delay + int(self.timeout * MICROS),
             deadline=self._deadline(options.get("deadline")),
             version=self._app.version,
             correlation_id=_optional("correlation_id", options.get("correlation_id")),
@@ -211,6 +212,10 @@ class Workflow(Generic[P, R, T]):
         if isinstance(value, datetime):
             if value.tzinfo is None:
                 raise InputError("deadline needs a time zone: use datetime.now(UTC) + ... or a duration")
+            try:
+                value = value.astimezone(UTC)
+            except OverflowError:
+                raise InputError(f"deadline {value} is beyond what a clock can show; leave it out") from None
             return (value - _EPOCH) // timedelta(microseconds=1)
         return self._app.runtime.store.now() + int(seconds(value, "deadline") * MICROS)
 

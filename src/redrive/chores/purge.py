@@ -8,6 +8,7 @@ from redrive.store.port import Purge, Store
 __all__ = ["Purger"]
 
 _BATCH = 500
+_MOST_BATCHES = 100
 _DAY = 86_400
 
 
@@ -21,5 +22,11 @@ class Purger:
         )
 
     async def run_once(self) -> int:
-        """Remove one batch; returns how many rows went."""
-        return await self._store.purge(self._purge)
+        """Remove what is due, batch by batch, so that others get their turn; returns how many rows went."""
+        total = 0
+        for _ in range(_MOST_BATCHES):
+            removed = await self._store.purge(self._purge)
+            total += removed
+            if removed < _BATCH:
+                break
+        return total

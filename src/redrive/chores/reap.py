@@ -77,7 +77,8 @@ class Reaper:
             attempt=entry.attempt,
             began_ago=max(0, now - entry.began_at),
             first_ago=max(0, now - entry.first_at),
-            done=max((e.done for e in journal if e.done is not None), default=-1) + 1,
+            # Far beyond what its worker may record until this is written.
+            done=max((e.done for e in journal if e.done is not None), default=-1) + 1_000_000,
             input=entry.input or "null",
             failure=Failure.of(Category.TIMEOUT, message, error_type="builtins.TimeoutError"),
             step=step,

@@ -90,7 +90,7 @@ class StepOptions:
 
 
 def _policy(data: Any) -> RetryPolicy | None:
-    return None if data is None else RetryPolicy.from_json(data)
+    return None if data is None else RetryPolicy.from_stored(data)
 
 
 PolicyBook = dict[tuple[str, str, str], RetryPolicy]

@@ -18,7 +18,7 @@ from redrive.core.options import DEFAULT_RETRY, PolicyBook, find_policy
 from redrive.core.outcome import Outcome, Raised
 from redrive.core.quick import quick
 from redrive.core.transition import Transition
-from redrive.errors import DataRefused, StoreError
+from redrive.errors import ConfigurationError, DataRefused, StoreError
 from redrive.policy import RetryPolicy
 from redrive.store.port import Store
 
@@ -90,11 +90,14 @@ async def until_answered(ask: Callable[[], Awaitable[T]], clock: Clock) -> T:
 
 
 async def load_policies(store: Store) -> PolicyBook:
-    """All stored retry policies, ready for `find_policy`."""
-    return {
-        (row.tenant, row.workflow, row.step): RetryPolicy.from_json(json.loads(row.policy))
-        for row in await store.policies()
-    }
+    """All stored retry policies, ready for `find_policy`. One that cannot be read is left out."""
+    book: PolicyBook = {}
+    for row in await store.policies():
+        try:
+            book[row.tenant, row.workflow, row.step] = RetryPolicy.from_stored(json.loads(row.policy))
+        except (ConfigurationError, TypeError, ValueError) as error:
+            log.error("the policy stored for %r, %r cannot be read: %s", row.workflow, row.step, error)
+    return book
 
 
 def _policy(outcome: Outcome, book: PolicyBook) -> RetryPolicy:

@@ -18,7 +18,7 @@ import asyncio
 import contextvars
 import functools
 import sys
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -90,6 +90,13 @@ class Branch:
     def is_leaving(self) -> bool:
         """True if the branch was cancelled in an engine call and has not come out yet."""
         return self.busy > 0 and self.task is not None and self.task.cancelling() > self._cancelled_before
+
+    def lineage(self) -> Iterator[Branch]:
+        """This branch and those it descends from."""
+        branch: Branch | None = self
+        while branch is not None:
+            yield branch
+            branch = branch._parent
 
     def number_child(self) -> str:
         """The path of the next branch under this one."""

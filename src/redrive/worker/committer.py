@@ -120,7 +120,9 @@ class Committer:
     async def _settle(self, batch: list[Mark], outcomes: list[Outcome]) -> None:
         try:
             settled = await self._settler.settle(outcomes)
-        except DataRefused as refusal:
+        except Exception as refusal:
+            if not isinstance(refusal, DataRefused):
+                log.exception("a batch could not be settled")
             if len(batch) == 1:
                 await self._replace(batch[0], outcomes[0], refusal)
                 return
@@ -133,7 +135,7 @@ class Committer:
         for mark, answer in zip(batch, settled, strict=True):
             _tell(mark, answer)
 
-    async def _replace(self, mark: Mark, outcome: Outcome, refusal: DataRefused) -> None:
+    async def _replace(self, mark: Mark, outcome: Outcome, refusal: Exception) -> None:
         """Settle what the refused outcome amounts to; if nothing less can be said, let go of the run."""
         log.error("the store refused what run %s recorded: %s", outcome.run.public_id, refusal)
         other = instead_of(outcome, str(refusal))

@@ -63,6 +63,7 @@ T = TypeVar("T")
 log = logging.getLogger("redrive.worker")
 
 _NewPlace = quick(Place)
+_UNWIND = 1.0  # how long branches of a run that ended may take to notice
 
 
 class Execution:
@@ -99,6 +100,7 @@ class Execution:
         )
         self.open: dict[int, Attempt] = {}
         self._in_flight = 0
+        self.kept_waiting = 0
         self._unsaved: asyncio.Future[Settled] | None = None
         self.endings: dict[str, tuple[Ending, Place, int]] = {}
         self._helpers: set[asyncio.Task[Any]] = set()
@@ -151,17 +153,16 @@ class Execution:
     async def _close_branches(self, me: asyncio.Task[Any]) -> None:
         """Cancel branches that wait; let steps in flight come to their end and be recorded."""
         self.ending = True
-        others = [task for task in self.turnstile.tasks if task is not me]
-        while others:
-            for task in others:
-                branch = self.turnstile.tasks.get(task)
-                if branch is not None and not self._executes(branch):
-                    task.cancel()
-            await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
-            others = [task for task in self.turnstile.tasks if task is not me and not task.done()]
-
-    def _executes(self, branch: Branch) -> bool:
-        return any(attempt.branch is branch for attempt in self.open.values())
+        while others := [task for task in self.turnstile.tasks if task is not me and not task.done()]:
+            executing = {branch for attempt in self.open.values() for branch in attempt.branch.lineage()}
+            idle = [task for task in others if self.turnstile.tasks[task] not in executing]
+            for task in idle:
+                task.cancel()
+            limit = None if executing else _UNWIND
+            ended, _ = await asyncio.wait(others, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            if not ended and not executing:
+                log.warning("run %s: %d tasks ignore that it ended", self.claimed.public_id, len(others))
+                return
 
     # -- engine calls -------------------------------------------------------------------------------
 
@@ -260,7 +261,8 @@ class Execution:
                 await self._never()
             await self._sleep_live(place, entry, seconds)
         except asyncio.CancelledError:
-            if not self.dead and (entry is None or entry.status is StepStatus.RUNNING):
+            recorded = entry is not None and entry.status is not StepStatus.RUNNING
+            if not self.dead and not recorded and not self.worker.is_being_cancelled:
                 await self.settle(Interrupted(run=self.view, place=place, resumes=self.rest.wake_up()))
             if self.dead or self.ending:
                 raise PutDown from None
@@ -389,6 +391,7 @@ class Execution:
             if self.dead or self.ending:
                 raise PutDown
             if self.winding:
+                self.kept_waiting += 1  # it would go on now, and does so wherever the run is taken up next
                 self.worker.came_to_stop()
                 await self._never()
             if self.rest.parking is not None:
@@ -399,7 +402,11 @@ class Execution:
             elif self.worker.lease.healthy():
                 return
             else:
-                await self.clock.sleep(0.05)
+                self.kept_waiting += 1
+                try:
+                    await self.clock.sleep(0.05)
+                finally:
+                    self.kept_waiting -= 1
 
     @property
     def is_ready(self) -> bool:
@@ -481,7 +488,7 @@ class Execution:
 
     def release(self) -> Released:
         """The outcome of giving the run back as it is."""
-        delay = 0.0 if self.open else self.rest.first_due_in()
+        delay = 0.0 if self.open or self.kept_waiting else self.rest.first_due_in()
         return Released(run=self.view, open=self.open_steps(), delay=int(delay * MICROS))
 
     def open_steps(self) -> tuple[OpenStep, ...]:

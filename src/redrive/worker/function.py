@@ -34,14 +34,14 @@ async def call_function(execution: Execution, workflow: WorkflowDefinition, root
     token = current.set(root)
     try:
         value = await _invoke(execution, workflow, root, args, kwargs)
-    except PutDown:
+    except (PutDown, KeyboardInterrupt):
         raise
     except asyncio.CancelledError as error:
         if execution.dead or execution.worker.is_being_cancelled:
             raise
         _forget_cancellation()  # workflow code cancelled its own task: that is a failure like another
         return _escaped(execution, error)
-    except Exception as error:
+    except BaseException as error:
         return _escaped(execution, error)
     finally:
         current.reset(token)
@@ -108,11 +108,13 @@ def _escaped(execution: Execution, error: BaseException, *, stage: Stage = Stage
 
 def _step_failures(error: BaseException) -> Iterator[StepFailed]:
     """The step failures in what left a workflow function: itself, or those in an exception group."""
-    if isinstance(error, StepFailed):
-        yield error
-    elif isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _step_failures(inner)
+    found = [error]
+    while found:
+        one = found.pop()
+        if isinstance(one, StepFailed):
+            yield one
+        elif isinstance(one, BaseExceptionGroup):
+            found.extend(reversed(one.exceptions))
 
 
 def _forget_cancellation() -> None:

@@ -53,6 +53,7 @@ class Lease:
         self._hung = False
         self._confirmed_at = clock.monotonic()
         self._lost = False
+        self._unsent: dict[tuple[int, int], str | None] = {}  # a sign of life whose beat failed goes again
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -77,7 +78,9 @@ class Lease:
         """Renew it now; None if the store did not answer."""
         asked_at = self._clock.monotonic()
         try:
-            beat = self._line.beat(self._worker, self._heartbeats())
+            self._unsent.update(self._heartbeats())
+            beat = self._line.beat(self._worker, self._unsent)
+            self._unsent = {}
         except Exception as error:  # whatever it is, ceasing to renew would make it worse
             log.warning("the lease could not be renewed, trying again: %s", error)
             return None

@@ -15,8 +15,10 @@ from typing import Any
 
 from redrive.clock import MICROS, Clock
 from redrive.core.classify import Rule
+from redrive.core.ending import Ending, LetterCode, Stage
+from redrive.core.failure import capture
 from redrive.core.options import RunOptions
-from redrive.core.outcome import Diverged, Outcome, Released, RunView, Wait
+from redrive.core.outcome import Diverged, Escaped, Outcome, Released, RunView, Wait
 from redrive.errors import StoreError
 from redrive.settle.settler import LocalSettler, Settled, until_answered
 from redrive.settle.view import view_of
@@ -219,16 +221,43 @@ class Worker:
 
     async def _claim_forever(self) -> None:
         while True:
-            wait = self.settings.poll
-            if self._free and self.lease.healthy():
-                claims = await self._claim(self._free)
-                for claimed in claims.runs:
-                    self._launch(claimed, claims.now)
-                if claims.next_in is not None:
-                    wait = min(wait, max(claims.next_in, 0) / MICROS)
-                if claims.runs and self._free:
-                    continue
-            await self.bell.wait(wait)
+            wait = await self._claim_once()
+            if wait > 0:
+                await self.bell.wait(wait)
+
+    async def _claim_once(self) -> float:
+        """Claim what there is room for; returns how long to wait for more, at the most."""
+        if not self._free or not self.lease.healthy():
+            return self.settings.poll
+        claims = await self._claim(self._free)
+        for claimed in claims.runs:
+            try:
+                self._launch(claimed, claims.now)
+            except Exception as error:
+                self._set_aside(claimed, error)
+        if claims.runs and self._free:
+            return 0.0
+        if claims.next_in is None:
+            return self.settings.poll
+        return min(self.settings.poll, max(claims.next_in, 1) / MICROS)
+
+    def _set_aside(self, claimed: Claimed, error: Exception) -> None:
+        """A run that cannot even be begun here becomes a letter; the others go on."""
+        log.error("run %s cannot be executed", claimed.public_id, exc_info=error)
+        view = RunView(
+            id=claimed.id,
+            public_id=claimed.public_id,
+            tenant=claimed.tenant,
+            workflow=claimed.workflow,
+            fence=claimed.fence,
+            input=claimed.input,
+            options=RunOptions(),
+        )
+        reason = f"what the store holds of this run cannot be read: {error}"
+        ending = Ending(
+            failure=capture(error), code=LetterCode.INFRASTRUCTURE_FAILURE, reason=reason, stage=Stage.INPUT
+        )
+        self.committer.post(Escaped(run=view, ending=ending))
 
     async def _claim(self, capacity: int) -> Claims:
         claim = Claim(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from redrive.clock import MICROS
 from redrive.core.outcome import OpenStep, Place, Waits
+from redrive.core.states import RunStatus
 from redrive.core.transition import RunWrite
 from redrive.errors import PutDown
 
@@ -60,10 +61,11 @@ class Rest:
         if change is not None and change.release:
             execution.put_down()
             raise PutDown
-        if change is not None:
+        asleep = change is not None and change.status is RunStatus.SLEEPING
+        if asleep:
             self._fall_asleep()
         with self.counted(place, attempt, seconds):
-            if change is None:
+            if not asleep:
                 execution.turnstile.poke()
             await execution.clock.sleep(max(0.0, seconds))
         await execution.ready()
@@ -71,7 +73,9 @@ class Rest:
     def all_wait(self) -> None:
         """Every branch is blocked; if all of them wait for a time to come, so does the run."""
         execution = self._execution
-        if not self._waits or self.asleep or self.parking or execution.busy or not execution.is_live:
+        if not self._waits or self.asleep or self.parking or execution.busy or execution.kept_waiting:
+            return
+        if not execution.is_live:
             return
         self.parking = asyncio.get_running_loop().create_future()
         execution.engine_task(self._park(self.parking))

@@ -38,14 +38,14 @@ class Threads:
 
         def work() -> Any:
             loop.call_soon_threadsafe(on_start)
-            return context.run(call)
+            return context.run(_called, call)
 
         return await self._run(self._steps, work)
 
     async def run_workflow(self, call: Callable[[], Any]) -> Any:
         """Run a workflow function."""
         context = contextvars.copy_context()
-        return await self._run(self._workflows, lambda: context.run(call))
+        return await self._run(self._workflows, lambda: context.run(_called, call))
 
     async def _run(self, pool: Executor, work: Callable[[], Any]) -> Any:
         future = pool.submit(work)
@@ -61,3 +61,11 @@ class Threads:
         """Accept nothing more. Threads at work are left to end by themselves."""
         self._steps.shutdown(wait=False, cancel_futures=True)
         self._workflows.shutdown(wait=False, cancel_futures=True)
+
+
+def _called(call: Callable[[], Any]) -> Any:
+    """Call the function; a StopIteration, which no future can carry, becomes an error as in a coroutine."""
+    try:
+        return call()
+    except StopIteration as stop:
+        raise RuntimeError("the function raised StopIteration") from stop

@@ -90,13 +90,13 @@ class Tries:
                 await execution.rest.wait(self._place, self._attempt, wait, settled.transition.change)
                 self._attempt += 1
         except asyncio.CancelledError:
-            if not execution.dead:
+            if not execution.dead and not execution.worker.is_being_cancelled:
                 await self._interrupted()
             raise
         if execution.ending or execution.winding:
             await execution.ready()  # the function sees nothing more of this run, here
-        if not execution.turnstile.passes(self._place.key):
-            assert written.done is not None
+        assert written.done is not None
+        if not execution.turnstile.passes(written.done, self._place.key):
             await execution.turnstile.pass_result(written.done, self._place.key)
         return self._hand_over(written, value)
 
@@ -175,13 +175,21 @@ class Tries:
     async def _call(self, call: Callable[[], Any]) -> tuple[Any, Outcome]:
         """Call the body; what it gave back, and what that amounts to."""
         execution, current = self._execution, self._current
+        task = asyncio.current_task()
+        cancelled_before = 0 if task is None else task.cancelling()
         try:
             if execution.worker.around_step is not None:
                 call = execution.worker.around_step(current, call)
             value = await perform(current, self._step, call, self._mark_begin)
-        except (Exception, SystemExit) as error:
+        except (PutDown, KeyboardInterrupt):
+            raise
+        except BaseException as error:
             if isinstance(error, StoreUnavailable) and self._step.options.transactional:
                 raise
+            if isinstance(error, asyncio.CancelledError) and (
+                execution.dead or task is None or task.cancelling() > cancelled_before
+            ):
+                raise  # somebody cancelled the step; otherwise something of its own was cancelled
             self._withdraw_mark()
             end = AttemptEnd.TIMED_OUT if isinstance(error, TimeoutError) else AttemptEnd.FAILED
             return None, self._raised(execution.capture(error), end)
@@ -276,8 +284,15 @@ class Tries:
 
     async def _commit(self, transaction: Transaction, outcome: Returned) -> Settled:
         execution = self._execution
+        if execution.dead:
+            raise PutDown
         transition = decide(outcome, DEFAULT_RETRY, 0.0)
-        answer = await transaction.commit(execution.worker.id, transition)
+        # It does not queue with the others, who must not be seen before it if their number is higher.
+        execution.turnstile.outstanding.add(outcome.done)
+        try:
+            answer = await transaction.commit(execution.worker.id, transition)
+        finally:
+            execution.turnstile.recorded(outcome.done)
         return execution.check(Settled(answer.kept, answer.now, transition))
 
 

@@ -24,7 +24,7 @@ __all__ = ["Turnstile"]
 
 _PAUSE = 0.002  # how long to leave alone a branch that is being cancelled or waits for something of its own
 _CALM = 4  # turns of the loop without an event: a result may travel through futures to its branch
-_DOUBTS = 200  # how often to look again whether a branch that might still ask for the next result does
+_DOUBTS = 5000  # how often to look again whether a branch that might still ask for the next result does
 
 
 class _Mood(Enum):
@@ -46,6 +46,7 @@ class Turnstile:
         on_diverged: Callable[[list[str]], None],
     ) -> None:
         self.tasks: dict[asyncio.Future[object], Branch] = {}
+        self.outstanding: set[int] = set()  # numbers given to results that are recorded by other ways
         self.limits = 0  # time limits in force, which may have a result for a branch that waits for another
         self._loop = loop
         self._journal = journal
@@ -67,10 +68,21 @@ class Turnstile:
         """True while it is being found out whether somebody may pass."""
         return not self._closed and (self._scheduled or self._doubts > 0)
 
-    def passes(self, key: str) -> bool:
+    def recorded(self, done: int) -> None:
+        """A result that took another way than the committer is recorded, or never will be."""
+        self.outstanding.discard(done)
+        self.poke()
+
+    def _must_wait(self, done: int) -> bool:
+        """True if a result with a lower number is still being recorded."""
+        return bool(self.outstanding) and done > min(self.outstanding)
+
+    def passes(self, done: int, key: str) -> bool:
         """Let the result through at once if no other could be seen first, and it is not another's turn."""
         turn = self._journal.turn
-        if len(self.tasks) > 1 or self.limits or self._results or (turn is not None and turn != key):
+        if len(self.tasks) > 1 or self.limits or self._results or self.outstanding:
+            return False
+        if turn is not None and turn != key:
             return False
         if turn is not None:
             self._journal.hand_out(key)
@@ -78,7 +90,7 @@ class Turnstile:
 
     async def pass_result(self, done: int, key: str) -> None:
         """Wait until the result with this completion number may be seen."""
-        if self.passes(key):
+        if self.passes(done, key):
             return
         passed: asyncio.Future[None] = self._loop.create_future()
         heapq.heappush(self._results, (done, key, passed))
@@ -142,8 +154,9 @@ class Turnstile:
         if self._journal.turn is not None:
             self._let_recorded_through(self._journal.turn)
         elif self._results:
-            heapq.heappop(self._results)[2].set_result(None)
-            self.poke()
+            if not self._must_wait(self._results[0][0]):
+                heapq.heappop(self._results)[2].set_result(None)
+                self.poke()
         elif self._begins:
             for _, passed in self._begins:
                 if not passed.done():

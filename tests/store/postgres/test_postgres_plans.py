@@ -159,7 +159,8 @@ INSERT INTO redrive.inputs (run, tenant, input, options) SELECT id, tenant, '', 
 INSERT INTO redrive.results (run, tenant, output) SELECT id, tenant, '1' FROM redrive.runs WHERE fence = 2;
 INSERT INTO redrive.entries
     (run, idx, attempt, fence, first_at, began_at, ended_at, tenant, key, kind, name, status)
-SELECT id, 0, 1, 2, {now}, {now}, {now}, tenant, 'k', 'step', 's', 'SUCCESS' FROM redrive.runs WHERE fence = 2;
+SELECT id, 0, 1, 2, {now}, {now}, {now}, tenant, 'k', 'step', 's', 'SUCCESS'
+FROM redrive.runs WHERE fence = 2;
 INSERT INTO redrive.letters
     (public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, failure, fingerprint,
      payload_hash, input, options, attempts, version, created_at, failed_at, expires_at)

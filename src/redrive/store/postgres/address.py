@@ -21,7 +21,7 @@ class Address:
 
     `pooled` says that a pooler in transaction mode stands before the database: a connection then
     remembers nothing from one transaction to the next. `bell` is the URL of a direct connection for
-    LISTEN; None does without.
+    LISTEN, or None; `rings` says whether others are told of new work, which a pooler does not hinder.
     """
 
     url: str
@@ -30,6 +30,7 @@ class Address:
     pool_size: int = 10
     pooled: bool = False
     bell: str | None = None
+    rings: bool = True
 
 
 def locate(url: str) -> Address:
@@ -51,6 +52,7 @@ def locate(url: str) -> Address:
         pool_size=_number(ours, "pool_size", 10, least=2),
         pooled=pooled,
         bell=_bell(ours.get("bell"), plain, pooled),
+        rings=ours.get("bell") != "off",
     )
 
 

@@ -57,7 +57,7 @@ class Bell:
 
     def ring(self) -> None:
         """Tell other processes, some time soon, that there may be work."""
-        if self._address.bell is None:
+        if not self._address.rings:
             return
         if self._ringing is not None and not self._ringing.done():
             self._again = True

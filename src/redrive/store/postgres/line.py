@@ -131,12 +131,10 @@ class Line:
 
     async def forget(self, timeout: float) -> None:
         """Roll back what is under way, and undo what its user set for the session."""
-        if self.con.is_closed():
-            return
+        if self.con.is_in_transaction():
+            await self.con.execute("ROLLBACK", timeout=timeout)
         if not self._pooled:
             await self.con.reset(timeout=timeout)
-        elif self.con.is_in_transaction():
-            await self.con.execute("ROLLBACK", timeout=timeout)
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[None]:

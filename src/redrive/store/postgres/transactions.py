@@ -109,20 +109,28 @@ class StepTransaction:
                 f"{' '.join(refused[1].upper().split())} cannot be used in a transactional step: its "
                 "transaction begins by itself and is committed together with the step's record"
             )
-        con = (await self._begun()).con
         try:
+            con = (await self._begun()).con
             if self._dirty:
                 await con.execute("RELEASE SAVEPOINT step; SAVEPOINT step")
             self._dirty = True
             return await work(con)
         except Exception as raised:
-            error = self._explained(raised)
-            if error is self._refusal or _is_outage(error, raised):
-                await self._end()
-                raise error from raised
-            # One statement that fails is not all of them: the next may go on, as on SQLite.
-            await con.execute("ROLLBACK TO SAVEPOINT step")
+            await self._recover(raised)
             raise
+
+    async def _recover(self, raised: Exception) -> None:
+        """One statement that fails is not all of them: the next may go on, as on SQLite."""
+        error = self._explained(raised)
+        if error is not self._refusal and not _is_outage(error, raised) and self._line is not None:
+            try:
+                await self._line.con.execute("ROLLBACK TO SAVEPOINT step")
+                return
+            except Exception as broken:
+                error, raised = self._explained(broken), broken
+        self._refusal = self._refusal or error
+        await self._end()
+        raise error from raised
 
     async def _begun(self) -> Line:
         if self._refusal is not None:
@@ -156,7 +164,8 @@ class StepTransaction:
         if line is None:
             return
         try:
-            await line.forget(timeout=2.0)
+            if not line.con.is_closed():
+                await line.forget(timeout=2.0)
         except Exception as error:  # the server undoes what it never heard the end of
             log.debug("a transaction was not rolled back in good order: %s", error)
             line.con.terminate()

@@ -5,11 +5,14 @@
 SELECT public_id FROM runs WHERE public_id IN (SELECT value FROM json_each(?));
 
 -- name: known_keys
--- What these idempotency keys stand for; an expired key stands for nothing.
+-- What these idempotency keys stand for. A key whose time is over stands for nothing, unless its run has a letter
+-- that could run it again.
 SELECT k.tenant, k.key, k.run_id, k.hash
 FROM json_each(?) AS wanted
 JOIN idempotency AS k ON k.tenant = json_extract(wanted.value, '$[0]') AND k.key = json_extract(wanted.value, '$[1]')
-WHERE k.expires_at > ?;
+WHERE k.expires_at > ?
+   OR EXISTS (SELECT 1 FROM letters
+              WHERE letters.tenant = k.tenant AND letters.run = k.run AND letters.status IN ('OPEN', 'REPLAYING'));
 
 -- name: last_id
 -- The highest run id ever given; ids are never used twice, not even after a purge.

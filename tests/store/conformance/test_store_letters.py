@@ -12,14 +12,11 @@ PURGE = Purge(runs=DAY, letters=DAY, workers=900 * DAY, limit=100)
 
 
 async def decide(kit: Kit, run: Claimed, status: LetterStatus, closed: bool) -> None:
-    def change(con) -> None:
-        by = (kit.clock.now(), "ann", "done by hand") if closed else (None, None, None)
-        con.execute(
-            "UPDATE letters SET status = ?, closed_at = ?, closed_by = ?, resolution = ? WHERE run = ?",
-            (status.value, *by, run.id),
-        )
-
-    await kit.store._lines.write(change)
+    by = (kit.clock.now(), "ann", "done by hand") if closed else (None, None, None)
+    change = (
+        "UPDATE redrive.letters SET status = ?, closed_at = ?, closed_by = ?, resolution = ? WHERE run = ?"
+    )
+    await kit.by_hand(change, status.value, *by, run.id)
 
 
 async def replayed(kit: Kit, worker: int, run: Claimed) -> Claimed:
