@@ -221,8 +221,9 @@ async def test_failure_caught_in_workflow_code() -> None:
         try:
             await decline()
         except StepFailed as failed:
-            assert failed.is_a(NonRetryable)
-        return await other_way()
+            if failed.is_a(NonRetryable):
+                return await other_way()
+        return "this way"
 
     async def no_letter(engine: Engine, run: RunReport) -> None:
         assert run.result == "another way"
