@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from store_kit import DAY, HOUR, SECOND, Kit, becomes, writes
+from store_kit import DAY, HOUR, SECOND, Kit, becomes, buried, writes
 
 from redrive.core.keys import job_key
 from redrive.core.states import RunStatus
@@ -139,6 +139,16 @@ async def test_an_expired_key_is_free_again(kit: Kit) -> None:
     assert second.public_id != first.public_id
     (third,) = await kit.store.start([kit.new(key=KEY, key_hash="other", key_keeps=DAY)])
     assert third.public_id == second.public_id
+
+
+async def test_a_key_holds_beyond_its_time_while_a_letter_could_run_its_run_again(kit: Kit) -> None:
+    (first,) = await kit.store.start([kit.new(key=KEY, key_hash="h", key_keeps=DAY)])
+    worker = await kit.worker()
+    (run,) = (await kit.claim(worker)).runs
+    await kit.store.apply([buried(run)], worker=worker)
+    kit.clock.move(2 * DAY)
+    (second,) = await kit.store.start([kit.new(key=KEY, key_hash="h", key_keeps=DAY)])
+    assert (second.public_id, second.new) == (first.public_id, False)
 
 
 async def test_the_key_holds_while_the_run_runs_after_success_and_after_failure(kit: Kit) -> None:

@@ -20,12 +20,15 @@ WITH clock AS (
     INSERT INTO redrive.idempotency AS k (tenant, key, given, run, run_id, hash, created_at, expires_at)
     SELECT tenant, key, given, id, public_id, hash, now, now + keeps FROM wanted
     WHERE key IS NOT NULL ORDER BY tenant COLLATE "C", key COLLATE "C"
-    ON CONFLICT (tenant, key) DO UPDATE SET
-        run = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.run ELSE k.run END,
-        run_id = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.run_id ELSE k.run_id END,
-        hash = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.hash ELSE k.hash END,
-        created_at = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.created_at ELSE k.created_at END,
-        expires_at = CASE WHEN k.expires_at <= excluded.created_at THEN excluded.expires_at ELSE k.expires_at END
+    ON CONFLICT (tenant, key) DO UPDATE SET (run, run_id, hash, created_at, expires_at) = (
+        SELECT CASE WHEN free THEN excluded.run ELSE k.run END,
+               CASE WHEN free THEN excluded.run_id ELSE k.run_id END,
+               CASE WHEN free THEN excluded.hash ELSE k.hash END,
+               CASE WHEN free THEN excluded.created_at ELSE k.created_at END,
+               CASE WHEN free THEN excluded.expires_at ELSE k.expires_at END
+        FROM (SELECT k.expires_at <= excluded.created_at AND NOT EXISTS (
+                  SELECT 1 FROM redrive.letters AS l
+                  WHERE l.tenant = k.tenant AND l.run = k.run AND l.status IN ('OPEN', 'REPLAYING')) AS free) AS f)
     RETURNING k.tenant, k.key, k.run_id, k.hash
 ), accepted AS (
     INSERT INTO redrive.runs (id, public_id, tenant, workflow, queue, rank, status, available_at, deadline, timeout,
