@@ -62,7 +62,7 @@ class Measurement:
 
 
 def plan(*, quick: bool, only: list[str], peers: bool) -> list[Measurement]:
-    """The measurements of one round. Peers get smaller sizes: rates do not depend on them, patience does."""
+    """The measurements of one round. Peers get smaller sizes, or a round would take very long."""
     everything = [
         Measurement(workload="throughput", system=OURS, variant="1000 at once", size=5000, concurrency=1000),
         Measurement(workload="throughput", system=OURS, variant="100 at once", size=5000),

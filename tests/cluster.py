@@ -300,11 +300,12 @@ def _fetch_bouncer() -> Path | None:
 
 @dataclass
 class Bouncer:
-    """PgBouncer in transaction mode before a server."""
+    """PgBouncer before a server."""
 
     program: Path
     server: Cluster
     folder: Path
+    mode: str = "transaction"
     port: int = 0
 
     def start(self) -> None:
@@ -318,7 +319,7 @@ class Bouncer:
             "[pgbouncer]\n"
             f"listen_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\nauth_type = trust\n"
             f"auth_file = {self.folder / 'users'}\n"
-            "pool_mode = transaction\nmax_client_conn = 1000\ndefault_pool_size = 20\n"
+            f"pool_mode = {self.mode}\nmax_client_conn = 1000\ndefault_pool_size = 20\n"
             "server_round_robin = 1\n"
         )
         libraries = {"LD_LIBRARY_PATH": str(_unpacked() / "usr/lib/x86_64-linux-gnu")}
@@ -336,7 +337,8 @@ class Bouncer:
 
     def url(self, database: str = "postgres") -> str:
         """The same database, through the pooler."""
-        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}?statement_cache_size=0"
+        said = "?statement_cache_size=0" if self.mode == "transaction" else ""
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}{said}"
 
     def stop(self) -> None:
         """Stop it at once."""

@@ -75,7 +75,7 @@ class RunHandle(Generic[R]):
 
 def _what_happened(ending: Ending, failed: Failed) -> str:
     message = failed.failure.message
-    said = failed.reason if message in failed.reason else f"{failed.reason}: {message}"
+    said = failed.reason if message and failed.reason.endswith(message) else f"{failed.reason}: {message}"
     return f"run {ending.run_id} ended as {ending.status}: {said}"
 
 

@@ -80,15 +80,18 @@ class Results:
 
     async def _look(self) -> None:
         """Ask the store: at once about runs that are newly waited for, ever more slowly about all."""
-        pause = _FIRST_LOOK
+        pause, loop = _FIRST_LOOK, asyncio.get_running_loop()
         while self._waiting:
             fresh = [run_id for run_id in self._fresh if run_id in self._waiting]
             self._fresh.clear()
             self._again.clear()
+            pause = _FIRST_LOOK if fresh else pause
+            began = loop.time()
             await self._ask(fresh or list(self._waiting))
-            # Real time on purpose: a test whose clock stands still waits for results all the same.
+            # Real time on purpose: a test whose clock stands still waits for results all the same. Looking
+            # takes at most a twentieth of it, however many are waited for.
             try:
-                await asyncio.wait_for(self._again.wait(), pause)
+                await asyncio.wait_for(self._again.wait(), max(pause, 20 * (loop.time() - began)))
             except TimeoutError:
                 pause = min(pause * 1.5, _SLOWEST_LOOK)
 

@@ -120,7 +120,7 @@ def _failed(run: Run) -> list[str]:
         said.append(f"The decision: {last.decision}.")
     if run.letter_id:
         said.append(f"Its dead letter has everything: redrive dlq show {run.letter_id}")
-    said.append("When the cause is mended, start it anew with the input it should have had.")
+    said.append("When the cause is mended, start it anew, with the input it should have had and another key.")
     return said
 
 

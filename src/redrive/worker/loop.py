@@ -414,7 +414,7 @@ class Worker:
             return
         for run in self._asked - beat.held:
             execution = self._executions.get(run)
-            if execution is None or execution.settling or execution.claimed_at > beat.now:
+            if execution is None or execution.dead or execution.settling or execution.claimed_at > beat.now:
                 continue  # gone by itself, about to hear for itself, or claimed after this was asked
             log.warning("run %s was taken from this worker", execution.claimed.public_id)
             execution.put_down()

@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 
+import asyncpg
 import cluster
 import pytest
 from postgres_kit import Bench, eventually
 from store_kit import SECOND, HandClock, Kit
 
+from redrive import Redrive
 from redrive.clock import SystemClock
 from redrive.errors import ConfigurationError, StoreError, StoreUnavailable
 from redrive.store import open_store
@@ -119,7 +121,54 @@ async def test_a_server_that_is_down_is_waited_for_and_that_is_said(caplog: pyte
     await store.close()
 
 
+# -- poolers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["session", "transaction"])
+async def test_a_whole_engine_works_behind_a_pooler(mode: str, caplog: pytest.LogCaptureFixture) -> None:
+    cluster.need_bouncer()
+    program = cluster.find_bouncer()
+    assert program is not None
+    with cluster.private(cluster.POSTGRES[0]) as server:
+        await asyncio.to_thread(server.start)
+        bouncer = cluster.Bouncer(program, server, server.folder, mode)
+        await asyncio.to_thread(bouncer.start)
+        try:
+            app = Redrive(bouncer.url(), lease=2.0, concurrency=20)
+
+            @app.step
+            async def double(number: int) -> int:
+                return 2 * number
+
+            @app.step(transactional=True)
+            async def keep(tx, number: int) -> int:
+                await tx.execute("INSERT INTO kept VALUES ($1)", number)
+                return (await tx.fetchrow("SELECT count(*) AS n FROM kept WHERE number = $1", number))["n"]
+
+            @app.workflow
+            async def twice(number: int) -> int:
+                return await keep(await double(number))
+
+            con = await asyncpg.connect(server.url())
+            await con.execute("CREATE TABLE kept (number integer)")
+            async with app:
+                handles = await twice.start_many([(n,) for n in range(100)])
+                assert await asyncio.gather(*(handle.result() for handle in handles)) == [1] * 100
+            assert ("seems to stand behind a pooler" in caplog.text) == (mode == "session")
+            assert await con.fetchval("SELECT count(*) FROM kept") == 100
+            await con.close()
+        finally:
+            await asyncio.to_thread(bouncer.stop)
+
+
 # -- a store's life ------------------------------------------------------------------------------------
+
+
+async def test_a_direct_connection_is_not_taken_for_a_pooler(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.beside()
+    assert "pooler" not in caplog.text
 
 
 async def test_a_store_may_be_opened_again(bench: Bench) -> None:

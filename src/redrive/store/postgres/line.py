@@ -49,17 +49,24 @@ def session(patience: float) -> dict[str, str]:
 async def connect(
     address: Address, settings: Mapping[str, str], *, url: str | None = None, answer: float = ANSWER
 ) -> asyncpg.Connection:
-    """Open a connection with these settings in force, unless a pooler would refuse them."""
-    named = {"application_name": "redrive"}
-    return await asyncpg.connect(
+    """Open a connection with these settings in force, unless each transaction has to make them anew."""
+    con = await asyncpg.connect(
         url or address.url,
         timeout=CONNECT,
         command_timeout=answer,
         statement_cache_size=0 if address.pooled else 200,
         max_cached_statement_lifetime=0,
         max_cacheable_statement_size=0,
-        server_settings=named if address.pooled else {**named, **settings},
+        server_settings={"application_name": "redrive"},
     )
+    if settings and not address.pooled:
+        # Not as parameters of the connection itself: poolers refuse those they do not know.
+        try:
+            await con.execute("; ".join(f"SET {name} = '{value}'" for name, value in settings.items()))
+        except BaseException:
+            con.terminate()
+            raise
+    return con
 
 
 async def hang_up(con: asyncpg.Connection) -> None:

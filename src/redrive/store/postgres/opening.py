@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -16,6 +17,8 @@ from redrive.store.postgres.refusals import meaning
 from redrive.store.postgres.roles import prove_confined
 
 __all__ = ["migrate", "prepare"]
+
+log = logging.getLogger("redrive.store")
 
 
 async def prepare(address: Address, clock: DatabaseClock, *, migrate: bool) -> None:
@@ -39,7 +42,18 @@ async def _prepare(address: Address, clock: DatabaseClock, *, migrate: bool) -> 
                 )
             await schema.bring_up_to_date(line, address, clock)
         await prove_confined(line, address)
+        await _mention_pooler(line, address)
         clock.heard(await line.value(chores.SQL["moment"], now=clock.given()))
+
+
+async def _mention_pooler(line: Line, address: Address) -> None:
+    """A pooler in transaction mode that the URL does not mention would mix up connections: say so."""
+    if not address.pooled and await line.value(schema.SQL["backend"]) != line.con.get_server_pid():
+        log.warning(
+            "%s seems to stand behind a pooler; if that works in transaction mode, the URL needs "
+            "statement_cache_size=0",
+            address.where,
+        )
 
 
 async def migrate(url: str, *, plan: bool = False) -> list[str]:

@@ -60,10 +60,9 @@ class PostgresStore:
         self._new_lines()
 
     def _new_lines(self) -> None:
-        plain = {"default_transaction_isolation": "read committed"}
         engine = session(self._patience)
         self._lines = Lines(self._address, self._address.pool_size, engine, self._real_clock)
-        self._private = Lines(self._address, TRANSACTIONS, plain, self._real_clock)
+        self._private = Lines(self._address, TRANSACTIONS, {}, self._real_clock)
         self._bell = Bell(self._address, self._lines)
 
     async def open(self, *, migrate: bool = True) -> None:

@@ -141,7 +141,7 @@ class StepTransaction:
             names = ("statement_timeout", "idle_in_transaction_session_timeout", "lock_timeout")
             local = "; ".join(f"SET LOCAL {name} = '{limit}'" for name in names)
             self._timer = asyncio.get_running_loop().call_later(self._limit, self._time_is_up)
-            await self._line.con.execute(f"BEGIN; {local}; SAVEPOINT step")
+            await self._line.con.execute(f"BEGIN ISOLATION LEVEL READ COMMITTED; {local}; SAVEPOINT step")
         return self._line
 
     def _explained(self, raised: Exception) -> Exception:

@@ -49,6 +49,10 @@ FROM pg_catalog.pg_roles AS r WHERE r.rolname = session_user;
 SELECT r.rolname AS name FROM pg_catalog.pg_roles AS r
 WHERE r.rolname IN ('redrive_engine', 'redrive_app') AND NOT pg_has_role(session_user, r.oid, 'MEMBER');
 
+-- name: backend
+-- The server's process behind this connection; a pooler announces itself by naming another one.
+SELECT pg_backend_pid();
+
 -- name: tenant_tables
 -- Every table with a tenant in it, and whether the tenants are kept apart in it, even from its owner.
 SELECT c.relname AS name, c.relrowsecurity AND c.relforcerowsecurity AS guarded
