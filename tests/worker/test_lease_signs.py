@@ -1,0 +1,44 @@
+"""A step's sign of life is not lost with the heartbeat that should have carried it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from redrive.clock import SystemClock
+from redrive.errors import StoreUnavailable
+from redrive.store.port import Beat
+from redrive.worker.lease import Lease
+
+
+class Line:
+    """A connection that fails once and keeps what it was sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[tuple[int, int], str | None]] = []
+        self.fails = True
+
+    def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> Beat:
+        if self.fails:
+            self.fails = False
+            raise StoreUnavailable("not now")
+        self.sent.append(dict(heartbeats))
+        return Beat(alive=True, held=frozenset(), now=0)
+
+    def close(self) -> None: ...
+
+
+async def test_a_sign_of_life_whose_beat_failed_goes_with_the_next_one() -> None:
+    signs = iter([{(1, 0): '"half"'}, {(2, 0): None}, {}])
+    line = Line()
+    lease = Lease(
+        line,
+        SystemClock(),
+        1,
+        30.0,
+        heartbeats=lambda: next(signs),
+        on_beat=lambda beat: None,
+    )
+    assert lease.beat_once() is None
+    assert lease.beat_once() is not None
+    assert lease.beat_once() is not None
+    assert line.sent == [{(1, 0): '"half"', (2, 0): None}, {}]
