@@ -458,9 +458,10 @@ def need_bouncer() -> None:
     """Say loudly where there is no PgBouncer; where everything must run, that is a failure."""
     need_postgres()
     if shared(POSTGRES[0]).bouncer is None:
+        why = "NOT RUN: tests put no PgBouncer before the server of REDRIVE_TEST_DSN" if DSN else NO_BOUNCER
         if os.environ.get("CI"):
-            pytest.fail(NO_BOUNCER, pytrace=False)
-        pytest.skip(NO_BOUNCER)
+            pytest.fail(why, pytrace=False)
+        pytest.skip(why)
 
 
 def _launch(folder: Path, server: Server) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from typing import Any
 
 import asyncpg
@@ -32,6 +33,7 @@ class Bell:
         self._address = address
         self._lines = lines
         self._channel = f"redrive_{address.schema}"
+        self._name = uuid.uuid4().hex
         self._heard = 0
         self._listening: asyncio.Task[None] | None = None
         self._ringing: asyncio.Task[None] | None = None
@@ -69,7 +71,7 @@ class Bell:
             self._again = False
             try:
                 async with self._lines.line() as line:
-                    await line.con.execute("SELECT pg_notify($1, '')", self._channel)
+                    await line.con.execute("SELECT pg_notify($1, $2)", self._channel, self._name)
             except Exception as error:
                 log.debug("the bell was not rung, polling will do: %s", error)
             if not self._again:
@@ -105,5 +107,6 @@ class Bell:
             raise
         return con
 
-    def _hear(self, *_: Any) -> None:
-        self._heard += 1
+    def _hear(self, _con: Any, _pid: int, _channel: str, ringer: object) -> None:
+        if ringer != self._name:  # within this process everybody knows already
+            self._heard += 1

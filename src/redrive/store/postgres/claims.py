@@ -9,6 +9,7 @@ journals  of those that were under way before: they are this worker's now, so no
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -27,6 +28,7 @@ __all__ = ["claim", "journals", "lanes"]
 
 SQL = load("claims.sql")
 
+_STATES = {status.value: status for status in RunStatus}
 _Heads = dict[Lane, list[tuple[int, int]]]  # the first runs of a lane: when due, and which
 
 
@@ -37,26 +39,58 @@ async def claim(line: Line, clock: DatabaseClock, claim: Claim) -> Claims:
     rows = await _look(line, clock, claim)
     now = clock.heard(rows[0]["now"])
     found, heads = _read(rows, now, claim)
-    suspect, suspect_at = rows[0]["suspect"], rows[0]["suspect_at"]
-    due_suspect = suspect if suspect is not None and suspect_at <= now else None
-    free = claim.capacity - (due_suspect is not None)
-    chosen = in_turn(_candidates(found.due, heads, now), free)
-    next_at = earlier(_next_due(found.known, heads, chosen), None if due_suspect is not None else suspect_at)
-    if not chosen and due_suspect is None:
+    wish = _choose(rows[0], now, claim, found, heads)
+    if not wish.ids:
+        next_at = earlier(_next_due(found.known, heads, set()), rows[0]["suspect_at"])
         return Claims(runs=[], now=now, next_in=delay(now, next_at), after=found.after)
-    ids = ([] if due_suspect is None else [due_suspect]) + [due.run for due in chosen]
-    taken = await line.rows(SQL["take"], now=clock.given(), worker=claim.worker, ids=ids, suspect=due_suspect)
+    taken = await line.rows(
+        SQL["take"],
+        now=clock.given(),
+        worker=claim.worker,
+        ids=wish.ids,
+        suspect=wish.suspect,
+        capacity=claim.capacity,
+    )
     now = clock.heard(taken[0]["now"])
     if taken[0]["claimer"] is None:
         return Claims(runs=[], now=now, next_in=None, after=claim.after)
-    rows = [row for row in taken if row["id"] is not None]
-    raced = len(rows) < len(ids)
-    return Claims(
-        runs=await _gather(line, rows),
-        now=now,
-        next_in=0 if raced else delay(now, next_at),
-        after=end_of_queue(chosen[-1]) if chosen and len(chosen) == free else found.after,
+    got = [row for row in taken if row["id"] is not None]
+    ids = {row["id"] for row in got}
+    next_at = earlier(
+        _next_due(found.known, heads, ids), None if wish.suspect is not None else rows[0]["suspect_at"]
     )
+    return Claims(
+        runs=await _gather(line, got),
+        now=now,
+        next_in=delay(now, next_at) if len(got) >= min(claim.capacity, len(wish.ids)) else 0,
+        after=wish.end(ids) or found.after,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wish:
+    """The runs to take, the most wanted first; more than fit, because others may be quicker."""
+
+    suspect: int | None
+    due: list[Due]
+    free: int
+
+    @property
+    def ids(self) -> list[int]:
+        first = [] if self.suspect is None else [self.suspect]
+        return first + [due.run for due in self.due]
+
+    def end(self, taken: set[int]) -> Lane | None:
+        """Where to go on next time, if everything was filled: behind the queue that was served last."""
+        served = [due for due in self.due if due.run in taken]
+        return end_of_queue(served[-1]) if served and len(served) == self.free else None
+
+
+def _choose(row: Any, now: int, claim: Claim, found: Look, heads: _Heads) -> _Wish:
+    suspect = row["suspect"] if row["suspect"] is not None and row["suspect_at"] <= now else None
+    free = claim.capacity - (suspect is not None)
+    due = in_turn(_candidates(found.due, heads, now), 2 * free)
+    return _Wish(suspect=suspect, due=due, free=free)
 
 
 async def _look(line: Line, clock: DatabaseClock, claim: Claim) -> list[Any]:
@@ -101,9 +135,8 @@ def _candidates(lanes: Sequence[Lane], heads: _Heads, now: int) -> Iterator[Due]
                 yield Due(lane.tenant, lane.queue, lane.rank, due_at, run)
 
 
-def _next_due(known: Sequence[Lane], heads: _Heads, chosen: Sequence[Due]) -> int | None:
+def _next_due(known: Sequence[Lane], heads: _Heads, taken: set[int]) -> int | None:
     """When the first run that is left will be due, as far as the look saw."""
-    taken = {due.run for due in chosen}
     next_at: int | None = None
     for lane in known:
         left = (due_at for due_at, run in heads[lane] if run not in taken)
@@ -128,14 +161,27 @@ async def journals(line: Line, runs: Sequence[int]) -> dict[int, tuple[EntryRow,
 
 
 def _claimed(row: Any, journal: tuple[EntryRow, ...]) -> Claimed:
-    values = dict(zip(_CLAIMED, as_given(row)[2:], strict=True))
-    return Claimed(**{**values, "status": RunStatus(values["status"]), "journal": journal})
-
-
-_CLAIMED = (
-    "id", "public_id", "tenant", "workflow", "status", "fence", "version", "input", "options", "deadline",
-    "deaths", "correlation_id", "root", "generation", "created_at", "diverged_at",
-)  # fmt: skip
+    """Written out, because claims make many of these."""
+    values = as_given(row)
+    return Claimed(
+        id=values[2],
+        public_id=values[3],
+        tenant=values[4],
+        workflow=values[5],
+        status=_STATES[values[6]],
+        fence=values[7],
+        version=values[8],
+        input=values[9],
+        options=values[10],
+        deadline=values[11],
+        deaths=values[12],
+        correlation_id=values[13],
+        root=values[14],
+        generation=values[15],
+        created_at=values[16],
+        diverged_at=values[17],
+        journal=journal,
+    )
 
 
 async def lanes(line: Line, after: Lane = START, most: int = MOST_LANES) -> list[tuple[Lane, int]]:

@@ -33,18 +33,14 @@ class LeaseLine:
     def __init__(self, address: Address, clock: DatabaseClock) -> None:
         self._address = address
         self._clock = clock
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._line: Line | None = None
         self._patience = PATIENCE
-        self._closed = False
 
     def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> Beat:
         """Renew the lease; StoreUnavailable if the server does not answer, and the next beat will do."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._loop.run_forever, name="redrive-beat", daemon=True)
-            self._thread.start()
-        asked = asyncio.run_coroutine_threadsafe(self._beat(worker, heartbeats), self._loop)
+        asked = asyncio.run_coroutine_threadsafe(self._beat(worker, heartbeats), self._running())
         try:
             return asked.result(2 * self._patience)
         except concurrent.futures.TimeoutError:
@@ -55,16 +51,24 @@ class LeaseLine:
 
     def close(self) -> None:
         """Give the connection back and end the thread."""
-        if self._closed:
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
             return
-        self._closed = True
-        if self._thread is not None:
-            asked = asyncio.run_coroutine_threadsafe(self._goodbye(), self._loop)
-            with suppress(Exception):  # it is gone either way
-                asked.result(2.0)
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-        self._loop.close()
+        self._loop = None
+        asked = asyncio.run_coroutine_threadsafe(self._goodbye(), loop)
+        with suppress(Exception):  # it is gone either way
+            asked.result(2.0)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        """The loop, which runs in its thread from the first beat on."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, name="redrive-beat", daemon=True)
+            self._thread.start()
+        return self._loop
 
     async def _beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> Beat:
         try:

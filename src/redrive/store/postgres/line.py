@@ -12,7 +12,7 @@ import asyncpg
 from redrive.store.postgres.address import Address
 from redrive.store.postgres.sql import Statement, in_schema
 
-__all__ = ["Line", "connect", "hang_up", "session"]
+__all__ = ["PLANS", "Line", "connect", "hang_up", "session"]
 
 log = logging.getLogger("redrive.store")
 
@@ -24,7 +24,7 @@ ANSWER = 30.0
 
 # The engine's statements are made for their indexes. What the planner would do with a table it has no
 # statistics of (a new one, or one that grew a thousandfold in a minute) must not be left to luck.
-_PLANS = {
+PLANS = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
@@ -42,7 +42,7 @@ def session(patience: float) -> dict[str, str]:
         "lock_timeout": f"{int(min(patience, 5.0) * 1000)}ms",
         "idle_in_transaction_session_timeout": f"{int(patience * 1000)}ms",
         "statement_timeout": f"{int(ANSWER * 900)}ms",
-        **_PLANS,
+        **PLANS,
     }
 
 

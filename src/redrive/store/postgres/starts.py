@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from redrive.store.port import NewRun, Started
+from redrive.store.postgres.columns import always, seldom
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import load
@@ -54,24 +55,31 @@ def _answer(run: NewRun, bound: _Bound) -> Started:
     return Started(public_id, new=new, clash=not new and hashed != (run.key_hash or ""))
 
 
-def _columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any]]:
-    keyed = any(run.key is not None for run in runs)
+def _columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
     return {
         "public_ids": [run.public_id for run in runs],
-        "tenants": [run.tenant for run in runs],
-        "workflows": [run.workflow for run in runs],
-        "queues": [run.queue for run in runs],
-        "ranks": [-run.priority for run in runs],
-        "delays": [run.delay for run in runs],
-        "timeouts": [run.timeout for run in runs],
-        "deadlines": [run.deadline for run in runs],
-        "versions": [run.version for run in runs],
-        "correlation_ids": [as_stored(run.correlation_id) for run in runs],
-        "parents": [run.parent for run in runs],
+        "tenants": always(run.tenant for run in runs),
+        "workflows": always(run.workflow for run in runs),
+        "queues": always(run.queue for run in runs),
+        "ranks": always(-run.priority for run in runs),
+        "delays": always(run.delay for run in runs),
+        "timeouts": seldom(run.timeout for run in runs),
+        "deadlines": seldom(run.deadline for run in runs),
+        "versions": always(run.version for run in runs),
+        "correlation_ids": seldom(as_stored(run.correlation_id) for run in runs),
+        "parents": seldom(run.parent for run in runs),
         "inputs": [as_stored(run.input) for run in runs],
-        "options": [run.options for run in runs],
-        "keys": [run.key for run in runs] if keyed else [],
-        "givens": [run.key and given_key(run.key) for run in runs] if keyed else [],
-        "hashes": [run.key_hash or "" for run in runs] if keyed else [],
-        "keeps": [run.key_keeps for run in runs] if keyed else [],
+        "options": always(run.options for run in runs),
+        **_keys(runs),
+    }
+
+
+def _keys(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
+    if all(run.key is None for run in runs):
+        return dict.fromkeys(("keys", "givens", "hashes", "keeps"))
+    return {
+        "keys": [run.key for run in runs],
+        "givens": [run.key and given_key(run.key) for run in runs],
+        "hashes": [run.key_hash or "" for run in runs],
+        "keeps": [run.key_keeps for run in runs],
     }

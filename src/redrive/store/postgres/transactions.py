@@ -22,7 +22,7 @@ from redrive.core.transition import Answer, Transition
 from redrive.errors import InputError, StoreError, StoreUnavailable
 from redrive.store.postgres import writes
 from redrive.store.postgres.database_clock import DatabaseClock
-from redrive.store.postgres.line import Line
+from redrive.store.postgres.line import PLANS, Line
 from redrive.store.postgres.lines import Lines
 from redrive.store.postgres.refusals import meaning
 from redrive.store.postgres.roles import ENGINE
@@ -88,8 +88,8 @@ class StepTransaction:
         """Record the step and commit; undo everything if the run is no longer this worker's."""
         try:
             line = await self._begun()
-            await line.script(f"SET LOCAL ROLE {ENGINE}")
-            answer = (await writes.apply(line, self._clock, [transition], worker))[0]
+            async with line.transaction(role=ENGINE, **PLANS):
+                answer = (await writes.apply(line, self._clock, [transition], worker))[0]
             await line.con.execute("COMMIT" if answer.kept else "ROLLBACK")
             return answer
         except Exception as raised:

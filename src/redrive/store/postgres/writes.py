@@ -13,6 +13,7 @@ from typing import Any
 
 from redrive.core.states import FINAL
 from redrive.core.transition import Answer, AttemptWrite, EntryWrite, LetterWrite, RunWrite, Transition
+from redrive.store.postgres.columns import always, seldom
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import load
@@ -43,6 +44,11 @@ _ENTRIES = (
     "e_options",
 )  # fmt: skip
 
+_ALWAYS = frozenset(
+    {"c_status", "c_release", "c_take", "c_final", "r_tenant", "e_tenant", "e_kind", "e_name", "e_status",
+     "e_attempt", "e_ended"}
+)  # fmt: skip
+
 
 async def apply(
     line: Line, clock: DatabaseClock, transitions: Sequence[Transition], worker: int | None
@@ -59,6 +65,8 @@ async def apply(
 
 def _calls(transitions: Sequence[Transition]) -> list[Sequence[Transition]]:
     """Cut a batch where a transition writes again what an earlier one of its call wrote or took."""
+    if len(transitions) == 1:
+        return [transitions]
     changed: set[int] = set()
     taken: set[int] = set()
     written: set[tuple[int, int]] = set()
@@ -136,7 +144,7 @@ class _Columns:
         self._changes.sort(key=lambda row: row[0])
         return {
             "runs": [transition.run for transition in transitions],
-            "fences": [transition.fence for transition in transitions],
+            "fences": always(transition.fence for transition in transitions),
             **_transposed(_CHANGES, [row[1] for row in self._changes]),
             **_transposed(_RESULTS, self._results),
             **_transposed(_ENTRIES, [row[2] for row in self._entries]),
@@ -150,14 +158,12 @@ class _Columns:
         return json.dumps(self._rare, ensure_ascii=False)
 
 
-def _transposed(names: Sequence[str], rows: Sequence[_Row]) -> dict[str, Sequence[Any]]:
-    """Columns of rows. One without a value is sent empty: the missing ends of arrays are NULL."""
+def _transposed(names: Sequence[str], rows: Sequence[_Row]) -> dict[str, Sequence[Any] | None]:
     if not rows:
-        return dict.fromkeys(names, ())
+        return dict.fromkeys(names)
     columns = zip(*rows, strict=True)
-    count = len(rows)
     return {
-        name: () if column[0] is None and column.count(None) == count else column
+        name: always(column) if name in _ALWAYS else seldom(column)
         for name, column in zip(names, columns, strict=True)
     }
 

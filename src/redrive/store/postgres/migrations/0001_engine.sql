@@ -249,7 +249,9 @@ RETURN (CAST(CAST('redrive.workers' AS regclass) AS bigint) << 32) | (worker & 4
 
 -- One batch of transitions in one round trip. Rows of the other arrays name their transition by its number
 -- in `runs` and are sorted by run, and by index within it. A batch changes no run and no entry twice.
+-- A column in which all rows have the same value is sent as that one value: COALESCE fills it in.
 -- Each statement in here sees what was committed before it began, so fences are read after the lock is held.
+-- Its plans are made under the settings of the engine's connections, which leave no choice but the indexes.
 CREATE FUNCTION redrive.apply(
     by_worker bigint, at_time bigint, runs bigint[], fences bigint[],
     c_t integer[], c_status text[], c_wake_in bigint[], c_release boolean[], c_take integer[], c_final boolean[],
@@ -262,12 +264,6 @@ CREATE FUNCTION redrive.apply(
     rare json,
     OUT now bigint, OUT kept boolean[])
 LANGUAGE plpgsql VOLATILE
-SET plan_cache_mode TO force_generic_plan
-SET enable_seqscan TO off
-SET enable_bitmapscan TO off
-SET enable_hashjoin TO off
-SET enable_mergejoin TO off
-SET jit TO off
 AS $body$
 #variable_conflict use_column
 DECLARE
@@ -284,18 +280,14 @@ BEGIN
     END IF;
     now := COALESCE(at_time, redrive.micros(clock_timestamp()));
 
-    -- worker_lives
-    IF by_worker IS NOT NULL AND NOT EXISTS (
-        SELECT 1 FROM redrive.workers AS w WHERE w.id = by_worker AND w.state = 'LIVE') THEN
-        kept := array_fill(false, ARRAY[cardinality(apply.runs)]);
-        RETURN;
-    END IF;
-
-    -- fences
-    SELECT array_agg(COALESCE(r.fence = want.fence, false) ORDER BY want.t), bool_and(COALESCE(r.fence = want.fence, false))
+    -- worker_lives, fences
+    SELECT array_agg(held.yes ORDER BY held.t), bool_and(held.yes)
     INTO kept, none_lost
-    FROM unnest(apply.runs, apply.fences) WITH ORDINALITY AS want (run, fence, t)
-    LEFT JOIN LATERAL (SELECT r.fence FROM redrive.runs AS r WHERE r.id = want.run) AS r ON true;
+    FROM (SELECT by_worker IS NULL OR EXISTS (
+                     SELECT 1 FROM redrive.workers AS w WHERE w.id = by_worker AND w.state = 'LIVE') AS yes) AS lives,
+         LATERAL (SELECT want.t, lives.yes AND COALESCE(COALESCE(want.fence, fences[1]) = (
+                             SELECT r.fence FROM redrive.runs AS r WHERE r.id = want.run), false) AS yes
+                  FROM unnest(apply.runs, fences) WITH ORDINALITY AS want (run, fence, t)) AS held;
 
     -- under_way
     IF rare IS NOT NULL THEN
@@ -312,11 +304,11 @@ BEGIN
     -- change_run
     IF cardinality(c_t) > 0 THEN
         UPDATE redrive.runs AS r SET
-            status = c.status,
+            status = COALESCE(c.status, c_status[1]),
             available_at = now + c.wake_in,
-            worker = CASE WHEN c.release THEN NULL ELSE r.worker END,
-            fence = r.fence + c.take,
-            finished_at = CASE WHEN c.final THEN COALESCE(r.finished_at, now) END,
+            worker = CASE WHEN COALESCE(c.release, c_release[1]) THEN NULL ELSE r.worker END,
+            fence = r.fence + COALESCE(c.take, c_take[1]),
+            finished_at = CASE WHEN COALESCE(c.final, c_final[1]) THEN COALESCE(r.finished_at, now) END,
             deaths = COALESCE(c.deaths, r.deaths),
             diverged_at = CASE WHEN c.diverged THEN COALESCE(r.diverged_at, now)
                                WHEN c.diverged IS NULL THEN r.diverged_at END,
@@ -338,7 +330,7 @@ BEGIN
     -- put_result
     IF cardinality(r_t) > 0 THEN
         INSERT INTO redrive.results AS o (run, tenant, output, failure)
-        SELECT apply.runs[n.t], n.tenant, n.output, n.failure
+        SELECT apply.runs[n.t], COALESCE(n.tenant, r_tenant[1]), n.output, n.failure
         FROM unnest(r_t, r_tenant, r_output, r_failure) AS n (t, tenant, output, failure)
         WHERE none_lost OR kept[n.t]
         ON CONFLICT (run) DO UPDATE SET output = excluded.output, failure = excluded.failure
@@ -350,8 +342,10 @@ BEGIN
         INSERT INTO redrive.entries AS e (
             run, idx, tenant, key, kind, name, status, attempt, fence, done, first_at, began_at, ended_at, wake_at,
             timeout_at, patience, limit_at, input, output, failure, options)
-        SELECT apply.runs[n.t], n.idx, n.tenant, n.key, n.kind, n.name, n.status, n.attempt, fences[n.t], n.done,
-               now - n.began_ago, now - n.began_ago, CASE WHEN n.ended THEN now END, now + n.wake_in,
+        SELECT apply.runs[n.t], n.idx, COALESCE(n.tenant, e_tenant[1]), n.key, COALESCE(n.kind, e_kind[1]),
+               COALESCE(n.name, e_name[1]), COALESCE(n.status, e_status[1]), COALESCE(n.attempt, e_attempt[1]),
+               COALESCE(fences[n.t], fences[1]), n.done, now - n.began_ago, now - n.began_ago,
+               CASE WHEN COALESCE(n.ended, e_ended[1]) THEN now END, now + n.wake_in,
                now + n.timeout_in, n.patience, now + n.limit_in, n.input, n.output, n.failure, n.options
         FROM unnest(e_t, e_idx, e_tenant, e_key, e_kind, e_name, e_status, e_attempt, e_done, e_began_ago, e_ended,
                     e_wake_in, e_timeout_in, e_patience, e_limit_in, e_input, e_output, e_failure, e_options)
@@ -391,7 +385,7 @@ BEGIN
         -- put_attempt
         INSERT INTO redrive.attempts (run, idx, attempt, fence, tenant, ending, began_at, ended_at, category, failure,
                                       decision, next_at, worker)
-        SELECT apply.runs[a.t], a.idx, a.attempt, fences[a.t], a.tenant, a.ending, now - a.began_ago, now, a.category,
+        SELECT apply.runs[a.t], a.idx, a.attempt, COALESCE(fences[a.t], fences[1]), a.tenant, a.ending, now - a.began_ago, now, a.category,
                a.failure, a.decision, now + a.next_in, by_worker
         FROM json_to_recordset(rare -> 'attempts') AS a (
             t integer, idx integer, attempt integer, tenant text, ending text, began_ago bigint, category text,

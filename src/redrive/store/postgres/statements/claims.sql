@@ -18,7 +18,8 @@ SELECT tenant, queue, rank, workflow, head FROM walk WHERE n > 0 ORDER BY n;
 
 -- name: look
 -- Everything a claim needs to choose, without a lock: the lanes behind the cursor and, once around, those before it,
--- until enough queues have something due; the first runs of those that have; the first suspect; what is paused.
+-- until enough queues have something due; the first runs of those that have, and as many again to share between them,
+-- should other workers be quicker; the first suspect; what is paused.
 WITH RECURSIVE clock AS (
     SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) AS now
 ), allowed AS (
@@ -57,7 +58,8 @@ WITH RECURSIVE clock AS (
     WHERE n > 0 AND (NOT around OR (tenant, queue, rank, workflow) <= (CAST(:tenant AS text), CAST(:queue AS text),
                                                                         CAST(:rank AS bigint), CAST(:workflow AS text)))
 ), share AS MATERIALIZED (
-    SELECT GREATEST(1, CAST(:capacity AS integer) - COUNT(DISTINCT (lanes.tenant, lanes.queue)) + 1) AS most
+    SELECT GREATEST(1, CAST(:capacity AS integer) - COUNT(DISTINCT (lanes.tenant, lanes.queue)) + 1)
+           + CAST(:capacity AS integer) / GREATEST(1, COUNT(DISTINCT (lanes.tenant, lanes.queue))) AS most
     FROM lanes, clock, allowed WHERE lanes.head <= clock.now AND lanes.workflow = ANY (allowed.names)
 )
 SELECT clock.now, allowed.names, suspect.id AS suspect, suspect.available_at AS suspect_at, lanes.tenant, lanes.queue,
@@ -80,7 +82,7 @@ LEFT JOIN LATERAL (
 ORDER BY lanes.n;
 
 -- name: take
--- Hand the runs to the worker, if it is alive, except those that somebody else has just taken or is about to.
+-- Hand runs to the worker, if it is alive: the first of these that nobody else has just taken or is about to.
 -- The version is the one that began the run.
 WITH clock AS (
     SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) AS now
@@ -91,7 +93,7 @@ WITH clock AS (
     SELECT r.id FROM claimer CROSS JOIN clock CROSS JOIN unnest(CAST(:ids AS bigint[])) WITH ORDINALITY AS w (id, n)
     JOIN redrive.runs AS r ON r.id = w.id
     WHERE r.worker IS NULL AND r.available_at <= clock.now AND (r.deaths = 0 OR r.id = CAST(:suspect AS bigint))
-    ORDER BY w.n
+    ORDER BY w.n LIMIT CAST(:capacity AS bigint)
     FOR UPDATE OF r SKIP LOCKED
 ), taken AS (
     UPDATE redrive.runs AS r SET

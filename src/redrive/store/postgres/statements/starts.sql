@@ -7,7 +7,14 @@
 WITH clock AS (
     SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) AS now
 ), wanted AS MATERIALIZED (
-    SELECT nextval('redrive.runs_id_seq') AS id, clock.now, w.*
+    SELECT nextval('redrive.runs_id_seq') AS id, clock.now, w.public_id,
+           COALESCE(w.tenant, (CAST(:tenants AS text[]))[1]) AS tenant,
+           COALESCE(w.workflow, (CAST(:workflows AS text[]))[1]) AS workflow,
+           COALESCE(w.queue, (CAST(:queues AS text[]))[1]) AS queue,
+           COALESCE(w.rank, (CAST(:ranks AS bigint[]))[1]) AS rank,
+           COALESCE(w.delay, (CAST(:delays AS bigint[]))[1]) AS delay, w.timeout, w.deadline,
+           COALESCE(w.version, (CAST(:versions AS text[]))[1]) AS version, w.correlation_id, w.parent, w.input,
+           COALESCE(w.options, (CAST(:options AS text[]))[1]) AS options, w.key, w.given, w.hash, w.keeps
     FROM clock, unnest(
         CAST(:public_ids AS text[]), CAST(:tenants AS text[]), CAST(:workflows AS text[]), CAST(:queues AS text[]),
         CAST(:ranks AS bigint[]), CAST(:delays AS bigint[]), CAST(:timeouts AS bigint[]),
@@ -26,7 +33,7 @@ WITH clock AS (
                CASE WHEN free THEN excluded.hash ELSE k.hash END,
                CASE WHEN free THEN excluded.created_at ELSE k.created_at END,
                CASE WHEN free THEN excluded.expires_at ELSE k.expires_at END
-        FROM (SELECT k.expires_at <= excluded.created_at AND NOT EXISTS (
+        FROM (SELECT k.expires_at <= excluded.created_at AND k.run_id <> excluded.run_id AND NOT EXISTS (
                   SELECT 1 FROM redrive.letters AS l
                   WHERE l.tenant = k.tenant AND l.run = k.run AND l.status IN ('OPEN', 'REPLAYING')) AS free) AS f)
     RETURNING k.tenant, k.key, k.run_id, k.hash
