@@ -1,8 +1,11 @@
-"""The product's own benchmarks, with a comparable system beside it.
+"""The product's own benchmarks, with comparable systems beside it.
 
-    ./dev bench                 everything, medians of three rounds
-    ./dev bench --quick         one short round
-    ./dev bench profile         where the time of a step goes
+    ./dev bench                     all but the big ones, on SQLite and PostgreSQL; the best of three rounds
+    ./dev bench --quick             one short round
+    ./dev bench --on postgres       one of the two stores; PostgreSQL on a throw-away server
+    ./dev bench --store URL         the same on a PostgreSQL server that is there already
+    ./dev bench --only growth       one workload, perhaps a big one
+    ./dev bench profile             where the time of a step goes
 
 Each figure is measured in a process of its own, on a store of its own; rounds alternate between the
 systems, so that what else happens on the machine hits all of them alike.

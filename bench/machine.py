@@ -10,19 +10,23 @@ import sys
 import time
 from pathlib import Path
 
-__all__ = ["facts"]
+from bench.server import Server
+
+__all__ = ["facts", "time_syncs"]
 
 _WRITES = 200
 
 
-def facts(folder: Path) -> dict[str, str]:
-    """The machine in a few words; `folder` is where the stores lie."""
+def facts(folder: Path, server: Server | None) -> dict[str, str]:
+    """The machine in a few words; `folder` is where the files of SQLite lie."""
     return {
+        "date": time.strftime("%Y-%m-%d"),
         "processor": f"{os.cpu_count()} cores, {_processor()}",
         "load": " ".join(f"{load:.2f}" for load in os.getloadavg()) + " (1, 5 and 15 minutes, before)",
         "system": f"{platform.system()} {platform.release()}, {_filesystem(folder)}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "sqlite": sqlite3.sqlite_version,
+        "postgres": "not used" if server is None else f"{server.version}, fsync and synchronous_commit on",
         "disk": f"{_syncs(folder):,.0f} synchronous 4 KiB appends per second, one at a time",
     }
 
@@ -47,14 +51,19 @@ def _filesystem(folder: Path) -> str:
 
 
 def _syncs(folder: Path) -> float:
+    return 1 / statistics.median(time_syncs(folder, _WRITES))
+
+
+def time_syncs(folder: Path, writes: int) -> list[float]:
+    """The seconds that each of so many small synchronous writes took."""
     path = folder / "fsync"
-    sync = os.fsync if sys.platform == "win32" else os.fdatasync
+    sync = os.fsync if sys.platform in ("win32", "darwin") else os.fdatasync
     times = []
     with path.open("wb", buffering=0) as file:
-        for _ in range(_WRITES):
+        for _ in range(writes):
             begun = time.perf_counter()
             file.write(bytes(4096))
             sync(file.fileno())
             times.append(time.perf_counter() - begun)
     path.unlink()
-    return 1 / statistics.median(times)
+    return times

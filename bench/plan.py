@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["METRICS", "WORKLOADS", "Measurement", "Metric", "plan"]
+__all__ = ["BIG", "METRICS", "OURS", "POSTGRES", "SQLITE", "WORKLOADS", "Measurement", "Metric", "plan"]
 
-OURS, PEER = "redrive", "dbos"
+OURS = "redrive"
+DBOS, PGQUEUER, PROCRASTINATE = "dbos", "pgqueuer", "procrastinate"
+SQLITE, POSTGRES = "sqlite", "postgres"
 
 WORKLOADS = {
     "throughput": "five no-op async steps per run, 1,000 runs started at once; start to last result",
@@ -14,9 +17,19 @@ WORKLOADS = {
     "first-step": "start of a run to the first line of its first step, on an idle system",
     "backlog": "start_many of 10,000 one-step runs without a worker, then a worker drains them",
     "retries": "three steps, the third fails twice and is retried at once, then succeeds",
+    "fleet": "five-step runs drained by one and by two worker processes",
     "store": "journal rows through the store's apply() alone, 250 to a batch",
+    "bare": "the same rows and nothing else, inserted and committed by one bare connection, 250 to a batch",
     "engine": "the throughput workload with the store replaced by nothing",
+    "tenants": "one tenant with 1,000,000 due runs beside 100 with 10 each",
+    "memory": "1,000,000 runs asleep in the store, and 20,000 more put to sleep by the worker",
+    "growth": "the throughput workload with 5,000,000 finished runs in the store, and without, in turn",
+    "replays": "100,000 letters replayed by one filter, then as many new runs of the same workflow",
+    "letters": "pages of 50, one after the other, of 1,000,000 letters in 10,000 groups",
 }
+
+BIG = ("tenants", "memory", "growth", "replays", "letters")
+"""Measured when they are asked for by name, and on PostgreSQL only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +43,9 @@ class Metric:
 
 METRICS = {
     "steps": Metric("durable steps", "/s"),
-    "cpu": Metric("CPU per 1,000 steps", "s", more_is_better=False),
-    "python": Metric("CPU per step, store threads included", "µs", more_is_better=False),
-    "loop": Metric("CPU per step, store threads excluded", "µs", more_is_better=False),
+    "cpu": Metric("CPU per 1,000 steps, server included", "s", more_is_better=False),
+    "server": Metric("CPU per 1,000 steps, the server's part", "s", more_is_better=False),
+    "loop": Metric("CPU per step on the loop's thread", "µs", more_is_better=False),
     "batch": Metric("outcomes per commit", ""),
     "run": Metric("start to result, p50", "ms", more_is_better=False),
     "here": Metric("in one process, p50", "ms", more_is_better=False),
@@ -41,19 +54,35 @@ METRICS = {
     "drain": Metric("drain", "runs/s"),
     "runs": Metric("runs", "/s"),
     "rows": Metric("rows", "/s"),
+    "small": Metric("until the last run of a small tenant", "s", more_is_better=False),
+    "large": Metric("runs of the large tenant done by then", ""),
+    "base": Metric("a busy worker on an empty store", "MB", more_is_better=False),
+    "added": Metric("added to a worker by very many runs", "MB", more_is_better=False),
+    "empty": Metric("durable steps, empty store", "/s"),
+    "full": Metric("durable steps, full store", "/s"),
+    "list": Metric("a page of a filtered list, p95", "ms", more_is_better=False),
+    "groups": Metric("a page of failure groups, p95", "ms", more_is_better=False),
+    "folded": Metric("changes folded into groups", "/s"),
+    "replay": Metric("replayed, replay to end", "runs/s"),
+    "fresh": Metric("new, start to end", "runs/s"),
+    "kept": Metric("kept of the speed", "%"),
+    "cpu_empty": Metric("CPU per 1,000 steps, empty store", "s", more_is_better=False),
+    "cpu_full": Metric("CPU per 1,000 steps, full store", "s", more_is_better=False),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One workload, run by one system in one way."""
+    """One workload, run by one system in one way on one kind of store."""
 
     workload: str
-    system: str
-    variant: str
+    system: str = OURS
+    variant: str = ""
     size: int
     concurrency: int = 100
+    workers: int = 1
     wal: bool = True
+    on: str = POSTGRES
 
     @property
     def subject(self) -> str:
@@ -61,28 +90,62 @@ class Measurement:
         return f"{self.system} {self.variant}".strip()
 
 
-def plan(*, quick: bool, only: list[str], peers: bool) -> list[Measurement]:
-    """The measurements of one round. Peers get smaller sizes, or a round would take very long."""
-    everything = [
-        Measurement(workload="throughput", system=OURS, variant="1000 at once", size=5000, concurrency=1000),
-        Measurement(workload="throughput", system=OURS, variant="100 at once", size=5000),
-        Measurement(workload="throughput", system=PEER, variant="default", size=100, wal=False),
-        Measurement(workload="throughput", system=PEER, variant="WAL", size=100),
-        Measurement(workload="idle", system=OURS, variant="", size=200),
-        Measurement(workload="idle", system=PEER, variant="default", size=30, wal=False),
-        Measurement(workload="idle", system=PEER, variant="WAL", size=30),
-        Measurement(workload="first-step", system=OURS, variant="", size=200),
-        Measurement(workload="first-step", system=PEER, variant="WAL", size=30),
-        Measurement(workload="backlog", system=OURS, variant="1000 at once", size=10_000, concurrency=1000),
-        Measurement(workload="backlog", system=OURS, variant="100 at once", size=10_000),
-        Measurement(workload="backlog", system=PEER, variant="WAL", size=200),
-        Measurement(workload="retries", system=OURS, variant="1000 at once", size=2000, concurrency=1000),
-        Measurement(workload="retries", system=OURS, variant="100 at once", size=2000),
-        Measurement(workload="retries", system=PEER, variant="WAL", size=60),
-        Measurement(workload="store", system=OURS, variant="", size=50_000),
-        Measurement(workload="engine", system=OURS, variant="1000 at once", size=5000, concurrency=1000),
-    ]
+_OURS = [
+    Measurement(workload="throughput", variant="1000 at once", size=5000, concurrency=1000),
+    Measurement(workload="throughput", variant="100 at once", size=5000),
+    Measurement(workload="idle", size=200),
+    Measurement(workload="first-step", size=200),
+    Measurement(workload="backlog", variant="1000 at once", size=10_000, concurrency=1000),
+    Measurement(workload="backlog", variant="100 at once", size=10_000),
+    Measurement(workload="retries", variant="1000 at once", size=2000, concurrency=1000),
+    Measurement(workload="retries", variant="100 at once", size=2000),
+    Measurement(workload="fleet", variant="1 worker", size=10_000, workers=1),
+    Measurement(workload="fleet", variant="2 workers", size=10_000, workers=2),
+    Measurement(workload="store", size=50_000),
+    Measurement(workload="bare", size=50_000),
+]
+
+# Peers get smaller sizes, or a round would take very long.
+_DBOS_SIZES = {"throughput": 100, "idle": 30, "first-step": 30, "backlog": 200, "retries": 60}
+_PEERS = {
+    POSTGRES: [
+        *(Measurement(workload=name, system=DBOS, size=size) for name, size in _DBOS_SIZES.items()),
+        Measurement(workload="first-step", system=PGQUEUER, size=100),
+        Measurement(workload="backlog", system=PGQUEUER, size=10_000),
+        Measurement(workload="retries", system=PGQUEUER, size=1000),
+        Measurement(workload="first-step", system=PROCRASTINATE, size=50),
+        Measurement(workload="backlog", system=PROCRASTINATE, size=1000),
+        Measurement(workload="retries", system=PROCRASTINATE, size=200),
+    ],
+    SQLITE: [
+        *(Measurement(workload=name, system=DBOS, variant="WAL", size=size, on=SQLITE)
+          for name, size in _DBOS_SIZES.items()),
+        *(Measurement(workload=name, system=DBOS, variant="default", size=size, wal=False, on=SQLITE)
+          for name, size in _DBOS_SIZES.items() if name in ("throughput", "idle")),
+    ],
+}  # fmt: skip
+
+_ENGINE = Measurement(workload="engine", variant="1000 at once", size=5000, concurrency=1000)
+_BIG = [
+    Measurement(workload="tenants", size=1_000_000),
+    Measurement(workload="memory", size=1_000_000),
+    Measurement(workload="growth", size=5_000_000, concurrency=1000),
+    Measurement(workload="replays", size=100_000),
+    Measurement(workload="letters", size=1_000_000),
+]
+
+
+def plan(
+    stores: Sequence[str], *, quick: bool, only: Collection[str], peers: Collection[str]
+) -> list[Measurement]:
+    """The measurements of one round, workload by workload."""
+    everything = [one for store in stores for one in [*(replace(o, on=store) for o in _OURS), *_PEERS[store]]]
+    everything += [replace(_ENGINE, on=stores[0]), *(_BIG if POSTGRES in stores else [])]
     chosen = [
-        one for one in everything if (not only or one.workload in only) and (peers or one.system == OURS)
+        one
+        for one in everything
+        if one.system in (OURS, *peers) and (one.workload in only if only else one.workload not in BIG)
     ]
+    order = list(WORKLOADS)
+    chosen.sort(key=lambda one: (order.index(one.workload), one.on))
     return [replace(one, size=max(20, one.size // 5)) for one in chosen] if quick else chosen

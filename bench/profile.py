@@ -13,42 +13,45 @@ from operator import itemgetter
 from pathlib import Path
 from types import CodeType
 
-from bench.ours.cpu import Cpu
+from bench.cpu import Cpu
 from bench.ours.flows import Flows
-from bench.stores import fresh_file
+from bench.ours.throughput import STEPS, burst
+from bench.stores import Stores
+from redrive.cli.worker import collect_seldom
 
 __all__ = ["profile"]
 
-RUNS, STEPS, SHOWN = 1000, 5, 40
+BURSTS, RUNS, SHOWN = 5, 1000, 40
 PLACES = ("src/redrive/", "site-packages/", "lib/python")
 
 
-def profile() -> None:
-    """Print the functions that cost most, in microseconds per step."""
-    with fresh_file() as path:
-        asyncio.run(_profile(f"sqlite:///{path}"))
+def profile(stores: Stores, on: str) -> None:
+    """Print the functions that cost most, in microseconds per step, on one kind of store."""
+    collect_seldom()
+    with stores.fresh(on) as url:
+        asyncio.run(_profile(url, stores.process(on)))
 
 
-async def _profile(url: str) -> None:
+async def _profile(url: str, server: int | None) -> None:
     flows = Flows(url, concurrency=RUNS)
     async with flows.app:
-        await _burst(flows)
-        cpu = Cpu()
-        await _burst(flows)
-        loop, everything = cpu.here, cpu.all
+        await burst(flows, RUNS)
+        cpu = Cpu(server)
+        for _ in range(BURSTS):
+            await burst(flows, RUNS)
+        steps = BURSTS * RUNS * STEPS
+        loop, others, there = (part / steps * 1e6 for part in (cpu.here, cpu.all - cpu.here, cpu.there))
         profiler = cProfile.Profile()
         profiler.enable()
-        await _burst(flows)
+        await burst(flows, RUNS)
         profiler.disable()
-    _print(profiler, loop / (RUNS * STEPS) * 1e6, everything / (RUNS * STEPS) * 1e6)
+    print(
+        f"µs per step: {loop:.1f} on the loop's thread, {others:.1f} on others, {there:.1f} in the server\n"
+    )
+    _print(profiler, loop)
 
 
-async def _burst(flows: Flows) -> None:
-    handles = await flows.five.start_many([(number,) for number in range(RUNS)])
-    await asyncio.gather(*(handle.result() for handle in handles))
-
-
-def _print(profiler: cProfile.Profile, loop: float, everything: float) -> None:
+def _print(profiler: cProfile.Profile, loop: float) -> None:
     functions: dict[str, float] = defaultdict(float)
     parts: dict[str, float] = defaultdict(float)
     calls: Counter[str] = Counter()
@@ -59,7 +62,6 @@ def _print(profiler: cProfile.Profile, loop: float, everything: float) -> None:
             parts[_part(place)] += entry.inlinetime
             calls[place] += entry.callcount
     scale = loop / sum(functions.values())
-    print(f"{loop:.1f} µs per step on the loop's thread, {everything - loop:.1f} µs on the store's threads\n")
     print("     µs   share   part          (self, per step)")
     for part, seconds in _largest(parts):
         print(f"{seconds * scale:7.2f}  {seconds * scale / loop:6.1%}   {part}")
@@ -77,8 +79,8 @@ def _part(place: str) -> str:
     """The folder of a function; what is written in C has none, but may say whose it is."""
     if "asyncio" in place or "_contextvars" in place:
         return "asyncio"
-    if "sqlite3" in place:
-        return "store"
+    if "sqlite3" in place or "asyncpg" in place or "_socket" in place:
+        return "the driver"
     folder, found, _ = place.rpartition("/")
     return folder if found else "records" if "of records" in place else "all else, and what is built in"
 

@@ -1,8 +1,9 @@
-"""Medians, and the table that shows them."""
+"""The best of all rounds, and the table that shows it."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Collection
 from typing import Any
 
 from bench.plan import METRICS, OURS, WORKLOADS, Measurement
@@ -10,25 +11,31 @@ from bench.plan import METRICS, OURS, WORKLOADS, Measurement
 __all__ = ["Figures", "print_facts", "print_tables"]
 
 
+_Key = tuple[str, str, str, str]
+
+
 class Figures:
-    """Every figure of every round."""
+    """Every figure of every round.
+
+    The best counts: whatever else a machine does makes figures worse, never better.
+    """
 
     def __init__(self) -> None:
-        self._rounds: dict[tuple[str, str, str], list[float]] = {}
+        self._rounds: dict[_Key, list[float]] = {}
 
     def add(self, one: Measurement, figures: dict[str, float]) -> None:
         """Keep what one measurement brought."""
         for metric, value in figures.items():
-            self._rounds.setdefault((one.workload, one.subject, metric), []).append(value)
+            self._rounds.setdefault((one.workload, one.on, one.subject, metric), []).append(value)
 
-    def median(self, workload: str, subject: str, metric: str) -> float | None:
-        """The median over all rounds; None if it was not measured."""
-        values = self._rounds.get((workload, subject, metric))
-        return None if values is None else statistics.median(values)
+    def best(self, one: Measurement, metric: str) -> float | None:
+        """The best of all rounds; None if it was not measured."""
+        values = self._rounds.get((one.workload, one.on, one.subject, metric))
+        return None if values is None else _best(metric, values)
 
-    def spread(self, workload: str, subject: str, metric: str) -> tuple[float, float]:
+    def spread(self, one: Measurement, metric: str) -> tuple[float, float]:
         """The smallest and the largest of all rounds."""
-        values = self._rounds[workload, subject, metric]
+        values = self._rounds[one.workload, one.on, one.subject, metric]
         return min(values), max(values)
 
     def to_json(self, machine: dict[str, str]) -> dict[str, Any]:
@@ -38,15 +45,21 @@ class Figures:
             "figures": [
                 {
                     "workload": workload,
+                    "on": on,
                     "subject": subject,
                     "metric": metric,
                     "unit": METRICS[metric].unit,
+                    "best": _best(metric, rounds),
                     "median": statistics.median(rounds),
                     "rounds": rounds,
                 }
-                for (workload, subject, metric), rounds in self._rounds.items()
+                for (workload, on, subject, metric), rounds in self._rounds.items()
             ],
         }
+
+
+def _best(metric: str, values: Collection[float]) -> float:
+    return max(values) if METRICS[metric].more_is_better else min(values)
 
 
 def print_facts(machine: dict[str, str]) -> None:
@@ -56,50 +69,56 @@ def print_facts(machine: dict[str, str]) -> None:
 
 
 def print_tables(measurements: list[Measurement], figures: Figures) -> None:
-    """One block for each workload, one line for each figure, with its ratio to the best peer."""
-    for workload in dict.fromkeys(one.workload for one in measurements):
-        subjects = [one for one in measurements if one.workload == workload]
-        print(f"\n{workload}: {WORKLOADS[workload]}")
+    """One block for each workload and store, one line for each figure."""
+    for workload, on in dict.fromkeys((one.workload, one.on) for one in measurements):
+        subjects = [one for one in measurements if (one.workload, one.on) == (workload, on)]
+        print(f"\n{workload} on {on}: {WORKLOADS[workload]}")
         for metric in METRICS:
-            _print_metric(workload, metric, subjects, figures)
-    _print_share(figures)
+            _print_metric(metric, subjects, figures)
+    for on in dict.fromkeys(one.on for one in measurements):
+        _print_share(on, measurements, figures)
+        _print_gain(on, measurements, figures)
 
 
-def _print_metric(workload: str, metric: str, subjects: list[Measurement], figures: Figures) -> None:
+def _print_metric(metric: str, subjects: list[Measurement], figures: Figures) -> None:
     about = METRICS[metric]
-    peer = _best_peer(workload, metric, subjects, figures)
-    for one in subjects:
-        value = figures.median(workload, one.subject, metric)
-        if value is None:
-            continue
-        low, high = figures.spread(workload, one.subject, metric)
-        ratio = ""
-        if peer and value and one.system == OURS:
-            times = value / peer if about.more_is_better else peer / value
-            ratio = f"{times:6.1f} x the best peer"
+    measured = [(one, value) for one in subjects if (value := figures.best(one, metric)) is not None]
+    ours = [value for one, value in measured if one.system == OURS]
+    for one, value in measured:
+        low, high = figures.spread(one, metric)
         between = f"({_number(low)} to {_number(high)})"
+        ratio = "" if one.system == OURS or not ours else _ratio(metric, _best(metric, ours), value)
         figure = f"{_number(value):>10} {about.unit:7}{between:22}{ratio}"
-        print(f"  {about.title:38}{one.subject:24}{figure}".rstrip())
+        print(f"  {about.title:42}{one.subject:24}{figure}".rstrip())
 
 
-def _best_peer(workload: str, metric: str, subjects: list[Measurement], figures: Figures) -> float | None:
-    values = [figures.median(workload, one.subject, metric) for one in subjects if one.system != OURS]
-    measured = [value for value in values if value is not None]
-    if not measured:
-        return None
-    return max(measured) if METRICS[metric].more_is_better else min(measured)
+def _ratio(metric: str, ours: float, theirs: float) -> str:
+    """How many times better than a peer Redrive's best variant is."""
+    better = ours / theirs if METRICS[metric].more_is_better else theirs / ours
+    return f"redrive {better:6.2f} x"
 
 
-def _print_share(figures: Figures) -> None:
-    """How much of what the store can write the engine uses."""
-    rows = figures.median("store", OURS, "rows")
-    for variant in ("1000 at once", "100 at once"):
-        steps = figures.median("throughput", f"{OURS} {variant}", "steps")
-        if rows is not None and steps is not None:
-            print(f"\nthe engine, {variant}, makes {steps / rows:.0%} of the rows the store alone can write")
+def _print_share(on: str, measurements: list[Measurement], figures: Figures) -> None:
+    """How much of what could be written the engine writes."""
+    found = {one.workload: figures.best(one, "rows") for one in measurements if one.on == on}
+    for one in measurements:
+        steps = figures.best(one, "steps")
+        if (one.workload, one.on, one.system) != ("throughput", on, OURS) or steps is None:
+            continue
+        for name, limit in (("the store alone", found.get("store")), ("a bare committer", found.get("bare"))):
+            if limit:
+                print(f"\n{on}, {one.variant}: {steps / limit:.0%} of the rows that {name} writes", end="")
+    print()
+
+
+def _print_gain(on: str, measurements: list[Measurement], figures: Figures) -> None:
+    fleets = [one for one in measurements if (one.workload, one.on) == ("fleet", on)]
+    speeds = {one.workers: figures.best(one, "steps") for one in fleets}
+    if (one := speeds.get(1)) and (two := speeds.get(2)):
+        print(f"{on}: two worker processes do {two / one:.2f} x what one does")
 
 
 def _number(value: float) -> str:
     if value >= 100:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"

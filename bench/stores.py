@@ -6,11 +6,37 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FOLDER", "fresh_file"]
+from bench.plan import SQLITE
+from bench.server import Server
+
+__all__ = ["FOLDER", "Stores", "fresh_file", "prepare"]
 
 FOLDER = Path(__file__).parent.parent / ".bench"
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """Where stores come from: files for SQLite, a server for PostgreSQL."""
+
+    server: Server | None = None
+
+    @contextmanager
+    def fresh(self, kind: str) -> Iterator[str]:
+        """The URL of a store that holds nothing yet; gone afterwards."""
+        if kind == SQLITE:
+            with fresh_file() as path:
+                yield f"sqlite:///{path}"
+        else:
+            assert self.server is not None
+            with self.server.database() as url:
+                yield url
+
+    def process(self, kind: str) -> int | None:
+        """The first process of the server, where there is one and it is known."""
+        return None if kind == SQLITE or self.server is None else self.server.process
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A measuring process: does one measurement and prints its figures."""
+"""A measuring process: does one measurement and prints its figures. It is set up as `redrive worker` is."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ import json
 import sys
 
 from bench.ours.backlog import backlog
+from bench.ours.bare import bare
 from bench.ours.engine import engine
+from bench.ours.fleet import fleet
+from bench.ours.growth import growth
 from bench.ours.job import Job
 from bench.ours.latency import first_step, idle
+from bench.ours.letters import letters
+from bench.ours.memory import memory
+from bench.ours.replays import replays
 from bench.ours.retries import retries
 from bench.ours.store import store
+from bench.ours.tenants import tenants
 from bench.ours.throughput import throughput
+from redrive.cli.worker import collect_seldom
 
 MEASURES = {
     "throughput": throughput,
@@ -20,10 +28,24 @@ MEASURES = {
     "first-step": first_step,
     "backlog": backlog,
     "retries": retries,
+    "fleet": fleet,
     "store": store,
+    "bare": bare,
     "engine": engine,
+    "tenants": tenants,
+    "memory": memory,
+    "growth": growth,
+    "replays": replays,
+    "letters": letters,
 }
 
 wanted = json.loads(sys.argv[1])
-job = Job(url=wanted["store"], size=wanted["size"], concurrency=wanted["concurrency"])
+job = Job(
+    url=wanted["store"],
+    size=wanted["size"],
+    concurrency=wanted["concurrency"],
+    workers=wanted["workers"],
+    server=wanted["server"],
+)
+collect_seldom()
 print(json.dumps(asyncio.run(MEASURES[wanted["workload"]](job))))

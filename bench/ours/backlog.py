@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+from bench.cpu import Cpu
 from bench.ours.flows import Flows
 from bench.ours.job import Job
 from bench.ours.witness import Witness, check_settings
@@ -19,10 +20,11 @@ async def backlog(job: Job) -> dict[str, float]:
         begun = time.perf_counter()
         handles = await flows.one.start_many([(number,) for number in range(job.size)])
         started = time.perf_counter() - begun
-    begun = time.perf_counter()
+    cpu, begun = Cpu(job.server), time.perf_counter()
     async with flows.app as app:
         await check_settings(app.runtime.store)
         await asyncio.gather(*(handle.result() for handle in handles))
         drained = time.perf_counter() - begun
-        witness.counted(runs=job.size, steps=job.size)
-    return {"start": job.size / started, "drain": job.size / drained}
+        used = cpu.per_thousand(job.size)
+        await witness.counted(runs=job.size, steps=job.size)
+    return {"start": job.size / started, "drain": job.size / drained, **used}

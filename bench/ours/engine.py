@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
 
-from bench.ours.cpu import Cpu
+from bench.cpu import Cpu
 from bench.ours.flows import Flows
 from bench.ours.job import Job
 from redrive.app import Redrive

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from redrive import Redrive, RetryPolicy, step_info
+from redrive import Redrive, RetryPolicy, sleep, step_info
 from redrive.app import Workflow
 
 __all__ = ["Flows"]
@@ -20,6 +20,7 @@ class Flows:
         self.one = self._one()
         self.first = self._first()
         self.flaky = self._flaky()
+        self.sleepy = self._sleepy()
 
     def _five(self) -> Workflow[..., Any, Any]:
         @self.app.step
@@ -74,3 +75,11 @@ class Flows:
             return await fails_twice(number)
 
         return flaky
+
+    def _sleepy(self) -> Workflow[..., Any, Any]:
+        @self.app.workflow
+        async def sleepy(number: int) -> int:
+            await sleep("1d")
+            return number
+
+        return sleepy

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import sys
 import time
 
 from bench.ours.flows import Flows
 from bench.ours.job import Job
+from bench.ours.processes import workers
 from bench.ours.witness import Witness, check_settings
 
 __all__ = ["first_step", "idle"]
@@ -28,7 +28,7 @@ async def idle(job: Job) -> dict[str, float]:
             handle = await flows.five.start(number)
             await handle.result()
             times.append(time.perf_counter() - begun)
-            witness.saw_the_end_of(handle)
+            await witness.saw_the_end_of(handle)
             await asyncio.sleep(PAUSE)
     return {"run": statistics.median(times[WARM_UP:]) * 1000}
 
@@ -38,16 +38,8 @@ async def first_step(job: Job) -> dict[str, float]:
     flows = Flows(job.url)
     async with flows.app:
         here = await _first_steps(flows, job.size)
-    worker = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.ours.worker", job.url, stdin=-1, stdout=-1
-    )
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    await worker.stdout.readline()  # it says when it is ready
-    async with flows.app.client():
+    async with workers(job.url, 1), flows.app.client():
         across = await _first_steps(flows, job.size)
-    worker.stdin.close()  # which ends it
-    await worker.wait()
     return {"here": here * 1000, "across": across * 1000}
 
 

@@ -21,5 +21,5 @@ async def retries(job: Job) -> dict[str, float]:
         handles = await flows.flaky.start_many([(number,) for number in range(job.size)])
         await asyncio.gather(*(handle.result() for handle in handles))
         elapsed = time.perf_counter() - begun
-        witness.counted(runs=job.size, steps=job.size * 3)
+        await witness.counted(runs=job.size, steps=job.size * 3)
     return {"runs": job.size / elapsed}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 
-from bench.ours.cpu import Cpu
+from bench.cpu import Cpu
 from bench.ours.flows import Flows
 from bench.ours.job import Job
 from bench.ours.witness import Witness, check_settings
 
-__all__ = ["throughput"]
+__all__ = ["STEPS", "burst", "throughput"]
 
 STEPS = 5
 BURST = 1000
@@ -22,30 +22,35 @@ async def throughput(job: Job) -> dict[str, float]:
     flows, witness = Flows(job.url, concurrency=job.concurrency), Witness(job.url)
     async with flows.app as app:
         await check_settings(app.runtime.store)
-        await _burst(flows, witness, WARM_UP)
+        await burst(flows, WARM_UP, witness)
         committer = app.runtime.worker.committer if app.runtime.worker else None
         assert committer is not None
         batches, outcomes = committer.batches, committer.outcomes
-        burst = min(BURST, job.size)
-        cpu, begun, runs = Cpu(), time.perf_counter(), 0
+        size = min(BURST, job.size)
+        cpu, begun, runs = Cpu(job.server), time.perf_counter(), 0
         while runs < job.size:
-            await _burst(flows, witness, burst)
-            runs += burst
-        elapsed = time.perf_counter() - begun
+            await burst(flows, size, witness)
+            runs += size
         steps = runs * STEPS
-        witness.counted(runs=runs + WARM_UP, steps=steps + WARM_UP * STEPS)
-        return {
-            "steps": steps / elapsed,
-            "cpu": cpu.all / steps * 1000,
-            "python": cpu.all / steps * 1e6,
+        figures = {
+            "steps": steps / (time.perf_counter() - begun),
+            **cpu.per_thousand(steps),
             "loop": cpu.here / steps * 1e6,
             "batch": (committer.outcomes - outcomes) / (committer.batches - batches),
         }
+        await witness.counted(runs=runs + WARM_UP, steps=steps + WARM_UP * STEPS)
+        return figures
 
 
-async def _burst(flows: Flows, witness: Witness, runs: int) -> None:
+async def burst(flows: Flows, runs: int, witness: Witness | None = None) -> None:
+    """Start so many runs of five steps and wait for all; the witness sees the end of the first."""
+
+    async def first() -> int:
+        result: int = await handles[0].result()
+        if witness is not None:
+            await witness.saw_the_end_of(handles[0])
+        return result
+
     handles = await flows.five.start_many([(number,) for number in range(runs)])
-    first = asyncio.create_task(handles[0].result())
-    first.add_done_callback(lambda _: witness.saw_the_end_of(handles[0]))
-    results = await asyncio.gather(first, *(handle.result() for handle in handles[1:]))
+    results = await asyncio.gather(first(), *(handle.result() for handle in handles[1:]))
     assert results == list(range(runs))

@@ -1,10 +1,15 @@
-"""Proof that what is measured is durable: a benchmark of a store that does not sync means nothing."""
+"""Proof that what is measured is durable: a benchmark of a store that does not sync means nothing.
+
+PostgreSQL's settings are looked at when the server is chosen (`bench.server`).
+"""
 
 from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
 from typing import Any
+
+import asyncpg
 
 from redrive.app import RunHandle
 from redrive.store.port import Store
@@ -31,28 +36,45 @@ async def check_settings(store: Store) -> None:
 
 
 class Witness:
-    """Looks into the file through a connection of its own."""
+    """Looks into the store through a connection of its own."""
 
     def __init__(self, url: str) -> None:
-        self._path = url.removeprefix("sqlite:///") if url.startswith("sqlite:///") else None
+        self._url = url
 
-    def saw_the_end_of(self, handle: RunHandle[Any]) -> None:
+    async def saw_the_end_of(self, handle: RunHandle[Any]) -> None:
         """A result that was handed out must be committed by then."""
-        rows = self._ask("SELECT status FROM runs WHERE public_id = ?", handle.id)
-        if rows not in (None, [("SUCCESS",)]):
+        rows = await self._ask("SELECT status FROM runs WHERE public_id = $1", handle.id)
+        if rows != [("SUCCESS",)]:
             raise SystemExit(f"run {handle.id} gave its result before that was committed: {rows}")
 
-    def counted(self, *, runs: int, steps: int) -> None:
+    async def counted(self, *, runs: int, steps: int) -> None:
         """Every run and every step of it must be there."""
-        rows = self._ask(
+        rows = await self._ask(
             "SELECT (SELECT count(*) FROM runs WHERE status = 'SUCCESS'), "
             "(SELECT count(*) FROM entries WHERE status = 'SUCCESS')"
         )
-        if rows not in (None, [(runs, steps)]):
-            raise SystemExit(f"expected {runs} runs with {steps} steps, the file holds {rows}")
+        if rows != [(runs, steps)]:
+            raise SystemExit(f"expected {runs} runs with {steps} steps, the store holds {rows}")
 
-    def _ask(self, statement: str, *params: object) -> list[Any] | None:
-        if self._path is None:
-            return None
-        with closing(sqlite3.connect(self._path)) as con:
-            return con.execute(statement, params).fetchall()
+    async def count(self, status: str) -> int:
+        """How many runs have a status."""
+        [(number,)] = await self._ask("SELECT count(*) FROM runs WHERE status = $1", status)
+        return int(number)
+
+    async def busy(self) -> bool:
+        """True while a run has not ended."""
+        [(left,)] = await self._ask(
+            "SELECT EXISTS (SELECT 1 FROM runs WHERE worker IS NOT NULL) OR EXISTS (SELECT 1 FROM runs "
+            "WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0)"
+        )
+        return bool(left)
+
+    async def _ask(self, statement: str, *params: object) -> list[tuple[Any, ...]]:
+        if self._url.startswith("sqlite:///"):
+            with closing(sqlite3.connect(self._url.removeprefix("sqlite:///"))) as con:
+                return con.execute(statement.replace("$1", "?"), params).fetchall()
+        con = await asyncpg.connect(self._url, server_settings={"search_path": "redrive"})
+        try:
+            return [tuple(row) for row in await con.fetch(statement, *params)]
+        finally:
+            await con.close()

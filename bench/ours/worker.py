@@ -1,4 +1,4 @@
-"""A worker in a process of its own; it works until its standard input is closed."""
+"""A worker in a process of its own, as `redrive worker` has it; it works until its standard input closes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 import sys
 
 from bench.ours.flows import Flows
+from redrive.cli.worker import collect_seldom
 
 
-async def main(url: str) -> None:
-    async with Flows(url).app:
+async def main(url: str, concurrency: int) -> None:
+    async with Flows(url, concurrency=concurrency).app:
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.read)
 
 
-asyncio.run(main(sys.argv[1]))
+collect_seldom()
+asyncio.run(main(sys.argv[1], int(sys.argv[2])))

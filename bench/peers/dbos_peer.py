@@ -1,4 +1,4 @@
-"""DBOS's side of the workloads. Runs in its own environment: only `dbos` and the standard library here.
+"""DBOS's side of the workloads. Runs in its own environment, on PostgreSQL or SQLite.
 
 DBOS uses SQLite as it finds it: rollback journal and synchronous=FULL unless the file says otherwise. WAL
 is a property of the file, so for the WAL variant the file is made before DBOS opens it.
@@ -13,14 +13,17 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from dbos import DBOS, DBOSClient
 
+from bench.cpu import Cpu
+
 STEPS = 5
-CONCURRENCIES = (5, 100)  # on SQLite few at once are sometimes better for it; the better one counts
+CONCURRENCIES = (5, 100)  # few at once are sometimes better for it; the better one counts
 QUEUE = "backlog"
 
 failed: Counter[int] = Counter()
@@ -68,53 +71,59 @@ async def flaky(number: int) -> int:
     return await fails_twice(number)
 
 
-async def throughput(size: int, path: str) -> dict[str, float]:
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to measure on."""
+
+    size: int
+    url: str
+    server: int | None
+
+
+async def throughput(job: Job) -> dict[str, float]:
     best: dict[str, float] = {}
     for concurrency in CONCURRENCIES:
-        begun, cpu = time.perf_counter(), time.process_time()
-        await all_of(five, range(size), concurrency)
-        steps = size * STEPS
-        figures = {
-            "steps": steps / (time.perf_counter() - begun),
-            "cpu": (time.process_time() - cpu) / steps * 1000,
-        }
+        cpu, begun = Cpu(job.server), time.perf_counter()
+        await all_of(five, range(job.size), concurrency)
+        steps = job.size * STEPS
+        figures = {"steps": steps / (time.perf_counter() - begun), **cpu.per_thousand(steps)}
         best = max(best, figures, key=lambda each: each.get("steps", 0.0))
     return best
 
 
-async def idle(size: int, path: str) -> dict[str, float]:
+async def idle(job: Job) -> dict[str, float]:
     times = []
-    for number in range(size):
+    for number in range(job.size):
         begun = time.perf_counter()
         await run(five, number)
         times.append(time.perf_counter() - begun)
     return {"run": statistics.median(times) * 1000}
 
 
-async def first_step(size: int, path: str) -> dict[str, float]:
-    times = [await run(first, time.monotonic()) for _ in range(size)]
+async def first_step(job: Job) -> dict[str, float]:
+    times = [await run(first, time.monotonic()) for _ in range(job.size)]
     return {"here": statistics.median(times) * 1000}
 
 
-async def retries(size: int, path: str) -> dict[str, float]:
+async def retries(job: Job) -> dict[str, float]:
     rates = []
     for round, concurrency in enumerate(CONCURRENCIES):
         begun = time.perf_counter()
-        await all_of(flaky, range(round * size, (round + 1) * size), concurrency)
-        rates.append(size / (time.perf_counter() - begun))
+        await all_of(flaky, range(round * job.size, (round + 1) * job.size), concurrency)
+        rates.append(job.size / (time.perf_counter() - begun))
     return {"runs": max(rates)}
 
 
-async def backlog(size: int, path: str) -> dict[str, float]:
-    client = DBOSClient(system_database_url=f"sqlite:///{path}")
+async def backlog(job: Job) -> dict[str, float]:
+    client = DBOSClient(system_database_url=job.url)
     options: Any = {"queue_name": QUEUE, "workflow_name": one.__qualname__}
     begun = time.perf_counter()
-    handles = [await client.enqueue_async(options, number) for number in range(size)]
+    handles = [await client.enqueue_async(options, number) for number in range(job.size)]
     started = time.perf_counter() - begun
     await DBOS.register_queue_async(QUEUE, worker_concurrency=100, polling_interval_sec=0.05)
     ends = await asyncio.gather(*map(end_of, handles))
     # Its workers look for new queues once in a while: that wait is none of the draining.
-    return {"start": size / started, "drain": (size - 1) / (max(ends) - min(ends))}
+    return {"start": job.size / started, "drain": (job.size - 1) / (max(ends) - min(ends))}
 
 
 async def end_of(handle: Any) -> float:
@@ -139,7 +148,7 @@ async def all_of(
     await asyncio.gather(*map(in_slot, arguments))
 
 
-WORKLOADS: dict[str, Callable[[int, str], Awaitable[dict[str, float]]]] = {
+WORKLOADS: dict[str, Callable[[Job], Awaitable[dict[str, float]]]] = {
     "throughput": throughput,
     "idle": idle,
     "first-step": first_step,
@@ -148,21 +157,35 @@ WORKLOADS: dict[str, Callable[[int, str], Awaitable[dict[str, float]]]] = {
 }
 
 
-async def main() -> None:
-    wanted = json.loads(sys.argv[1])
-    path = wanted["store"]
+@contextmanager
+def journal_mode(url: str, mode: str) -> Iterator[None]:
+    """Make the SQLite file with this mode, and see that it has it still in the end."""
+    path = url.removeprefix("sqlite:///")
     with closing(sqlite3.connect(path)) as con:
-        con.execute(f"PRAGMA journal_mode = {'WAL' if wanted['wal'] else 'DELETE'}")
+        con.execute(f"PRAGMA journal_mode = {mode}")
         assert con.execute("PRAGMA synchronous").fetchone()[0] == 2
-    DBOS(config={"name": "bench", "system_database_url": f"sqlite:///{path}", "log_level": "ERROR"})
+    yield
+    with closing(sqlite3.connect(path)) as con:
+        assert con.execute("PRAGMA journal_mode").fetchone()[0] == mode
+
+
+async def measured(wanted: dict[str, Any]) -> dict[str, float]:
+    DBOS(config={"name": "bench", "system_database_url": wanted["store"], "log_level": "ERROR"})
     DBOS.launch()
     await run(five, 0)
-    figures = await WORKLOADS[wanted["workload"]](wanted["size"], path)
+    job = Job(wanted["size"], wanted["store"], wanted["server"])
+    figures = await WORKLOADS[wanted["workload"]](job)
     DBOS.destroy()
-    with closing(sqlite3.connect(path)) as con:
-        mode = con.execute("PRAGMA journal_mode").fetchone()[0]
-        assert mode == ("wal" if wanted["wal"] else "delete"), mode
-    print(json.dumps(figures))
+    return figures
 
 
-asyncio.run(main())
+def main() -> None:
+    wanted = json.loads(sys.argv[1])
+    if not wanted["store"].startswith("sqlite"):
+        print(json.dumps(asyncio.run(measured(wanted))))
+        return
+    with journal_mode(wanted["store"], "wal" if wanted["wal"] else "delete"):
+        print(json.dumps(asyncio.run(measured(wanted))))
+
+
+main()

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from redrive.core.classify import Category, Rule, classify, first_leaf, leaves, lineage
@@ -28,6 +28,7 @@ _DETAIL_TEXT = 2_000
 _DETAIL_VALUES = 200
 _DETAIL_DEPTH = 8
 _DETAIL_BITS = 1_024  # a longer whole number may be more than json can write
+_FRAME_TEXTS = 1_000  # frames whose text is remembered
 _LEFT_OUT = "…"
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -162,9 +163,46 @@ def _own_decision(error: BaseException) -> bool | None:
 def _stack(error: BaseException) -> str:
     """The traceback as Python prints it, causes and groups included."""
     try:
-        return "".join(traceback.format_exception(error)).rstrip("\n")
+        return "".join(_plain_stack(error) or traceback.format_exception(error)).rstrip("\n")
     except Exception:  # an exception whose notes or causes raise still has frames
         return "".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__
+
+
+def _plain_stack(error: BaseException) -> list[str] | None:
+    """The same for an exception without causes, frame by frame from memory; None for all others.
+
+    Python compiles the source of every frame anew to find what to underline, which is most of what a
+    failed attempt costs. Failures come in masses, and those of one cause from the same place.
+    """
+    chained = error.__cause__ is not None or not (error.__context__ is None or error.__suppress_context__)
+    traces = list(_traces(error.__traceback__))
+    recurs = len({trace.tb_frame.f_code for trace in traces}) < len(traces)
+    if chained or recurs or not traces or isinstance(error, BaseExceptionGroup):
+        return None
+    last = traceback.TracebackException(type(error), error, error.__traceback__, limit=0, compact=True)
+    return ["Traceback (most recent call last):\n", *map(_frame_text, traces), *last.format_exception_only()]
+
+
+_frame_texts: dict[tuple[str, CodeType, int], str] = {}
+
+
+def _frame_text(trace: TracebackType) -> str:
+    """What Python prints for one frame of a traceback; the same for the same instruction."""
+    code = trace.tb_frame.f_code
+    place = (code.co_filename, code, trace.tb_lasti)  # equal code in two files is equal
+    text = _frame_texts.get(place)
+    if text is None:
+        if len(_frame_texts) >= _FRAME_TEXTS:
+            _frame_texts.clear()
+        alone = TracebackType(None, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
+        text = _frame_texts[place] = "".join(traceback.format_tb(alone))
+    return text
+
+
+def _traces(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
 
 
 def _user_frame(error: BaseException) -> str | None:
@@ -173,17 +211,12 @@ def _user_frame(error: BaseException) -> str | None:
     Without line numbers, so that it stays the same when code around it moves. If all frames are
     foreign, the innermost one.
     """
-    frames = list(_frames(first_leaf(error).__traceback__)) or list(_frames(error.__traceback__))
-    if not frames:
+    traces = list(_traces(first_leaf(error).__traceback__)) or list(_traces(error.__traceback__))
+    if not traces:
         return None
+    frames = [trace.tb_frame for trace in traces]
     frame = next((frame for frame in reversed(frames) if _is_users(frame)), frames[-1])
     return clean_text(f"{_module(frame)}.{frame.f_code.co_qualname}", _DETAIL_TEXT)
-
-
-def _frames(trace: TracebackType | None) -> Iterator[FrameType]:
-    while trace is not None:
-        yield trace.tb_frame
-        trace = trace.tb_next
 
 
 def _is_users(frame: FrameType) -> bool:

@@ -1,0 +1,66 @@
+"""How much processor time was used: by this process, by its loop, and by a PostgreSQL server beside it.
+
+Standard library only, because peers use it in their own environments.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+__all__ = ["Cpu"]
+
+_USER, _SYSTEM, _USER_OF_ENDED, _SYSTEM_OF_ENDED = 11, 12, 13, 14  # fields of /proc/PID/stat behind the name
+_PARENT = 1
+
+
+class Cpu:
+    """Counts from when it is made. `server` is the first process of a server on this machine, if any."""
+
+    def __init__(self, server: int | None = None) -> None:
+        self._server = server
+        self._all = time.process_time()
+        self._here = time.thread_time()
+        self._there = _of_server(server)
+
+    @property
+    def all(self) -> float:
+        """Seconds used by this process."""
+        return time.process_time() - self._all
+
+    @property
+    def here(self) -> float:
+        """Seconds used by this thread, which is the loop's."""
+        assert threading.current_thread() is threading.main_thread()
+        return time.thread_time() - self._here
+
+    @property
+    def there(self) -> float:
+        """Seconds used by the server."""
+        return _of_server(self._server) - self._there
+
+    def per_thousand(self, steps: int) -> dict[str, float]:
+        """Seconds per 1,000 steps, in all and the server's part."""
+        together = {"cpu": (self.all + self.there) / steps * 1000}
+        return together if self._server is None else {**together, "server": self.there / steps * 1000}
+
+
+def _of_server(first: int | None) -> float:
+    """What a server's processes have used so far. Those that ended are counted by the first one."""
+    if first is None:
+        return 0.0
+    stats = [_stat(int(folder.name)) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
+    alive = [stat for stat in stats if stat and int(stat[_PARENT]) == first]
+    ticks = sum(int(stat[_USER]) + int(stat[_SYSTEM]) for stat in alive)
+    own = _stat(first)
+    ticks += sum(int(own[field]) for field in (_USER, _SYSTEM, _USER_OF_ENDED, _SYSTEM_OF_ENDED) if own)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _stat(process: int) -> list[str]:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it ended meanwhile
+        return []

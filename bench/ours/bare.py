@@ -1,0 +1,85 @@
+"""The bare committer: journal rows in batches on one connection, as fast as it will take them.
+
+No fences, no leases, no runs: what is left when everything the engine is for is taken away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from contextlib import closing
+
+import asyncpg
+
+from bench.ours.flows import Flows
+from bench.ours.job import Job
+from redrive.worker.committer import BATCH
+
+__all__ = ["bare"]
+
+_COLUMNS = {
+    "run": "bigint",
+    "idx": "integer",
+    "attempt": "integer",
+    "fence": "bigint",
+    "first_at": "bigint",
+    "began_at": "bigint",
+    "ended_at": "bigint",
+    "done": "integer",
+    "tenant": "text",
+    "key": "text",
+    "kind": "text",
+    "name": "text",
+    "status": "text",
+    "input": "text",
+    "output": "text",
+}
+_NAMES = ", ".join(_COLUMNS)
+_NOW = 1_700_000_000_000_000
+
+_Row = tuple[int | str, ...]
+
+
+async def bare(job: Job) -> dict[str, float]:
+    """Rows per second into the real table, with its indexes and checks."""
+    async with Flows(job.url).app.client():
+        pass  # which makes the tables
+    rows = [_row(number) for number in range(job.size)]
+    batches = [rows[first : first + BATCH] for first in range(0, len(rows), BATCH)]
+    if job.url.startswith("sqlite:///"):
+        elapsed = await asyncio.to_thread(_into_sqlite, job.url.removeprefix("sqlite:///"), batches)
+    else:
+        elapsed = await _into_postgres(job.url, batches)
+    return {"rows": len(rows) / elapsed}
+
+
+def _row(number: int) -> _Row:
+    run, index = divmod(number, 5)
+    text = ("default", f"/noop#{index}", "step", "noop", "SUCCESS", '{"number":1}', "1")
+    return (run, index, 1, 1, _NOW, _NOW, _NOW, index, *text)
+
+
+async def _into_postgres(url: str, batches: list[list[_Row]]) -> float:
+    con = await asyncpg.connect(url)
+    try:
+        arrays = ", ".join(f"${number}::{kind}[]" for number, kind in enumerate(_COLUMNS.values(), 1))
+        insert = await con.prepare(f"INSERT INTO redrive.entries ({_NAMES}) SELECT * FROM unnest({arrays})")
+        begun = time.perf_counter()
+        for batch in batches:
+            await insert.fetch(*zip(*batch, strict=True))
+        return time.perf_counter() - begun
+    finally:
+        await con.close()
+
+
+def _into_sqlite(path: str, batches: list[list[_Row]]) -> float:
+    with closing(sqlite3.connect(path, isolation_level=None)) as con:
+        con.execute("PRAGMA synchronous = FULL")
+        insert = f"INSERT INTO entries ({_NAMES}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+        begun = time.perf_counter()
+        for batch in batches:
+            con.execute("BEGIN IMMEDIATE")
+            con.executemany(insert, batch)
+            con.execute("COMMIT")
+        return time.perf_counter() - begun

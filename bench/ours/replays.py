@@ -1,0 +1,97 @@
+"""Many letters replayed by one filter, beside as many new runs of the same workflow."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from bench.ours.job import Job
+from bench.ours.witness import Witness, check_settings
+from redrive import Redrive, RetryPolicy
+from redrive.app import Workflow
+from redrive.store.port import LetterFilter, SetStatus
+
+__all__ = ["replays"]
+
+LOOK = 0.05  # seconds between two looks whether everything has ended
+
+
+class Parcels:
+    """A workflow of five steps, of which the last fails until the carrier is back."""
+
+    def __init__(self, url: str, concurrency: int) -> None:
+        self.app = Redrive(url, concurrency=concurrency)
+        self.is_down = True
+        self.parcel = self._parcel()
+
+    def _parcel(self) -> Workflow[..., Any, Any]:
+        @self.app.step
+        async def prepare(number: int) -> int:
+            return number
+
+        @self.app.step(retry=RetryPolicy(max_retries=0))
+        async def ship(number: int) -> int:
+            if self.is_down:
+                raise ConnectionError("the carrier is down")
+            return number
+
+        @self.app.workflow
+        async def parcel(number: int) -> int:
+            for step in range(4):
+                await prepare(step)
+            return await ship(number)
+
+        return parcel
+
+    async def start(self, runs: int) -> None:
+        """Start so many runs."""
+        await self.parcel.start_many([(number,) for number in range(runs)])
+
+
+async def replays(job: Job) -> dict[str, float]:
+    """Let them fail, replay them all from where they failed; then start and run as many anew."""
+    parcels, witness = Parcels(job.url, job.concurrency), Witness(job.url)
+    async with parcels.app as app:
+        await check_settings(app.runtime.store)
+        await parcels.start(job.size)
+        await _ended(witness)
+        parcels.is_down = False
+        base, begun = _memory(), time.perf_counter()
+        set = await app.dlq.replay_many(LetterFilter(), by="bench")
+        await _until(lambda: _is_done(app, set.id))
+        await _ended(witness)
+        replayed = job.size / (time.perf_counter() - begun)
+        added = _memory() - base
+        assert (await app.dlq.set(set.id)).done == job.size
+        begun = time.perf_counter()
+        await parcels.start(job.size)
+        await _ended(witness)
+        started = job.size / (time.perf_counter() - begun)
+        await witness.counted(runs=2 * job.size, steps=10 * job.size)
+    return {"replay": replayed, "fresh": started, "kept": replayed / started * 100, "added": added}
+
+
+async def _is_done(app: Redrive, id: str) -> bool:
+    return (await app.dlq.set(id)).status is SetStatus.DONE
+
+
+async def _ended(witness: Witness) -> None:
+    async def idle() -> bool:
+        return not await witness.busy()
+
+    await _until(idle)
+
+
+async def _until(true: Callable[[], Awaitable[bool]]) -> None:
+    while True:
+        if await true():
+            return
+        await asyncio.sleep(LOOK)
+
+
+def _memory() -> float:
+    """The most that this process has taken so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

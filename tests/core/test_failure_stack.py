@@ -1,0 +1,108 @@
+"""Tracebacks: remembered frames read as Python itself would print them."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from redrive.core import failure
+from redrive.core.failure import capture
+
+
+def fails(number: int) -> float:
+    return sum([number,
+                number / 0])  # fmt: skip
+
+
+def recurses(depth: int) -> float:
+    return recurses(depth - 1) if depth else fails(1)
+
+
+def misspells() -> object:
+    return capturr  # noqa: F821
+
+
+def notes() -> None:
+    error = ValueError("two\nlines")
+    error.add_note("and a note")
+    raise error
+
+
+def follows() -> None:
+    try:
+        fails(1)
+    except ZeroDivisionError:
+        raise KeyError("another") from None
+
+
+def chains() -> None:
+    try:
+        fails(1)
+    except ZeroDivisionError as error:
+        raise KeyError("another") from error
+
+
+def during() -> None:
+    try:
+        fails(1)
+    except ZeroDivisionError:
+        raise KeyError("another")  # noqa: B904
+
+
+def groups() -> None:
+    raise ExceptionGroup("several", [ValueError("one"), KeyError("two")])
+
+
+def does_not_parse() -> None:
+    compile("a b", "file", "exec")
+
+
+ALL: list[Callable[[], object]] = [
+    lambda: fails(1), lambda: recurses(30), misspells, notes, follows, chains, during, groups, does_not_parse,
+]  # fmt: skip
+
+
+def error_of(function: Callable[[], object]) -> BaseException:
+    with pytest.raises(Exception) as caught:
+        function()
+    return caught.value
+
+
+@pytest.mark.parametrize("function", ALL)
+def test_a_stack_reads_as_python_prints_it_the_second_time_too(function: Callable[[], object]) -> None:
+    for _ in range(2):
+        error = error_of(function)
+        assert capture(error).stack == "".join(traceback.format_exception(error)).rstrip("\n")
+
+
+def test_two_places_in_one_function_are_two_frames() -> None:
+    def either(first: bool) -> None:
+        if first:
+            raise ValueError("here")
+        raise ValueError("there")
+
+    stacks = [capture(error_of(lambda first=first: either(first))).stack for first in (True, False)]  # type: ignore[misc]
+    assert ['raise ValueError("here")' in stack for stack in stacks] == [True, False]
+
+
+def test_the_same_code_in_two_files_is_two_frames() -> None:
+    errors = []
+    for file in ("one.py", "two.py"):
+        names: dict[str, Callable[[], object]] = {}
+        exec(compile("def both():\n    raise ValueError('x')", file, "exec"), names)
+        errors.append(error_of(names["both"]))
+    one, two = (capture(error).stack for error in errors)
+    assert 'File "one.py"' in one
+    assert 'File "two.py"' in two
+
+
+def test_only_so_many_frames_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure, "_FRAME_TEXTS", 3)
+    monkeypatch.setattr(failure, "_frame_texts", {})
+    for number in range(10):
+        names: dict[str, Callable[[], object]] = {}
+        exec(compile("def both():\n    raise ValueError('x')", f"{number}.py", "exec"), names)
+        assert f'File "{number}.py"' in capture(error_of(names["both"])).stack
+        assert len(failure._frame_texts) <= 3
