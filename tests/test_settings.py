@@ -16,6 +16,7 @@ from redrive.settings import VARIABLES, Settings
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "settings.md"
 DAY = 86_400.0
+KEY = "A" * 43 + "="
 
 EACH = [
     # setting, variable, default, text in the environment and its value, argument and its value
@@ -37,6 +38,7 @@ EACH = [
     ("dlq_retention", "REDRIVE_DLQ_RETENTION", 30 * DAY, ("90d", 90 * DAY), ("1h", 3_600.0)),
     ("max_payload", "REDRIVE_MAX_PAYLOAD", 1_048_576, ("64 KiB", 65_536), (100, 100)),
     ("redact", "REDRIVE_REDACT", "", ("tax_id", "tax_id"), ("birthday", "birthday")),
+    ("encryption_keys", "REDRIVE_ENCRYPTION_KEYS", "", (KEY, KEY), (f"plain,{KEY}",) * 2),
 ]
 NAMES = [name for name, *_ in EACH]
 
@@ -103,6 +105,16 @@ WRONG = [
     ("url", 5, "url (REDRIVE_URL) must be a text, not of type int"),
     ("url", Path("a.db"), "url (REDRIVE_URL) must be a text, not of type "),
     ("version", 2.0, "version (REDRIVE_VERSION) must be a text, not of type float"),
+    (
+        "encryption_keys",
+        b"x" * 32,
+        "encryption_keys (REDRIVE_ENCRYPTION_KEYS) must be a text, not of type bytes",
+    ),
+    ("encryption_keys", "secret", "(REDRIVE_ENCRYPTION_KEYS): key 1 is not the base64 of 32 bytes"),
+    ("encryption_keys", f"{KEY},AAAA", "key 2 is not the base64 of 32 bytes"),
+    ("encryption_keys", f"{KEY},plain", "key 2 is not the base64 of 32 bytes"),
+    ("encryption_keys", f"{KEY},", "key 2 is not the base64 of 32 bytes"),
+    ("encryption_keys", "plain,é", "key 2 is not the base64 of 32 bytes"),
     ("redact", ["tax_id"], "redact (REDRIVE_REDACT) must be a text, not of type list"),
     ("concurrency", 0, "concurrency (WORKER_CONCURRENCY) must be at least 1, not 0"),
     ("concurrency", "-3", "concurrency (WORKER_CONCURRENCY) must be at least 1, not -3"),

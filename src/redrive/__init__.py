@@ -22,10 +22,11 @@ if typing.TYPE_CHECKING:
     from redrive.core.classify import Category, Rule
     from redrive.errors import NonRetryable, RedriveError, RetryAfter, RunFailed, StepFailed
     from redrive.policy import Circuit, RetryPolicy
-    from redrive.store.port import LetterFilter, RunFilter
+    from redrive.store.port import AuditFilter, LetterFilter, RunFilter
     from redrive.worker.calls import now, random, run_info, sleep, step_info, timeout, uuid
 
 __all__ = [
+    "AuditFilter",
     "Category",
     "Circuit",
     "LetterFilter",
@@ -56,7 +57,7 @@ _HOMES = {
     "redrive.core.classify": ("Category", "Rule"),
     "redrive.errors": ("NonRetryable", "RedriveError", "RetryAfter", "RunFailed", "StepFailed"),
     "redrive.policy": ("Circuit", "RetryPolicy"),
-    "redrive.store.port": ("LetterFilter", "RunFilter"),
+    "redrive.store.port": ("AuditFilter", "LetterFilter", "RunFilter"),
     "redrive.worker.calls": ("now", "random", "run_info", "sleep", "step_info", "timeout", "uuid"),
 }
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import binascii
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from redrive.duration import Duration, seconds
 from redrive.errors import ConfigurationError
 
-__all__ = ["VARIABLES", "Settings"]
+__all__ = ["PLAIN", "VARIABLES", "Settings", "key_bytes"]
 
 VARIABLES = {
     "url": "REDRIVE_URL",
@@ -26,8 +27,12 @@ VARIABLES = {
     "dlq_retention": "REDRIVE_DLQ_RETENTION",
     "max_payload": "REDRIVE_MAX_PAYLOAD",
     "redact": "REDRIVE_REDACT",
+    "encryption_keys": "REDRIVE_ENCRYPTION_KEYS",
 }
 """The environment variable behind each setting."""
+
+PLAIN = "plain"
+"""Stands in the place of the first encryption key where nothing new is to be sealed."""
 
 _DURATIONS = frozenset({"lease", "grace", "hold", "code_wait", "chores", "retention", "dlq_retention"})
 _SIZES = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "KIB": 1 << 10, "MIB": 1 << 20}
@@ -51,6 +56,7 @@ class Settings:
     dlq_retention: float = 30 * 86_400.0
     max_payload: int = 1 << 20
     redact: str = ""
+    encryption_keys: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
@@ -64,19 +70,45 @@ class Settings:
             raise ConfigurationError(f"{_name('chores')} must be more than 0 s")
         if self.max_payload < 1:
             raise ConfigurationError(f"{_name('max_payload')} must be at least 1 byte")
+        key_bytes(self.encryption_keys)
 
     @classmethod
     def load(cls, given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
         """What was given as an argument, else what the environment says, else the default."""
         environment = os.environ if environment is None else environment
         values: dict[str, Any] = {}
-        for field in fields(cls):
-            value: Any = given.get(field.name)
+        for each in fields(cls):
+            value: Any = given.get(each.name)
             if value is None:
-                value = environment.get(VARIABLES[field.name]) or None
+                value = environment.get(VARIABLES[each.name]) or None
             if value is not None:
-                values[field.name] = _read(field.name, value)
+                values[each.name] = _read(each.name, value)
         return cls(**values)
+
+
+def key_bytes(text: str) -> list[bytes | None]:
+    """The encryption keys in a text, in order; None in the first place if that is `plain`.
+
+    What is wrong with a key is said by its place in the list: no message ever holds a key, not even a bad
+    one.
+    """
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    return [
+        None if number == 1 and part == PLAIN else _key(number, part) for number, part in enumerate(parts, 1)
+    ]
+
+
+def _key(number: int, text: str) -> bytes:
+    try:
+        key = binascii.a2b_base64(text.replace("-", "+").replace("_", "/"), strict_mode=True)
+    except ValueError:
+        key = b""
+    if len(key) != 32:
+        raise ConfigurationError(
+            f"{_name('encryption_keys')}: key {number} is not the base64 of 32 bytes; "
+            "`openssl rand -base64 32` makes one"
+        )
+    return key
 
 
 def _name(field: str) -> str:

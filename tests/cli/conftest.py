@@ -1,6 +1,7 @@
 """What the tests of the command line share."""
 
 import asyncio
+import os
 import runpy
 import shutil
 import sys
@@ -10,7 +11,17 @@ from pathlib import Path
 
 import pytest
 from console import Terminal
+from dlq_kit import played_shop as played_shop
+from dlq_kit import shop as shop
 from playroom import TOYS, Toys, play
+
+
+@pytest.fixture(autouse=True)
+def called_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands believe that they were called as people call them, not by pytest."""
+    script = Path(sys.executable).with_name("redrive")
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,7 @@ class Terminal:
         termios.tcsetwinsize(slave, (24, 80))
         known = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "redrive", *arguments],
+            [Path(sys.executable).with_name("redrive"), *arguments],
             cwd=folder,
             env={**known, "TERM": "xterm-256color", **environment},
             stdin=slave,

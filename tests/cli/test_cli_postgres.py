@@ -16,6 +16,9 @@ async def test_the_commands_work_on_postgresql_as_on_sqlite(toys: Toys, postgres
         return result
 
     assert (await call("doctor")).exit_code == 1
+    empty = await call("runs", "list")
+    assert empty.exit_code == 1
+    assert "yet: run `redrive migrate --url 'postgresql://" in empty.stderr
     plan = (await call("migrate", "--plan", "-q")).stdout.split()
     assert plan[0] == "0001_engine"
     assert (await call("migrate", "-q")).stdout.split() == plan
@@ -26,9 +29,11 @@ async def test_the_commands_work_on_postgresql_as_on_sqlite(toys: Toys, postgres
     assert (await call("runs", "list", "-q")).stdout == f"{run_id}\n"
     assert (await call("runs", "show", "-q", run_id[:12])).stdout == f"{run_id}\n"
     assert "No worker is alive" in (await call("runs", "why", run_id)).stdout
-    assert "1 due run of 'make' wait" in (await call("doctor")).stdout
+    assert "1 due run of 'make'" in (await call("doctor")).stdout
     assert (await call("workflows", "pause", "make")).exit_code == 0
-    assert (await call("policies", "set", "--step", "paint", "max_retries=1")).exit_code == 0
+    assert (
+        await call("policies", "set", "--step", "paint", "max_retries=1", "--app", "toys:app")
+    ).exit_code == 0
     assert len(json.loads((await call("policies", "list", "--json")).stdout)["items"]) == 1
     assert (await call("runs", "cancel", run_id)).exit_code == 0
     assert json.loads((await call("runs", "show", run_id, "--json")).stdout)["status"] == "CANCELLED"

@@ -197,7 +197,7 @@ def test_ctrl_c_leaves_the_run_going(toys: Toys, terminal: Callable[..., Termina
     watching.wait_for("waits until")
     watching.process.send_signal(signal.SIGINT)
     assert watching.end() == 130
-    assert f"The run goes on. To watch it again: redrive runs watch {toys.sleeping}" in watching.text
+    assert f"The run goes on. To watch it again:\nredrive runs watch {toys.sleeping}\n" in watching.text
     assert look(toys, toys.sleeping).status == "SLEEPING"
 
 
@@ -260,14 +260,31 @@ def test_start_reads_a_file_and_many_lines(toys: Toys, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["make", "--input", "{}"], 5, "toy: field required"),
+        (["make", "--input", "{}"], 5, "toy: is missing\n  it takes toy, count"),
+        (
+            ["make", "--input", '{"toi": "a"}'],
+            5,
+            "toi: there is no such parameter; did you mean 'toy'?\n  it",
+        ),
+        (
+            ["make", "--input", '{"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}'],
+            5,
+            "e: there is no such parameter\n  and 1 more",
+        ),
+        (["make", "--input", '{"toy": 7, "count": "x"}'], 5, "toy: input should be a valid string"),
+        (["make", "--toy", "duck"], 2, "go into --input: '{\"toy\": ...}'"),
+        (["make", "--inptu", "{}"], 2, "Did you mean"),
         (["make", "--input", '{"toy": "a", "colour": 3}'], 5, "colour"),
         (["make", "--input", "{toy}"], 2, "--input is no JSON"),
         (["make", "--input", '["a"]'], 2, "must be an object from parameter name to value"),
         (["make", "--input", "@nowhere.json"], 2, "No such file"),
         (["make", "--many", "-", "--input", "{}"], 2, "--many excludes"),
         (["mke", "--input", "{}"], 3, "did you mean 'make'?"),
-        (["make", "--input", '{"toy": "a"}', "--delay", "soon"], 1, "delay is 'soon'"),
+        (
+            ["make", "--input", '{"toy": "a"}', "--delay", "soon"],
+            2,
+            "'soon' is no duration: give 90 (seconds)",
+        ),
     ],
 )
 def test_what_cannot_be_started_is_refused_with_the_reason(
@@ -318,7 +335,7 @@ def test_a_person_is_asked_before_a_run_is_cancelled(
     toys: Toys, terminal: Callable[..., Terminal], answer: str, code: int, status: str
 ) -> None:
     asked = terminal("runs", "cancel", toys.sleeping)
-    asked.wait_for(f"Cancel run {toys.sleeping}, for good? [y/N]")
+    asked.wait_for(f"Cancel run {toys.sleeping} (rest, SLEEPING), for good? [y/N]")
     asked.type(answer)
     assert asked.end() == code
     assert look(toys, toys.sleeping).status == status

@@ -45,6 +45,20 @@ def test_processes_are_started_again_and_stopped_together(folder: Path) -> None:
             os.kill(pid, 0)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopping_before_the_processes_have_begun_is_in_good_order(
+    folder: Path, number: signal.Signals
+) -> None:
+    crew = WorkerProcess(folder, "toys:app", "--processes", "2")
+    try:
+        crew.wait_for("keeping 2 worker processes alive")
+        crew.signal(number)
+        crew.wait_for("all worker processes have stopped")
+        assert crew.wait() == 0
+    finally:
+        crew.end()
+
+
 def test_processes_that_cannot_start_are_not_started_for_ever(folder: Path) -> None:
     crew = WorkerProcess(folder, "toys:app", "--processes", "3", "--url", "sqlite:///no/such/toys.db")
     try:
@@ -66,8 +80,9 @@ def test_dev_tells_what_happens_to_every_run(folder: Path) -> None:
     try:
         assert dev.stdout is not None
         assert "working on make, rest, send" in dev.stdout.readline()
-        assert "redrive runs start make" in dev.stdout.readline()
-        assert "redrive runs list" in dev.stdout.readline()
+        to_type = [dev.stdout.readline().strip() for _ in range(4)]
+        assert to_type[1].endswith("""redrive runs start make --input '{"toy": "text"}' --app toys:app""")
+        assert to_type[3].endswith("redrive runs list --app toys:app")
         for toy in ("duck", "broken"):
             command = [sys.executable, "-m", "redrive", "runs", "start", "make", "--app", "toys:app"]
             subprocess.run(

@@ -75,7 +75,7 @@ def test_every_delay_is_finite_and_within_the_spread_of_the_capped_value(
     assert 0 <= delay.base <= limit(policy)
     assert delay.base * (1 - policy.jitter) - 1e-6 <= delay.seconds * (1 + 1e-9)
     assert delay.seconds <= delay.base * (1 + policy.jitter) * (1 + 1e-9)
-    assert delay.base + delay.jitter == pytest.approx(delay.seconds)
+    assert delay.base + delay.jitter == pytest.approx(delay.seconds, abs=1e-9 * max(1.0, delay.base))
 
 
 @given(st.integers(1, 60), DRAWS, st.floats(0, 1), CAPS)

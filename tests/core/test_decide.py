@@ -18,16 +18,17 @@ from hypothesis import strategies as st
 from redrive.chores.reap import bereaved
 from redrive.core.backoff import backoff
 from redrive.core.classify import RETRYABLE, Category
-from redrive.core.decide import decide, letter_id
+from redrive.core.decide import decide
 from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.failure import Failure
 from redrive.core.fingerprint import fingerprint
 from redrive.core.journal import EntryRow
-from redrive.core.keys import payload_hash
+from redrive.core.keys import letter_id, payload_hash
 from redrive.core.options import RunOptions, StepOptions
 from redrive.core.outcome import (
     Began,
     Cancelled,
+    Closed,
     Diverged,
     Ended,
     Escaped,
@@ -43,11 +44,21 @@ from redrive.core.outcome import (
     Returned,
     RunView,
     Slept,
+    Stopped,
     Wait,
     Waits,
     Woke,
 )
-from redrive.core.states import FINAL, RUN_MOVES, STEP_MOVES, EntryKind, RunStatus, StepStatus, may_move
+from redrive.core.states import (
+    FINAL,
+    RUN_MOVES,
+    STEP_MOVES,
+    EntryKind,
+    LetterStatus,
+    RunStatus,
+    StepStatus,
+    may_move,
+)
 from redrive.core.transition import AttemptEnd, AttemptWrite, EntryWrite, RunWrite, Transition
 from redrive.core.verdict import Verdict
 from redrive.policy import RetryPolicy
@@ -143,6 +154,10 @@ def lost(run: RunView = RUN, **others: object) -> Lost:
     return Lost(**{**given, **others})  # type: ignore[arg-type]
 
 
+def closed(ended: RunStatus) -> Closed:
+    return Closed(run=RUN, letter="dl-run7", status=LetterStatus.IGNORED, ended=ended, by="ada")
+
+
 def quiet(outcome: Outcome) -> Outcome:
     """The same, of a run that wants no dead letter."""
     return replace(outcome, run=replace(outcome.run, options=RunOptions(dead_letter=False)))
@@ -226,6 +241,9 @@ CASES = [
     Case("meets other code", PATIENT, HELD, R.SLEEPING),
     Case("meets other code for good", CHANGED, HELD, R.DLQ_PENDING),
     Case("is cancelled", Cancelled(run=RUN, by="ada", open=OPEN), UNFINISHED, R.CANCELLED, (STOPPED,) * 3),
+    Case("stops before what it may not begin", Stopped(run=RUN, step="charge"), HELD, R.PARTIAL),
+    Case("has its letter closed", closed(R.DLQ_PENDING), (R.DLQ_PENDING,), R.FAILED),
+    Case("has its letter closed after a deadline", closed(R.TIMED_OUT), (R.TIMED_OUT,), R.TIMED_OUT),
 ]
 
 FOUND = [pytest.param(case, state, id=f"{case.what}: {state}") for case in CASES for state in case.finds]
@@ -271,7 +289,7 @@ def test_every_transition_is_of_its_run_and_under_its_fence(case: Case) -> None:
 def test_a_letter_is_written_exactly_when_a_run_ends_in_failure_and_wants_one(case: Case) -> None:
     transition = decided(case)
     failed = transition.change is not None and transition.change.status in (R.DLQ_PENDING, R.TIMED_OUT)
-    wanted = case.outcome.run.options.dead_letter
+    wanted = case.outcome.run.options.dead_letter and not isinstance(case.outcome, Closed)
     assert (transition.letter is not None) == (failed and wanted)
     if transition.letter is not None:
         assert transition.letter.public_id == letter_id("run7") == "dl-run7"
@@ -305,6 +323,8 @@ def test_every_end_says_what_came_out_or_why_nothing_did(case: Case) -> None:
     assert change is not None
     if change.status is R.SUCCESS:
         assert (change.output, change.failure) == ("1", None)
+    elif isinstance(case.outcome, Closed):
+        assert (change.output, change.failure) == (None, None)  # what was recorded before stands
     else:
         assert change.output is None
         assert Ending.from_json(change.failure or "").reason
@@ -317,7 +337,7 @@ def test_the_engine_makes_every_legal_move_of_a_run_that_is_not_left_to_a_person
     made.add((R.PENDING, R.RUNNING))  # by claiming
     legal = {(old, new) for old, allowed in RUN_MOVES.items() for new in allowed}
     by_others = {(old, new) for old, new in legal if old in FINAL or R.COMPENSATING in (old, new)}
-    assert legal - by_others - made == {(R.RUNNING, R.PARTIAL)}
+    assert legal - by_others - made == set()
 
 
 def test_the_engine_makes_every_legal_move_of_a_step_that_is_not_left_to_a_person_or_a_circuit() -> None:

@@ -20,6 +20,7 @@ def entry(
     kind: EntryKind = EntryKind.STEP,
     status: StepStatus | None = None,
     superseded: int = 0,
+    loose: int = 0,
 ) -> EntryRow:
     return EntryRow(
         index=index,
@@ -39,6 +40,7 @@ def entry(
         failure=None,
         options=None,
         superseded=superseded,
+        loose=loose,
     )
 
 
@@ -83,16 +85,32 @@ def test_a_new_run_has_an_empty_journal() -> None:
 def test_an_entry_is_found_by_its_key_and_counts_as_asked_for_from_then_on() -> None:
     charge, ship = entry(0, "/charge#0", 0), entry(1, "/charge#1", 1)
     journal = Journal([charge, ship])
-    assert not journal.was_asked("/charge#1")
+    assert not journal.need_not_be_asked("/charge#1")
     assert journal.ask("/charge#1") is ship
-    assert journal.was_asked("/charge#1")
-    assert not journal.was_asked("/charge#0")
+    assert journal.need_not_be_asked("/charge#1")
+    assert not journal.need_not_be_asked("/charge#0")
 
 
-def test_what_was_never_recorded_does_not_count_as_asked_for() -> None:
+def test_asking_for_what_was_never_recorded_counts_for_nothing() -> None:
     journal = Journal([entry(0, "/charge#0", 0)])
     assert journal.ask("/refund#0") is None
-    assert not journal.was_asked("/refund#0")
+    assert not journal.need_not_be_asked("/charge#0")
+    assert [row.key for row in journal.forgotten()] == ["/charge#0"]
+
+
+def test_a_loose_entry_answers_whoever_asks_but_need_not_be_asked_for() -> None:
+    """What a replay leaves behind of the time after the failure: the function may take another way now."""
+    kept, loose = entry(0, "/charge#0", 0), entry(1, "/ship#0", 1, loose=1)
+    journal = Journal([kept, loose])
+    assert journal.need_not_be_asked("/ship#0")
+    assert [row.key for row in journal.forgotten()] == ["/charge#0"]
+    assert journal.ask("/ship#0") is loose
+    assert handed_out(journal) == ["/charge#0", "/ship#0"]
+
+
+def test_a_loose_note_is_not_missed_either() -> None:
+    row = entry(0, "/redrive.now#0", kind=EntryKind.NOTE, status=StepStatus.SUCCESS, loose=1)
+    assert Journal([row]).forgotten() == []
 
 
 def test_branches_with_the_same_step_names_get_their_own_entries() -> None:

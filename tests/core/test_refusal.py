@@ -14,6 +14,7 @@ from redrive.core.options import RunOptions, StepOptions
 from redrive.core.outcome import (
     Began,
     Cancelled,
+    Closed,
     Diverged,
     Ended,
     Escaped,
@@ -28,12 +29,13 @@ from redrive.core.outcome import (
     Returned,
     RunView,
     Slept,
+    Stopped,
     Wait,
     Waits,
     Woke,
 )
 from redrive.core.refusal import instead_of
-from redrive.core.states import EntryKind, RunStatus, StepStatus
+from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import AttemptEnd
 from redrive.policy import RetryPolicy
 
@@ -81,6 +83,8 @@ WITHOUT_USERS_DATA: list[Outcome] = [
     Expired(run=RUN),
     Diverged(run=RUN, difference="x", wait=Wait.NO_MORE),
     Cancelled(run=RUN, by="ada"),
+    Stopped(run=RUN, step="charge"),
+    Closed(run=RUN, letter="dl-run7", status=LetterStatus.IGNORED, ended=RunStatus.DLQ_PENDING, by="ada"),
 ]
 WITH_USERS_DATA: list[Outcome] = [RETURNED, RAISED, BEGAN, NOTED, ENDED, ESCAPED]
 

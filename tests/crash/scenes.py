@@ -100,6 +100,11 @@ def build(url: str, folder: Path, who: str = "test", **settings: Any) -> Redrive
         await tell(0, "everybody")
         return await wait_at(name)
 
+    @app.workflow(retry=SOON)
+    async def patient_twice(first: str, second: str) -> str:
+        await wait_at(first)
+        return await wait_at(second)
+
     @app.step
     async def block_at(name: str) -> str:
         note("begin")

@@ -83,3 +83,19 @@ async def test_a_poison_run_costs_its_bystanders_nothing(fleet: Fleet) -> None:
     assert {(run.status, run.crashes) for run in after} == {(RunStatus.SUCCESS, 0)}
     deadly = fleet.ledger.lines("begin", run=handles[poison].id)
     assert [line.attempt for line in deadly] == [1, 1, 1]
+
+
+async def test_a_suspect_that_made_progress_keeps_no_other_waiting(fleet: Fleet) -> None:
+    """One suspect at a time, but only for as long as it is one, not until its run has ended."""
+    app = fleet.app()
+    async with app.client():
+        handles = await app.find("patient_twice").start_many([("one", "two")] * 3)
+        victim = fleet.start()
+        until(lambda: len(fleet.ledger.lines("begin")) == 3, "one worker has all of the runs in hand")
+        victim.kill()
+        scenes.gate(fleet.folder, "one").touch()
+        heir = fleet.start()
+        until(lambda: len(fleet.ledger.lines("begin", who=heir.who)) == 6, "all of them wait at the second")
+        assert fleet.unfinished() == 3
+        scenes.gate(fleet.folder, "two").touch()
+        assert [await handle.result("30s") for handle in handles] == [heir.who] * 3

@@ -342,6 +342,10 @@ def test_a_dead_letter_is_shown_whole_with_its_secrets_masked() -> None:
         "closed_by": "bob",
         "resolution": "fixed",
         "expires_at": at(3),
+        "tags": (),
+        "purged": False,
+        "replays": (),
+        "history": (),
     }
 
 

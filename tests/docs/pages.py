@@ -8,6 +8,14 @@ What stands behind the three backticks says what a block is (`docs/index.md` tel
                               followed by its output is run as a script, others are there to be imported
     ```python file=... fails  the same, and it must fail
     ```text output            what the block above prints; `…` stands for any text
+    ```sh                     commands, run one after the other; what is exported stays for later blocks
+    ```sh fails               the same, and the last of them must fail
+    ```sh background          runs beside the blocks that follow, until the page or the next one of these ends
+                              it with Ctrl-C
+
+A block that cannot be run here has a comment in the line above it: `<!-- not run: the reason -->`.
+On the few pages of `LOOKED_UP`, shell blocks are examples of single commands that need a run, a server
+or an hour; they are not run, but held against the commands and options that exist.
 """
 
 import ast
@@ -23,12 +31,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shell import Shell
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "examples/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LOOKED_UP = {
+    ROOT / "docs" / name for name in ("reference/cli.md", "postgresql.md", "internals/performance.md")
+}
 
-_FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<code>.*?)^ *```$", re.MULTILINE | re.DOTALL)
-_OPTION = re.compile(r"^(?:continued|fails|output|file=[\w./-]+)$")
+_FENCE = re.compile(
+    r"^(?:<!-- not run: (?P<reason>.*?) -->\n)?"
+    r"(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<code>.*?)^ *```$",
+    re.MULTILINE | re.DOTALL,
+)
+_OPTION = re.compile(r"^(?:background|continued|fails|output|file=[\w./-]+)$")
+_SHELLS = {"bash", "console", "shell", "zsh"}
 _PATIENCE = 120
+_MODE = ("-o", "asyncio_mode=auto")  # what pages that use pytest-asyncio tell their readers to set
 
 
 @dataclass(frozen=True)
@@ -39,6 +58,7 @@ class Block:
     options: tuple[str, ...]
     code: str
     line: int
+    not_run: str | None = None
 
     @property
     def file(self) -> str | None:
@@ -64,8 +84,10 @@ def blocks(page: Path) -> Iterator[Block]:
         language, *options = found["info"].split() or [""]
         unknown = [option for option in options if not _OPTION.match(option)]
         assert not unknown, f"{page.name}: ```{found['info']} has the unknown option {unknown[0]}"
+        assert language not in _SHELLS, f"{page.name}: ```{language} is written ```sh, so that it is run"
         code = re.sub(rf"^{found['indent']}", "", found["code"], flags=re.MULTILINE)
-        yield Block(language, tuple(options), code, text[: found.start()].count("\n") + 1)
+        line = text[: found.start("info")].count("\n") + 1
+        yield Block(language, tuple(options), code, line, found["reason"])
 
 
 def examples(page: Path) -> list[Example]:
@@ -74,27 +96,50 @@ def examples(page: Path) -> list[Example]:
     for block in blocks(page):
         if block.language == "python" and "continued" in block.options:
             found[-1].blocks.append(block)
-        elif block.language == "python":
+        elif block.language in _runnable(page) and block.not_run is None:
             found.append(Example(page, [block]))
         elif "output" in block.options:
             found[-1].outputs[len(found[-1].blocks) - 1] = block.code
     return found
 
 
-def run(page: Path, folder: Path) -> None:
+def _runnable(page: Path) -> set[str]:
+    return {"python"} if page in LOOKED_UP else {"python", "sh"}
+
+
+def run(page: Path, folder: Path, **environment: str) -> None:
     """Run all examples of a page in one folder, in order, as a reader would who follows it.
+
+    `environment` is what the reader has exported in the terminal before.
 
     Raises whatever they raise, or AssertionError if one prints something else than the page says.
     """
-    for example in examples(page):
-        try:
-            if example.blocks[0].file is None:
-                _run_here(example, folder)
-            else:
-                _run_file(example, example.blocks[0], folder)
-        except BaseException as error:
-            error.add_note(f"in the example at {page.name}:{example.blocks[0].line}")
-            raise
+    with Shell(folder, **environment) as shell:
+        for example in examples(page):
+            try:
+                _run_example(example, shell)
+            except BaseException as error:
+                error.add_note(f"in the example at {page.name}:{example.blocks[0].line}")
+                raise
+
+
+def _run_example(example: Example, shell: Shell) -> None:
+    first = example.blocks[0]
+    if first.language == "sh":
+        _run_shell(example, first, shell)
+    elif first.file is None:
+        _run_here(example, shell.folder)
+    else:
+        _run_file(example, first, shell.folder)
+
+
+def _run_shell(example: Example, block: Block, shell: Shell) -> None:
+    if "background" in block.options:
+        shell.serve(re.sub(r"\s+#.*$", "", block.code, flags=re.MULTILINE))
+        return
+    printed = shell.run(block.code, fails="fails" in block.options)
+    if 0 in example.outputs:
+        check_output(printed, example.outputs[0])
 
 
 def _run_file(example: Example, block: Block, folder: Path) -> None:
@@ -105,17 +150,7 @@ def _run_file(example: Example, block: Block, folder: Path) -> None:
     compile(block.code, f"{example.page.name}:{block.line}", "exec")
     if Path(block.file).name.startswith("test_"):
         # The options keep the project's own settings out: this is how a reader's folder looks.
-        command = [
-            "-m",
-            "pytest",
-            "-q",
-            "--rootdir=.",
-            "-c",
-            os.devnull,
-            "-o",
-            "asyncio_mode=auto",
-            block.file,
-        ]
+        command = ["-m", "pytest", "-q", "--rootdir=.", "-c", os.devnull, *_MODE, block.file]
     elif expected is not None:
         command = [block.file]
     else:
@@ -170,8 +205,12 @@ def _run_block(example: Example, block: Block, module: types.ModuleType, runner:
 
 
 def check_output(printed: str, expected: str) -> None:
-    """Compare what was printed with what the page shows, where `…` stands for any text."""
+    """Compare what was printed with what the page shows, where `…` stands for any text.
+
+    In a line of its own it stands for any number of lines, also none.
+    """
     got = "\n".join(line.rstrip() for line in printed.strip().splitlines())
     wanted = "\n".join(line.rstrip() for line in expected.strip().splitlines())
-    pattern = ".*?".join(map(re.escape, wanted.split("…")))
+    anything = re.compile(r"^…\n|\n…$|…", re.MULTILINE)
+    pattern = ".*?".join(map(re.escape, anything.split(wanted)))
     assert re.fullmatch(pattern, got, re.DOTALL), f"printed:\n{got}\n\nthe page says:\n{wanted}"

@@ -1,9 +1,12 @@
-"""Every Python block of the documentation does what the page says."""
+"""Every Python and shell block of the documentation does what the page says."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
-from pages import PAGES, ROOT, check_output, examples, run
+from pages import PAGES, ROOT, blocks, check_output, examples, run
+
+from redrive import Redrive
 
 WITH_EXAMPLES = [page for page in PAGES if examples(page)]
 
@@ -11,6 +14,14 @@ WITH_EXAMPLES = [page for page in PAGES if examples(page)]
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_examples_of_a_page(page: Path, tmp_path: Path) -> None:
     run(page, tmp_path)
+
+
+async def test_the_readme_is_true_on_postgresql_as_well(postgres_url: str, tmp_path: Path) -> None:
+    # In a thread: the examples have event loops of their own.
+    await asyncio.to_thread(run, ROOT / "README.md", tmp_path, REDRIVE_URL=postgres_url)
+    async with Redrive(postgres_url).client() as app:
+        assert {run.workflow for run in (await app.runs.list()).items} == {"fulfil"}
+    assert not (tmp_path / "shop/redrive.db").exists()
 
 
 def test_there_are_examples_where_readers_begin() -> None:
@@ -28,6 +39,13 @@ def test_there_are_examples_where_readers_begin() -> None:
         "```python file=test_one.py\ndef test_one(): assert 1 == 2\n```\n",
         "```python file=test_one.py fails\ndef test_one(): assert 1 == 1\n```\n",
         "```python skip\n```\n",
+        "```sh\nfalse\ntrue\n```\n",
+        "```sh fails\ntrue\n```\n",
+        "```sh\necho one\n```\n```text output\ntwo\n```\n",
+        "```sh\none=1\n```\n```sh\ntest $one = 2\n```\n",
+        "```sh\nmkdir in\ncd in\n```\n```sh\ncd in\n```\n",
+        "```sh background\nfalse\n```\n",
+        "```console\n$ true\n```\n",
     ],
 )
 def test_a_page_that_is_wrong_is_noticed(text: str, tmp_path: Path) -> None:
@@ -41,3 +59,38 @@ def test_dots_in_an_output_stand_for_any_text() -> None:
     check_output("run 0h2 ended\n", "run … ended")
     with pytest.raises(AssertionError, match="the page says"):
         check_output("run 0h2 failed\n", "run … ended")
+
+
+def test_what_a_shell_block_leaves_behind_is_there_for_the_next(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```sh\nmkdir in && cd in\nexport one=1\n```\n"
+        "```python file=two.py\nprint(2)\n```\n"
+        "```sh\necho $one $(python two.py)\n```\n```text output\n1 2\n```\n"
+        "<!-- not run: it would fail -->\n```sh\nfalse\n```\n",
+        encoding="utf-8",
+    )
+    run(page, tmp_path)
+
+
+def test_what_runs_in_the_background_is_there_for_the_blocks_after_it(tmp_path: Path) -> None:
+    server = "import time\nopen('alive', 'w').close()\nprint('ready', flush=True)\n"
+    server += "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    open('stopped', 'w').close()\n"
+    (tmp_path / "server.py").write_text(server, encoding="utf-8")
+    page = tmp_path / "page.md"
+    beside = "```sh background\npython server.py   # until Ctrl-C\n```\n"
+    page.write_text(f"{beside}```sh\ntest -e alive -a ! -e stopped\n```\n", encoding="utf-8")
+    run(page, tmp_path)
+    assert (tmp_path / "stopped").exists()
+
+
+def test_blocks_that_are_not_run_are_few_and_say_why() -> None:
+    """A mark is for what cannot run in a test: it installs packages, or would run the tests themselves."""
+    marks = {
+        (page.name, block.not_run) for page in PAGES for block in blocks(page) if block.not_run is not None
+    }
+    assert marks == {
+        ("README.md", "the first makes an environment and runs until Ctrl-C, the second runs these tests"),
+        ("README.md", "the tests have an environment of their own"),
+        ("tutorial.md", "it installs packages"),
+    }

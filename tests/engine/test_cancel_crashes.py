@@ -38,7 +38,10 @@ async def test_a_cancellation_is_applied_once_whatever_happens_to_its_calls(
         handle = await job.start()
         await asyncio.wait_for(begun.wait(), 10)
         store = FaultyStore(app.runtime.store, nth(call, fault))
-        runs = Runs(store, SystemClock(), Shaper(Redactor()), app.runtime.changed)
+        own = app.runtime.runs
+        runs = Runs(
+            store, SystemClock(), Shaper(Redactor()), own._replayer, own._previewer, app.runtime.changed
+        )
         for _ in range(2):  # a person whose call failed tries again
             try:
                 await runs.cancel(handle.id, by="a test")

@@ -52,6 +52,7 @@ def install(python: Path, what: str, folder: Path) -> None:
         ("", ["pydantic", "click"], ["rich", "asyncpg"]),
         ("[rich]", ["rich"], []),
         ("[postgres]", ["asyncpg"], []),
+        ("[all]", ["rich", "asyncpg"], []),
     ],
 )
 def test_a_fresh_install_works(

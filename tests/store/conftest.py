@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-import cluster
 import pytest
-from cluster import POSTGRES, need_bouncer, need_postgres
+from cluster import need_bouncer
 from store_kit import HandClock, Kit
+from store_places import IN_MEMORY, STORES, make, new_place
 
 from redrive.store import open_store
 
@@ -19,31 +18,14 @@ def clock() -> HandClock:
     return HandClock()
 
 
-STORES = ["sqlite-file", "sqlite-memory", *POSTGRES, "pgbouncer"]
-
-
-@asynccontextmanager
-async def new_place(kind: str, folder: Path) -> AsyncIterator[str]:
-    """The URL of a store of this kind that does not exist yet."""
-    if kind == "sqlite-memory":
-        yield "sqlite:///:memory:"
-    elif kind == "sqlite-file":
-        yield f"sqlite:///{folder}/redrive.db"
-    else:
-        need_postgres()
-        pooled = kind == "pgbouncer"
-        async with cluster.fresh(POSTGRES[0] if pooled else kind, pooled=pooled) as url:
-            yield url
-
-
 @pytest.fixture(params=STORES)
 async def kit(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) -> AsyncIterator[Kit]:
     """An opened store of each kind, with a clock that is set by hand."""
     if request.param == "pgbouncer":
         need_bouncer()
     async with new_place(request.param, tmp_path) as url:
-        shared = request.param != "sqlite-memory"
-        store = open_store(url, clock)
+        shared = request.param not in IN_MEMORY
+        store = make(request.param, url, clock)
         await store.open()
         opened = [store]
 

@@ -14,6 +14,7 @@ from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.core.transition import (
     AttemptEnd,
     AttemptWrite,
+    AuditWrite,
     EntryWrite,
     LetterWrite,
     RunWrite,
@@ -89,7 +90,7 @@ class Kit:
 
     async def by_hand(self, statement: str, *params: Any) -> None:
         """Change rows behind the port's back; `redrive.` stands for the store's schema."""
-        store: Any = self.store
+        store: Any = getattr(self.store, "_inner", self.store)
         if self.kind.startswith("sqlite"):
             plain = statement.replace("redrive.", "")
             await store._lines.write(lambda con: con.execute(plain, params))
@@ -231,6 +232,12 @@ def letter(run: Claimed | RunRow, **more: Any) -> LetterWrite:
         "attempts": 3,
     }
     return LetterWrite(**{**given, **more})
+
+
+def noted(event: str = "dlq.commented", **more: Any) -> AuditWrite:
+    """A line of the audit log."""
+    given: dict[str, Any] = {"event": event, "tenant": "default", "by": "ann", "subject": "w"}
+    return AuditWrite(**{**given, **more})
 
 
 def buried(run: Claimed | RunRow, **more: Any) -> Transition:

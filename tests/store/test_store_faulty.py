@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from store_kit import DAY, Kit, catalogue, entry, writes
+from store_kit import DAY, Kit, catalogue, entry, noted, writes
 
 from redrive.errors import StoreUnavailable
 from redrive.store import faulty
@@ -19,7 +19,17 @@ from redrive.store.faulty import (
     no_faults,
     nth,
 )
-from redrive.store.port import Claim, LetterFilter, NewWorker, PolicyRow, Purge, RunFilter, Store
+from redrive.store.port import (
+    AuditFilter,
+    Claim,
+    LetterFilter,
+    NewWorker,
+    PolicyRow,
+    Purge,
+    RunFilter,
+    Store,
+    Triage,
+)
 
 
 class Killed(BaseException):
@@ -52,19 +62,27 @@ async def test_every_call_is_passed_on_and_its_answer_back(kit: Kit) -> None:
     await kit.fail(worker, run)
     store = FaultyStore(kit.store)
     policy = PolicyRow(tenant="", workflow="", step="", policy="{}", updated_at=0, updated_by="ann")
-    await store.set_policy(policy)
-    await store.pause("w", by="ann")
+    await store.set_policy(policy, noted("policy.set"))
+    await store.pause("w", noted("workflow.paused"))
     assert await store.paused() == {"w": "ann"}
-    await store.resume("w")
+    await store.resume("w", noted("workflow.resumed"))
+    await store.note([noted("dlq.revealed")])
+    letter = f"dl-{run.public_id}"
+    assert await store.triage(Triage(letter=letter, owner="bob", audit=noted("dlq.assigned")))
+    assert (await kit.letter(run)).owner == "bob"
     reads = [
         ("run", (run.public_id,), {}),
         ("runs_by_id", ([run.public_id],), {}),
         ("runs", (RunFilter(),), {"limit": 5, "cursor": None}),
         ("journal", (run.id,), {}),
         ("attempts", (run.id,), {}),
-        ("letter", (f"dl-{run.public_id}",), {"tenant": "default"}),
+        ("letter", (letter,), {"tenant": "default"}),
         ("letter_of", (run.id,), {}),
         ("letters", (LetterFilter(),), {"limit": 5, "cursor": None}),
+        ("cases", ([letter],), {}),
+        ("audit", (AuditFilter(),), {"limit": 5, "cursor": None}),
+        ("known", (["w"],), {}),
+        ("expiring", (5,), {}),
         ("unclaimable", ([],), {}),
         ("workers", (), {}),
         ("policies", (), {}),
@@ -77,7 +95,8 @@ async def test_every_call_is_passed_on_and_its_answer_back(kit: Kit) -> None:
         expected = await getattr(kit.store, name)(*args, **more)
         assert await getattr(store, name)(*args, **more) == expected, name
         assert store.calls[-1] == name
-    assert await store.delete_policy("", "", "")
+    assert len((await store.audit(AuditFilter(), limit=9, cursor=None)).items) == 5
+    assert await store.delete_policy("", "", "", noted("policy.deleted"))
     assert await store.purge(Purge(runs=DAY, letters=DAY, workers=DAY, limit=1)) == 0
     await store.apply([writes(run, entry(0))], worker=worker)
     await store.retire(worker)

@@ -58,7 +58,9 @@ class Scene:
 
 def runs_on(app: Redrive, store: Store) -> Runs:
     """`app.runs`, looking through another store."""
-    return Runs(store, SystemClock(), Shaper(Redactor()), lambda run_id: None)
+    own = app.runtime.runs
+    shaper = Shaper(Redactor())
+    return Runs(store, SystemClock(), shaper, own._replayer, own._previewer, lambda run_id: None)
 
 
 async def test_a_run_that_ends_while_it_is_being_cancelled_stays_ended(tmp_path: Path) -> None:

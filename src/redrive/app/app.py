@@ -11,14 +11,17 @@ from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from redrive.app.handle import RunHandle
+from redrive.app.opening import make_store
 from redrive.app.runtime import Runtime
 from redrive.app.version import code_version
 from redrive.app.workflow import START_OPTIONS, Workflow
 from redrive.clock import SystemClock
 from redrive.core.classify import Rule
+from redrive.core.index import MOST_FIELDS, parts
 from redrive.core.options import StepOptions
 from redrive.core.payload import Signature
 from redrive.core.payload.resolve import read_signature
+from redrive.desk.audit import Audit
 from redrive.desk.dlq import DeadLetters
 from redrive.desk.policies import Policies
 from redrive.desk.runs import Runs
@@ -27,8 +30,8 @@ from redrive.duration import Duration, seconds
 from redrive.errors import ConfigurationError, RegistrationError, UnknownWorkflow
 from redrive.policy import RetryPolicy
 from redrive.settings import Settings
-from redrive.store import open_store
 from redrive.store.port import Catalogue, CatalogueItem
+from redrive.store.sealed import refuse_unreadable
 from redrive.worker.definition import Step, WorkflowDefinition
 
 __all__ = ["Redrive"]
@@ -169,12 +172,16 @@ class Redrive:
         timeout: Duration | None = None,
         dead_letter: bool = True,
         max_crashes: int = 3,
+        dlq_retention: Duration | None = None,
+        index: Sequence[str] = (),
     ) -> _WorkflowDecorator: ...
     def workflow(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a workflow.
 
         `retry` is the policy of steps that have none; `timeout` limits the whole run; `dead_letter=False`
-        lets failures end as FAILED without a letter; `max_crashes` is how many workers may die over a run.
+        lets failures end as FAILED without a letter; `max_crashes` is how many workers may die over a run;
+        `dlq_retention` is how long its dead letters wait for a decision, if not as long as the setting says;
+        `index` names fields of the input to search runs and dead letters by, as in `["customer.email"]`.
         """
         _check_options("workflow", self._register_workflow, options)
         names = sys._getframe(1).f_locals
@@ -192,6 +199,8 @@ class Redrive:
         timeout: Duration | None = None,
         dead_letter: bool = True,
         max_crashes: int = 3,
+        dlq_retention: Duration | None = None,
+        index: Sequence[str] = (),
     ) -> Workflow[Any, Any, Any]:
         name = _name("workflow", name, fn, self.registered_workflows)
         what = f"workflow {name!r}"
@@ -214,6 +223,8 @@ class Redrive:
             timeout=_limit(timeout, f"timeout of {what}"),
             dead_letter=dead_letter,
             max_crashes=max_crashes,
+            dlq_retention=_limit(dlq_retention, f"dlq_retention of {what}"),
+            index=_index(what, index, definition.signature),
         )
         self.registered_workflows[name] = workflow
         self._version = None
@@ -275,7 +286,13 @@ class Redrive:
 
     async def _open(self) -> Runtime:
         clock = SystemClock()
-        return await self.attach(Runtime(self, open_store(self.settings.url, clock), clock))
+        runtime = await self.attach(Runtime(self, make_store(self.settings, clock), clock))
+        try:
+            await runtime.answered(lambda: refuse_unreadable(runtime.store))
+        except BaseException:
+            await self._close()
+            raise
+        return runtime
 
     async def attach(self, runtime: Runtime) -> Runtime:
         """Open a runtime and make it this app's own."""
@@ -329,13 +346,18 @@ class Redrive:
 
     @property
     def runs(self) -> Runs:
-        """Look at runs, cancel them."""
+        """Look at runs, cancel them, retry those that failed."""
         return self.runtime.runs
 
     @property
     def dlq(self) -> DeadLetters:
-        """Look at dead letters."""
+        """Look at dead letters, replay and close them."""
         return self.runtime.dlq
+
+    @property
+    def audit(self) -> Audit:
+        """Who did what, and what the engine decided."""
+        return self.runtime.audit
 
     @property
     def policies(self) -> Policies:
@@ -409,6 +431,22 @@ def _check_transactional(what: str, fn: Callable[..., Any]) -> None:
 def _check_retry(what: str, retry: Any) -> None:
     if retry is not None and not isinstance(retry, RetryPolicy):
         raise RegistrationError(f"retry of {what} takes a RetryPolicy, not {type(retry).__name__}")
+
+
+def _index(what: str, fields: Any, signature: Signature) -> tuple[str, ...]:
+    """The fields to search by, each once; whatever cannot be one is refused."""
+    if isinstance(fields, str) or not isinstance(fields, Sequence):
+        raise RegistrationError(f'index of {what} is {fields!r}; give a list, as in ["customer.email"]')
+    for field in fields:
+        known = signature.parameters
+        if not isinstance(field, str) or not all(parts(field)) or parts(field)[0] not in known:
+            raise RegistrationError(
+                f"index of {what} has {field!r}; give a parameter ({', '.join(known) or 'there is none'}), "
+                "and behind dots the names inside its value"
+            )
+    if len(fields) > MOST_FIELDS:
+        raise RegistrationError(f"index of {what} has {len(fields)} fields; {MOST_FIELDS} are the most")
+    return tuple(dict.fromkeys(fields))
 
 
 def _limit(value: Duration | None, what: str) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from redrive.app.results import Ending
@@ -10,7 +11,8 @@ from redrive.core.ending import Ending as Failed
 from redrive.core.states import RunStatus
 from redrive.desk.shapes import Run
 from redrive.duration import Duration, seconds
-from redrive.errors import MisusedStep, NotFound, RunCancelled, RunFailed, RunPartial
+from redrive.errors import ConfigurationError, MisusedStep, NotFound, RunCancelled, RunFailed, RunPartial
+from redrive.store.seal import is_sealed, why_sealed
 from redrive.worker.branch import Branch, current
 
 if TYPE_CHECKING:
@@ -64,13 +66,21 @@ class RunHandle(Generic[R]):
     def _value(self, ending: Ending) -> R:
         if ending.status is not RunStatus.SUCCESS:
             raise _run_failed(ending)
-        value: Any = None
-        if self._signature is not None:
-            value = self._signature.decode_result(ending.output or "null")
+        text = _readable(ending, ending.output or "null")
+        value: Any = json.loads(text) if self._signature is None else self._signature.decode_result(text)
         return value  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"<run {self.id}>"
+
+
+def _readable(ending: Ending, text: str) -> str:
+    """What the store holds, unless it is sealed with a key that this process does not have."""
+    if is_sealed(text):
+        raise ConfigurationError(
+            f"run {ending.run_id} ended as {ending.status}, but how cannot be read: {why_sealed(text)}"
+        )
+    return text
 
 
 def _what_happened(ending: Ending, failed: Failed) -> str:
@@ -85,7 +95,7 @@ def _run_failed(ending: Ending) -> RunFailed:
         return kind(
             f"run {ending.run_id} ended as {ending.status}", run_id=ending.run_id, status=ending.status
         )
-    failed = Failed.from_json(ending.failure)
+    failed = Failed.from_json(_readable(ending, ending.failure))
     return kind(
         _what_happened(ending, failed),
         run_id=ending.run_id,

@@ -10,11 +10,16 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redrive.app.results import Results
-from redrive.chores import Purger, Reaper, Watch, every
+from redrive.chores import Folder, Purger, Reaper, SetWorker, Watch, every
 from redrive.clock import Clock
 from redrive.core.redact import Redactor
+from redrive.desk.audit import Audit
+from redrive.desk.batches import Batches
+from redrive.desk.checks import Checker
 from redrive.desk.dlq import DeadLetters
 from redrive.desk.policies import Policies
+from redrive.desk.preview import Previewer
+from redrive.desk.replaying import Replayer
 from redrive.desk.runs import Runs
 from redrive.desk.shapes import Shaper
 from redrive.desk.workflows import Workflows
@@ -44,16 +49,39 @@ class Runtime:
         self._store = store
         self.clock = clock
         self.results = Results(store)
-        shaper = Shaper(Redactor.parse(app.settings.redact))
-        self.runs = Runs(store, clock, shaper, self.changed)
-        self.dlq = DeadLetters(store, shaper)
-        self.policies = Policies(store)
-        self.workflows = Workflows(store, self.ring)
+        self._redactor = Redactor.parse(app.settings.redact)
+        shaper = Shaper(self._redactor)
+        replayer = self._replayer(store)
+        previewer = Previewer(store, replayer, shaper)
+        self.runs = Runs(store, clock, shaper, replayer, previewer, self.changed)
+        self.dlq = DeadLetters(store, clock, shaper, replayer, previewer)
+        self.policies = Policies(store, clock)
+        self.workflows = Workflows(store, clock, self.ring)
+        self.audit = Audit(store, shaper)
         self.reaper = Reaper(store, clock)
-        self.purger = Purger(store, runs=app.settings.retention, letters=app.settings.dlq_retention)
+        self.purger = Purger(store, clock, runs=app.settings.retention, letters=app.settings.dlq_retention)
+        self.folder = Folder(store)
+        self.set_worker = self.new_set_worker(store)
         self.watch = Watch(store)
         self.worker: Worker | None = None
         self._chores: list[asyncio.Task[None]] = []
+
+    def new_set_worker(self, store: Store) -> SetWorker:
+        """The chore that carries out sets, on the store or on another face of it."""
+        return SetWorker(store, Batches(store, self.clock, self._replayer(store)).decide)
+
+    def _replayer(self, store: Store) -> Replayer:
+        return Replayer(store, self.clock, self._checker(self._app, store), self._redactor, self.changed)
+
+    @staticmethod
+    def _checker(app: Redrive, store: Store) -> Checker:
+        workflows, steps = app.registered_workflows, app.registered_steps
+        return Checker(
+            store,
+            workflow=lambda name: workflows[name].signature if name in workflows else None,
+            step=lambda name: steps[name].signature if name in steps else None,
+            max_payload=app.settings.max_payload,
+        )
 
     @property
     def store(self) -> Store:
@@ -106,6 +134,8 @@ class Runtime:
         if automatic:
             self._chores = [
                 asyncio.create_task(every(settings.chores, self.reaper.run_once, self.clock)),
+                asyncio.create_task(every(settings.chores, self.folder.run_once, self.clock)),
+                asyncio.create_task(every(settings.chores, self.set_worker.run_once, self.clock)),
                 asyncio.create_task(every(settings.chores * _PATIENTLY, self.purger.run_once, self.clock)),
                 asyncio.create_task(every(settings.chores * _PATIENTLY, self.watch.run_once, self.clock)),
             ]

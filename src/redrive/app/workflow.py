@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from redrive.app.handle import RunHandle
 from redrive.clock import MICROS
+from redrive.core.index import index_values
 from redrive.core.keys import job_key, payload_hash
 from redrive.core.options import RunOptions
 from redrive.core.payload import check_size
@@ -64,6 +65,8 @@ class Workflow(Generic[P, R, T]):
         timeout: float | None,
         dead_letter: bool,
         max_crashes: int,
+        dlq_retention: float | None = None,
+        index: tuple[str, ...] = (),
     ) -> None:
         functools.update_wrapper(self, definition.fn)
         self.definition = definition
@@ -76,7 +79,8 @@ class Workflow(Generic[P, R, T]):
             retry=retry,
             dead_letter=dead_letter,
             max_crashes=max_crashes,
-            letter_keeps=int(app.settings.dlq_retention * MICROS),
+            letter_keeps=int((dlq_retention or app.settings.dlq_retention) * MICROS),
+            index=index,
         )
         self.options_text = self._options.to_json()
 
@@ -190,7 +194,8 @@ class Workflow(Generic[P, R, T]):
             parent=parent,
             key=None if key is None else job_key(tenant, self.name, _text("idempotency_key", key, "")),
             key_hash=None if key is None else payload_hash(text),
-            key_keeps=int(max(settings.dlq_retention, 30 * 86_400) * MICROS),
+            key_keeps=max(self._options.letter_keeps, 30 * 86_400 * MICROS),
+            index=index_values(text, self._options.index),
         )
 
     def _snapshot(self, override: RetryPolicy | None) -> str:
@@ -198,13 +203,7 @@ class Workflow(Generic[P, R, T]):
             return self.options_text
         if not isinstance(override, RetryPolicy):
             raise InputError(f"retry takes a RetryPolicy, not {type(override).__name__}")
-        return RunOptions(
-            override=override,
-            retry=self._options.retry,
-            dead_letter=self._options.dead_letter,
-            max_crashes=self._options.max_crashes,
-            letter_keeps=self._options.letter_keeps,
-        ).to_json()
+        return replace(self._options, override=override).to_json()
 
     def _deadline(self, value: datetime | Duration | None) -> int | None:
         if value is None:

@@ -4,8 +4,10 @@ Each chore is one coroutine function `run_once()`; `every` repeats it.
 """
 
 from redrive.chores.every import every
+from redrive.chores.groups import Folder
 from redrive.chores.purge import Purger
 from redrive.chores.reap import Reaper
+from redrive.chores.sets import SetWorker
 from redrive.chores.watch import Watch
 
-__all__ = ["Purger", "Reaper", "Watch", "every"]
+__all__ = ["Folder", "Purger", "Reaper", "SetWorker", "Watch", "every"]

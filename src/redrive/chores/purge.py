@@ -1,9 +1,15 @@
-"""Purge: remove what was kept long enough."""
+"""Purge: close letters that nobody decided on in time, and remove what was kept long enough."""
 
 from __future__ import annotations
 
-from redrive.clock import MICROS
-from redrive.store.port import Purge, Store
+from redrive.clock import MICROS, Clock
+from redrive.core.auditing import ENGINE
+from redrive.core.keys import letter_id
+from redrive.core.outcome import Closed
+from redrive.core.states import LetterStatus
+from redrive.settle.settler import LocalSettler
+from redrive.settle.view import view_of
+from redrive.store.port import Purge, RunRow, Store
 
 __all__ = ["Purger"]
 
@@ -13,10 +19,13 @@ _DAY = 86_400
 
 
 class Purger:
-    """Removes finished runs, closed letters, expired keys and workers long gone, a few at a time."""
+    """Expires open letters; removes finished runs, closed letters, old keys, workers and audit lines."""
 
-    def __init__(self, store: Store, *, runs: float = 7 * _DAY, letters: float = 30 * _DAY) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, *, runs: float = 7 * _DAY, letters: float = 30 * _DAY
+    ) -> None:
         self._store = store
+        self._settler = LocalSettler(store, clock)
         self._purge = Purge(
             runs=int(runs * MICROS), letters=int(letters * MICROS), workers=_DAY * MICROS, limit=_BATCH
         )
@@ -25,8 +34,25 @@ class Purger:
         """Remove what is due, batch by batch, so that others get their turn; returns how many rows went."""
         total = 0
         for _ in range(_MOST_BATCHES):
-            removed = await self._store.purge(self._purge)
+            removed = await self._expire() + await self._store.purge(self._purge)
             total += removed
             if removed < _BATCH:
                 break
         return total
+
+    async def _expire(self) -> int:
+        """Close letters whose time is over; somebody who decides at the same moment goes first."""
+        late = await self._store.expiring(_BATCH)
+        settled = await self._settler.settle([_expired(run) for run in late]) if late else []
+        return sum(each.kept for each in settled)
+
+
+def _expired(run: RunRow) -> Closed:
+    return Closed(
+        run=view_of(run),
+        letter=run.letter or letter_id(run.public_id),
+        status=LetterStatus.EXPIRED,
+        ended=run.status,
+        by=ENGINE,
+        reason="expired",
+    )

@@ -48,10 +48,12 @@ class Reaper:
             held = await self._store.held(worker.id)
             outcomes = bereaved(held, self._store.now(), died=worker.state != "STOPPED")
             # One commit for all of a worker's runs: who is suspected depends on who was there.
-            count += await self._settle(outcomes)
-            log.warning(
-                "worker %d (%s) is gone; %d of its runs are due again", worker.id, worker.name, len(held)
-            )
+            decided = await self._settle(outcomes)
+            if decided:  # otherwise another node was quicker, and says so
+                log.warning(
+                    "worker %d (%s) is gone; %d of its runs are due again", worker.id, worker.name, decided
+                )
+            count += decided
         return count
 
     async def _hung(self) -> int:

@@ -3,16 +3,18 @@
 This module and the commands' own modules import nothing but click, so that `redrive --help` answers
 at once; what a command needs it imports when it is called.
 
-begin      demo, init, dev                    run    worker (serve, supervise), migrate, doctor (health)
-commands   runs, dlq, policies, workflows     shell  completion
+begin      demo, init, dev     run    worker (serve, supervise), migrate, reencrypt, doctor (health)
+commands   runs, dlq, audit, policies, workflows     shell  completion
 shared     place: which store    output: tables, JSON, ids    ids: prefixes, standard input
            change: dry runs, asking first     target: module:app     exits: errors and exit codes
+           hints: commands to type next       folding: lines that fit    inputs, example: of workflows
 """
 
 from __future__ import annotations
 
 import click
 
+from redrive.cli.audit import audit
 from redrive.cli.completion import completion
 from redrive.cli.demo import demo
 from redrive.cli.dev import dev
@@ -21,6 +23,7 @@ from redrive.cli.doctor import doctor
 from redrive.cli.init import init
 from redrive.cli.migrate import migrate
 from redrive.cli.policies import policies
+from redrive.cli.reencrypt import reencrypt
 from redrive.cli.runs import runs
 from redrive.cli.worker import worker
 from redrive.cli.workflows import workflows
@@ -45,5 +48,19 @@ def main() -> None:
     """Durable workflows whose speciality is failure."""
 
 
-for command in (demo, init, dev, worker, migrate, runs, dlq, policies, workflows, doctor, completion):
+for command in (
+    demo,
+    init,
+    dev,
+    worker,
+    migrate,
+    reencrypt,
+    runs,
+    dlq,
+    audit,
+    policies,
+    workflows,
+    doctor,
+    completion,
+):
     main.add_command(command)

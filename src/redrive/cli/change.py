@@ -11,9 +11,10 @@ from typing import Any
 import click
 
 from redrive.cli.exits import REFUSED, Stopped, code_of
+from redrive.cli.hints import rewritten
 from redrive.cli.output import say
 
-__all__ = ["Change", "changing", "each"]
+__all__ = ["Change", "changing", "each", "end", "tried", "user"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +25,14 @@ class Change:
     dry_run: bool
     yes: bool
 
+    @property
+    def somebody_watches(self) -> bool:
+        """True if there is a person to ask."""
+        return sys.stdin.isatty() and sys.stderr.isatty()
+
     def confirm(self, what: str) -> None:
         """Ask a person; a script that has no terminal is never asked."""
-        if self.yes or self.dry_run or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        if self.yes or self.dry_run or not self.somebody_watches:
             return
         if not click.confirm(f"{what}?", err=True):
             raise Stopped("nothing was changed", REFUSED)
@@ -40,12 +46,13 @@ def changing(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--by", metavar="NAME", help="Who does it, for the record.  [default: your user name]")
     @functools.wraps(command)
     def with_change(*args: Any, dry_run: bool, yes: bool, by: str | None, **others: Any) -> Any:
-        return command(*args, change=Change(by=by or _user(), dry_run=dry_run, yes=yes), **others)
+        return command(*args, change=Change(by=by or user(), dry_run=dry_run, yes=yes), **others)
 
     return with_change
 
 
-def _user() -> str:
+def user() -> str:
+    """Who is at the keyboard, for what is recorded."""
     import getpass
 
     try:
@@ -56,6 +63,11 @@ def _user() -> str:
 
 async def each(ids: Sequence[str], act: Callable[[str], Awaitable[None]]) -> None:
     """Do the same to each; one that fails does not keep the others from it. Ends with the worst exit code."""
+    end(await tried(ids, act))
+
+
+async def tried(ids: Sequence[str], act: Callable[[str], Awaitable[None]]) -> int:
+    """The same, and goes on after it: returns the worst exit code, 0 if all went well."""
     from redrive.errors import RedriveError
 
     worst = 0
@@ -63,10 +75,15 @@ async def each(ids: Sequence[str], act: Callable[[str], Awaitable[None]]) -> Non
         try:
             await act(id)
         except RedriveError as error:
-            say(f"Error: {error}")
+            say(f"Error: {rewritten(str(error))}")
             worst = max(worst, code_of(error))
         except Stopped as error:
             say(f"Error: {error.message}")
             worst = max(worst, error.exit_code)
-    if worst:
-        raise click.exceptions.Exit(worst)
+    return worst
+
+
+def end(code: int) -> None:
+    """End the command here, unless all went well."""
+    if code:
+        raise click.exceptions.Exit(code)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from redrive.cli.exits import FAILED
+from redrive.cli.folding import folded
 from redrive.cli.output import Output, clean, shown, styled
 from redrive.cli.place import Place, at_a_place
 
@@ -51,6 +53,7 @@ def doctor(place: Place, output: Output) -> None:
 
 def _print(finding: Finding) -> None:
     sign, colour = _SIGNS[finding.level]
-    click.echo(f"{styled(sign, fg=colour)} {finding.check + ':':<10} {clean(finding.text)}")
+    text = folded(f"{sign} {finding.check + ':':<10} {clean(finding.text)}", sys.stdout, deeper=" " * 13)
+    click.echo(styled(sign, fg=colour) + text.removeprefix(sign))
     if finding.advice:
-        click.echo(f"    {clean(finding.advice)}")
+        click.echo(folded(f"    {clean(finding.advice)}", sys.stdout))

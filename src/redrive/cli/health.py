@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from redrive.cli.hints import hint, rewritten, worker_hint
 from redrive.clock import MICROS, SystemClock
 from redrive.core.redact import Redactor
 from redrive.core.states import LetterStatus, RunStatus
@@ -44,10 +45,14 @@ async def examine(url: str) -> list[Finding]:
     try:
         await store.open(migrate=False)
     except SchemaMismatch as error:
-        return [_ok("store", f"{where} answers"), _wrong("schema", str(error), "redrive migrate")]
+        return [_ok("store", f"{where} answers"), _wrong("schema", rewritten(str(error)), hint("migrate"))]
     except RedriveError as error:
         return [
-            _wrong("store", str(error), "see that it runs and that the URL is right (--url, $REDRIVE_URL)")
+            _wrong(
+                "store",
+                str(error).partition("; nothing is lost")[0],
+                "see that it runs and that the URL is right (--url, $REDRIVE_URL)",
+            )
         ]
     try:
         found = [_ok("store", f"{where} answers"), _ok("schema", "up to date")]
@@ -63,7 +68,7 @@ def _missing(url: str) -> Finding | None:
     return _wrong(
         "store",
         f"there is no file {path}",
-        "name the store with --url, $REDRIVE_URL or --app; or make it: redrive migrate",
+        f"name the store with --url, $REDRIVE_URL or --app; or make it: {hint('migrate')}",
     )
 
 
@@ -101,19 +106,19 @@ async def _workers(store: Store, live: list[WorkerRow]) -> Finding:
     unfinished = RunFilter(status=[RunStatus.PENDING, RunStatus.RUNNING, RunStatus.SLEEPING])
     waiting = (await store.runs(unfinished, limit=1, cursor=None)).items
     if not waiting:
-        return _note("workers", "none is alive; no run waits for one", "redrive worker module:app")
-    return _wrong("workers", "none is alive, and runs wait for one", "start one: redrive worker module:app")
+        return _note("workers", "none is alive; no run waits for one", worker_hint())
+    return _wrong("workers", "none is alive, and runs wait for one", f"start one: {worker_hint()}")
 
 
 async def _unclaimable(store: Store) -> AsyncIterator[Finding]:
     for workflow, count in (await store.unclaimable(())).items():
         yield _wrong(
             "claims",
-            f"{count} due run{'s' * (count != 1)} of {workflow!r} wait, and no live worker has it registered",
-            "start a worker whose app has this workflow: redrive worker module:app",
+            f"{count} due run{'s' * (count != 1)} of {workflow!r}: no live worker has it registered",
+            f"start a worker whose app has this workflow: {worker_hint()}",
         )
     for workflow, by in (await store.paused()).items():
-        yield _note("paused", f"{workflow!r}, by {by}", f"to go on: redrive workflows resume {workflow}")
+        yield _note("paused", f"{workflow!r}, by {by}", f"to go on: {hint('workflows', 'resume', workflow)}")
 
 
 async def _stuck(store: Store) -> Finding:
@@ -126,7 +131,7 @@ async def _stuck(store: Store) -> Finding:
     return _wrong(
         "stuck",
         f"{len(ids)} run{'s' * (len(ids) != 1)} past a deadline or hanging in a step, such as {ids[0]}",
-        f"a live worker clears these; look at one: redrive runs why {ids[0]}",
+        f"a live worker clears these; look at one: {hint('runs', 'why', ids[0])}",
     )
 
 
@@ -141,10 +146,12 @@ async def _late(store: Store, live: list[WorkerRow]) -> Finding:
     if not late:
         return _ok("late", "no due run has waited for more than a minute")
     oldest = max(now - (run.available_at or now) for run in late)
-    advice = (
-        "add workers, or raise WORKER_CONCURRENCY" if live else "start a worker: redrive worker module:app"
+    advice = "add workers, or raise WORKER_CONCURRENCY" if live else f"start a worker: {worker_hint()}"
+    return _wrong(
+        "late",
+        f"{len(late)} due run{'s' * (len(late) != 1)} late, the oldest by {words(oldest / MICROS)}",
+        advice,
     )
-    return _wrong("late", f"{len(late)} due runs wait, the oldest for {words(oldest / MICROS)}", advice)
 
 
 async def _letters(store: Store) -> Finding:
@@ -152,10 +159,9 @@ async def _letters(store: Store) -> Finding:
     if not page.items:
         return _ok("letters", "no dead letter waits for a person")
     count = f"{len(page.items)}{'+' if page.next else ''}"
-    oldest = datetime.fromtimestamp(page.items[-1].failed_at / MICROS, UTC)
-    return _note(
-        "letters", f"{count} wait for a person, since {oldest:%Y-%m-%d %H:%M} UTC", "redrive dlq list"
-    )
+    oldest = datetime.fromtimestamp(min(letter.failed_at for letter in page.items) / MICROS, UTC)
+    text = f"{count} wait{'s' * (count == '1')} for a person, since {oldest:%Y-%m-%d %H:%M} UTC"
+    return _note("letters", text, hint("dlq", "list"))
 
 
 def _disk(url: str) -> Finding:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from redrive.cli.exits import NOT_FOUND, REFUSED, Stopped
+from redrive.cli.hints import hint
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -43,7 +44,7 @@ async def find_run(app: Redrive, text: str) -> str:
         return text
     found = await _with_prefix(app, text)
     if not found:
-        raise Stopped(f"there is no run {text!r}; `redrive runs list` shows the newest", NOT_FOUND)
+        raise Stopped(f"there is no run {text!r}; `{hint('runs', 'list')}` shows the newest", NOT_FOUND)
     return _only(text, found, "runs")
 
 
@@ -52,14 +53,20 @@ async def find_letter(app: Redrive, text: str) -> str:
     run = text.removeprefix(_LETTER)
     if len(run) >= _LENGTH:
         return text
-    with_letter = [id for id in await _with_prefix(app, run) if await _has_letter(app, id)]
-    if not with_letter:
-        raise Stopped(f"there is no dead letter {text!r}; `redrive dlq list` shows them", NOT_FOUND)
-    return _LETTER + _only(text, with_letter, "dead letters")
+    found = [letter for id in await _with_prefix(app, run) if (letter := await _letter_of(app, id))]
+    if not found:
+        raise Stopped(f"there is no dead letter {text!r}; `{hint('dlq', 'list')}` shows them", NOT_FOUND)
+    return _only(text, list(dict.fromkeys(found)), "dead letters")
 
 
-async def _has_letter(app: Redrive, run_id: str) -> bool:
-    return (await app.runs.get(run_id)).letter_id is not None
+async def _letter_of(app: Redrive, run_id: str) -> str | None:
+    """The letter of a run, also one that was written for it and is about a later run by now."""
+    from redrive.errors import NotFound
+
+    try:
+        return (await app.dlq.get(run_id)).id
+    except NotFound:
+        return None
 
 
 def _only(text: str, found: list[str], what: str) -> str:

@@ -46,4 +46,13 @@ def init(folder: str, dry_run: bool) -> None:
             text = source.joinpath(file).read_text(encoding="utf-8")
             (place / name).write_text(text, encoding="utf-8")
     if not dry_run:
-        click.echo(f"\nNext:\n{'' if folder == '.' else f'  cd {folder}' + chr(10)}  redrive dev shop:app")
+        click.echo("\n".join(["", "Next:", *(f"  {line}" for line in _next(folder))]))
+
+
+def _next(folder: str) -> list[str]:
+    import shlex
+
+    from redrive.cli.hints import ways_to_find
+
+    enter = [] if folder == "." else [f"cd {shlex.quote(folder)}"]
+    return [*ways_to_find(), *enter, "redrive dev shop:app"]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from datetime import UTC, datetime
 
 import click
 
 from redrive.app import Redrive
+from redrive.cli.example import example_input
+from redrive.cli.folding import folded
+from redrive.cli.hints import hint
 from redrive.cli.news import Event, News
 from redrive.cli.output import clean, styled
 from redrive.cli.serve import Stop
@@ -37,11 +41,7 @@ class Live:
             await asyncio.sleep(_LOOK / 10)
         news = News(self._app, endings=True)
         begun = datetime.fromtimestamp(SystemClock().now() / MICROS, UTC)
-        first = next(iter(self._app.registered_workflows))
-        click.echo(
-            f"start a run, in another terminal:  redrive runs start {first} --input '{{…}}' --app module:app"
-        )
-        click.echo("look at it:                        redrive runs list --app module:app")
+        click.echo("\n".join(_to_type(self._app)))
         while not stop.asked.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.asked.wait(), _LOOK)
@@ -57,6 +57,22 @@ class Live:
             await news.refresh()
 
 
+def _to_type(app: Redrive) -> list[str]:
+    """How to start a run of the first workflow, and how to look at it."""
+    import shlex
+
+    name, workflow = next(iter(app.registered_workflows.items()))
+    start = hint("runs", "start", name, "--input", shlex.quote(example_input(workflow)))
+    return [
+        "start a run, from this folder in another terminal:",
+        f"    {start}",
+        "look at it:",
+        f"    {hint('runs', 'list')}",
+    ]
+
+
 def _print(event: Event) -> None:
-    name = styled(clean(f"{event.run} {event.step}"), bold=True)
-    click.echo(f"{event.at:%H:%M:%S} {name}  {styled(clean(event.text), fg=_COLOURS[event.mood])}")
+    time, name = f"{event.at:%H:%M:%S}", clean(f"{event.run} {event.step}")
+    line = folded(f"{time} {name}  {clean(event.text)}", sys.stdout, deeper=" " * 9)
+    text = line[len(f"{time} {name}") :]
+    click.echo(f"{time} {styled(name, bold=True)}{styled(text, fg=_COLOURS[event.mood])}")

@@ -69,14 +69,14 @@ def _migrate_file(url: str, plan: bool) -> list[str]:
     from redrive.store import sqlite
     from redrive.store.migrate import known, outstanding
     from redrive.store.sqlite.connection import connect, locate
-    from redrive.store.sqlite.schema import _applied, prepare
+    from redrive.store.sqlite.schema import applied, prepare
 
     address, ours = locate(url), known(sqlite.__name__)
     if plan and not address.in_memory and not Path(address.path).exists():
         return _names(ours)
     con = connect(address)
     try:
-        behind = outstanding(_applied(con), ours)
+        behind = outstanding(applied(con), ours)
         if behind and not plan:
             prepare(con, address, SystemClock().now(), migrate=True)
         return _names(behind)

@@ -1,4 +1,4 @@
-"""Moments as people give them: `2h` ago, or an ISO 8601 time."""
+"""Times as people give them: moments (`2h` ago, or an ISO 8601 time) and spans (`10m`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 if TYPE_CHECKING:
     from datetime import datetime
 
-__all__ = ["MOMENT"]
+__all__ = ["MOMENT", "SPAN"]
 
 
 class _Moment(click.ParamType["datetime"]):
@@ -36,4 +36,19 @@ class _Moment(click.ParamType["datetime"]):
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
+class _Span(click.ParamType[str]):
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from redrive.duration import seconds
+        from redrive.errors import ConfigurationError
+
+        try:
+            seconds(value)
+        except ConfigurationError:
+            self.fail(f"{value!r} is no duration: give 90 (seconds), 30s, 5m, 1h30m or 2d", param, ctx)
+        return str(value)
+
+
 MOMENT = _Moment()
+SPAN = _Span()

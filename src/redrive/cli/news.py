@@ -13,6 +13,8 @@ from redrive.store.port import LetterFilter, RunFilter
 
 __all__ = ["Event", "News"]
 
+_WAITING = frozenset({RunStatus.DLQ_PENDING, RunStatus.TIMED_OUT})
+_MOST_LETTERS = 500
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
@@ -43,6 +45,7 @@ class News:
         self._app = app
         self._known: dict[str, RunStatus] = {}
         self._told: set[tuple[str, int, int, str]] = set()
+        self._decided: set[str] = set()
 
     @property
     def runs(self) -> int:
@@ -53,6 +56,7 @@ class News:
         """Look again; `fresh` holds what happened since the last time."""
         for run_id in await self._new_runs():
             self._known[run_id] = RunStatus.PENDING
+        await self._read_letters()
         found: list[Event] = []
         for run_id, status in list(self._known.items()):
             if status not in FINAL:
@@ -62,8 +66,6 @@ class News:
         self.statuses = Counter(self._known.values())
         self.fresh = sorted(found, key=lambda event: event.at)
         self.events.extend(self.fresh)
-        if self.statuses[RunStatus.DLQ_PENDING] + self.statuses[RunStatus.TIMED_OUT] != self.open_letters:
-            await self._read_letters()
 
     async def _new_runs(self) -> list[str]:
         """Runs not seen before, oldest first."""
@@ -78,9 +80,15 @@ class News:
                 return new[::-1]
 
     async def _read_letters(self) -> None:
-        where = LetterFilter(status=LetterStatus.OPEN)
-        self.letters = (await self._app.dlq.list(where, limit=20)).items
-        self.open_letters = self.statuses[RunStatus.DLQ_PENDING] + self.statuses[RunStatus.TIMED_OUT]
+        """What waits for a person; a run whose letter no longer does is followed again."""
+        page = await self._app.dlq.list(LetterFilter(status=LetterStatus.OPEN), limit=_MOST_LETTERS)
+        self.letters, self.open_letters = page.items[:20], len(page.items)
+        waiting = {letter.run_id for letter in page.items}
+        for run_id, status in self._known.items():
+            if status in _WAITING and run_id not in waiting | self._decided and page.next is None:
+                self._decided.add(run_id)
+                self._known[run_id] = RunStatus.PENDING
+        self._decided -= waiting
 
     def _events(self, run: Run) -> list[Event]:
         name = run.correlation_id or run.id

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
@@ -19,6 +20,8 @@ from enum import Enum
 from typing import Any, Generic, TypeVar
 
 import click
+
+from redrive.cli.folding import folded
 
 __all__ = ["Column", "Output", "as_json", "clean", "coloured", "on_terminal", "say", "shown", "styled"]
 
@@ -42,10 +45,14 @@ _COLOURS = {
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Item]):
-    """One column of a table: its title, and how its value is found."""
+    """One column of a table: its title, and how its value is found.
+
+    A `sentence` stands in lines of its own below the others where it would be cut short.
+    """
 
     title: str
     value: Callable[[Item], Any]
+    sentence: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +118,7 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def say(text: str) -> None:
     """A word to whoever watches, kept out of what programs read."""
-    click.echo(text, err=True)
+    click.echo(folded(text, sys.stderr), err=True)
 
 
 # -- the terminal --------------------------------------------------------------------------------------
@@ -139,13 +146,29 @@ def clean(text: str) -> str:
 
 def _table(items: Sequence[Item], columns: Sequence[Column[Item]]) -> None:
     """Columns from the left for as long as they fit; those without a value are left out."""
-    read = [[column.title, *(_read(column.value(item)) for item in items)] for column in columns]
-    filled = [cells for cells in read if any(cell != "-" for cell in cells[1:])]
-    fitting = _fitting(filled, shutil.get_terminal_size().columns)
-    for number, line in enumerate(zip(*fitting, strict=True)):
+    room = shutil.get_terminal_size().columns
+    beside = [_cells(column, items) for column in columns if not column.sentence]
+    below = [_cells(column, items) for column in columns if column.sentence]
+    if _width(_filled([*beside, *below])) <= room:
+        beside, below = [*beside, *below], []
+    for number, line in enumerate(zip(*_fitting(_filled(beside), room), strict=True)):
         styles = [{"bold": True} if number == 0 else {"fg": _COLOURS.get(cell.strip())} for cell in line]
         cells = (styled(cell, **style) for cell, style in zip(line, styles, strict=True))
         click.echo("  ".join(cells).rstrip())
+        for sentence in below if number else []:
+            click.echo(textwrap.fill(sentence[number], room, initial_indent="    ", subsequent_indent="    "))
+
+
+def _cells(column: Column[Item], items: Sequence[Item]) -> list[str]:
+    return [column.title, *(_read(column.value(item)) for item in items)]
+
+
+def _filled(columns: Sequence[list[str]]) -> list[list[str]]:
+    return [cells for cells in columns if any(cell != "-" for cell in cells[1:])]
+
+
+def _width(columns: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(len, cells)) + 2 for cells in columns) - 2
 
 
 def _fitting(columns: Sequence[Sequence[str]], room: int) -> list[list[str]]:

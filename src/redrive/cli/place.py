@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from redrive.cli.exits import NOT_FOUND, Stopped, explained
+from redrive.cli.hints import hint
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -69,27 +70,39 @@ def ask(place: Place, work: Callable[[Redrive], Awaitable[T]]) -> T:
     import asyncio
 
     async def opened(app: Redrive) -> T:
+        await _must_be_there(app.settings.url)
         async with app.client():
             return await work(app)
 
     with explained():
-        app = place.app()
-        _must_exist(app.settings.url)
-        return asyncio.run(opened(app))
+        return asyncio.run(opened(place.app()))
+
+
+async def _must_be_there(url: str) -> None:
+    """A worker waits for a server that is down and sets up an empty database; a command says so at once."""
+    from redrive.clock import SystemClock
+    from redrive.store import open_store
+
+    if url.startswith("sqlite:"):
+        _must_exist(url)
+        return
+    store = open_store(url, SystemClock())
+    try:
+        await store.open(migrate=False)
+    finally:
+        await store.close()
 
 
 def _must_exist(url: str) -> None:
     """Looking at a file that does not exist would make an empty one, and find nothing in it."""
     from pathlib import Path
 
-    if not url.startswith("sqlite:"):
-        return
     from redrive.store.sqlite.connection import locate
 
     address = locate(url)
     if not address.in_memory and not Path(address.path).exists():
         raise Stopped(
             f"there is no store at {url}: name it with --url, $REDRIVE_URL or --app module:app; "
-            "a worker makes it when it starts, and so does `redrive migrate`",
+            f"a worker makes it when it starts, and so does `{hint('migrate')}`",
             NOT_FOUND,
         )

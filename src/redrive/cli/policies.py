@@ -11,7 +11,8 @@ import click
 
 from redrive.cli.change import Change, changing
 from redrive.cli.exits import NOT_FOUND, Stopped
-from redrive.cli.output import Column, Output, shown
+from redrive.cli.hints import hint, program
+from redrive.cli.output import Column, Output, say, shown
 from redrive.cli.place import Place, ask, at_a_place
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def list_(place: Place, output: Output) -> None:
         stored,
         columns,
         id=_name,
-        empty="No policy is stored: steps follow their own. To store one: redrive policies set --help",
+        empty=f"No policy is stored: steps follow their own. To store one: {program()} policies set --help",
     )
 
 
@@ -94,9 +95,7 @@ def get(scope: dict[str, str | None], place: Place, output: Output) -> None:
     """
     stored = ask(place, lambda app: app.policies.get(**scope))
     if stored is None:
-        raise Stopped(
-            f"no policy is stored for {_words(scope)}; `redrive policies list` shows all", NOT_FOUND
-        )
+        raise _not_stored(scope)
     if output.json:
         output.object(stored)
     elif output.quiet:
@@ -120,23 +119,26 @@ def set_(
     The fields are those of RetryPolicy: max_retries, base_delay, factor, max_delay, jitter, cap,
     max_elapsed, retry_on, never_retry_on, delays.
 
+    A step or a workflow that nobody has heard of may be a typing error: you are asked, and a script
+    says --yes. With --app the code is asked, else the workers and the newest runs.
+
     \b
     Examples:
       redrive policies set --step charge max_retries=8 base_delay=2s max_delay=5m
       redrive policies set --workflow fulfil delays='["20s", "5m", "30m"]'
     """
-    from redrive.cli.exits import explained
+    from redrive.cli.exits import well_called
     from redrive.policy import RetryPolicy
 
-    with explained():
+    with well_called():
         policy = RetryPolicy.from_json(dict(map(_field, fields)))
 
     async def work(app: Redrive) -> StoredPolicy | None:
-        if change.dry_run:
-            return None
-        return await app.policies.set(policy, **scope, by=change.by)
+        from redrive.cli.scope import unheard_of
 
-    change.confirm(f"Store this policy for {_words(scope)}")
+        _agree(await unheard_of(app, scope), scope, change)
+        return None if change.dry_run else await app.policies.set(policy, **scope, by=change.by)
+
     stored = ask(place, work)
     value = policy.to_json() if stored is None else stored
     verb = "would store" if change.dry_run else "stored"
@@ -158,18 +160,31 @@ def delete(scope: dict[str, str | None], change: Change, place: Place, output: O
       redrive policies delete --step charge
     """
 
-    async def work(app: Redrive) -> bool:
-        if change.dry_run:
-            return await app.policies.get(**scope) is not None
-        return await app.policies.delete(**scope)
+    async def work(app: Redrive) -> None:
+        if await app.policies.get(**scope) is None:
+            raise _not_stored(scope)
+        change.confirm(f"Remove the policy for {_words(scope)}")
+        if not change.dry_run:
+            await app.policies.delete(**scope, by=change.by)
 
-    change.confirm(f"Remove the policy for {_words(scope)}")
-    if not ask(place, work):
-        raise Stopped(
-            f"no policy is stored for {_words(scope)}; `redrive policies list` shows all", NOT_FOUND
-        )
+    ask(place, work)
     verb = "would remove" if change.dry_run else "removed"
     output.done(_path(scope), scope, f"{verb} the policy for {_words(scope)}")
+
+
+def _agree(doubts: list[str], scope: dict[str, str | None], change: Change) -> None:
+    """Ask a person; a script must have said that it means a name that nobody knows."""
+    for doubt in doubts:
+        say(f"Warning: {doubt}")
+    if doubts and not (change.yes or change.dry_run or change.somebody_watches):
+        raise Stopped("nothing was stored: correct the name, or add --yes if it is yet to come", NOT_FOUND)
+    change.confirm(f"Store this policy for {_words(scope)}{' all the same' if doubts else ''}")
+
+
+def _not_stored(scope: dict[str, str | None]) -> Stopped:
+    return Stopped(
+        f"no policy is stored for {_words(scope)}; `{hint('policies', 'list')}` shows all", NOT_FOUND
+    )
 
 
 def _field(text: str) -> tuple[str, Any]:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from redrive.cli.folding import folded
 from redrive.core.redact import Redactor
 from redrive.duration import words
 
@@ -64,7 +65,7 @@ def describe(app: Redrive) -> str:
 
 def say(text: str) -> None:
     """One line for whoever started the worker."""
-    print(f"redrive worker {os.getpid()}: {text}", flush=True)
+    print(folded(f"redrive worker {os.getpid()}: {text}", sys.stdout, deeper="  "), flush=True)
 
 
 class Stop:

@@ -45,11 +45,12 @@ class _Crew:
         return self._code
 
     def _pass_on(self, number: signal.Signals) -> None:
-        """Each process does with a signal what it would do alone; nobody is started again."""
+        """Stop each process in good order, at the second signal at once; nobody is started again."""
+        again = self._stopping.is_set()
         self._stopping.set()
         for process in list(self._alive.values()):
             if process.returncode is None:
-                process.send_signal(number)
+                process.send_signal(number) if again else _let_go(process)
 
     async def _keep_one(self, place: int) -> None:
         short_lives = 0
@@ -89,10 +90,9 @@ class _Crew:
         )
         self._alive[place] = process
         if self._stopping.is_set():  # a signal came while it was being started
-            process.send_signal(signal.SIGTERM)
+            _let_go(process)
         code = await process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
+        _let_go(process)
         return code
 
     async def _rest(self, pause: float) -> None:
@@ -100,6 +100,12 @@ class _Crew:
             await asyncio.wait_for(self._stopping.wait(), pause)
         except TimeoutError:
             return
+
+
+def _let_go(process: asyncio.subprocess.Process) -> None:
+    """Stop a worker as a first signal would, also one that has not begun to listen for signals."""
+    if process.stdin is not None:
+        process.stdin.close()
 
 
 def _exit_code(code: int) -> int:

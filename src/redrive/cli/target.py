@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from redrive.cli.exits import Misused, Stopped
+
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
@@ -45,8 +47,8 @@ def _parse(target: str) -> tuple[str, str]:
     return module, attribute
 
 
-def _wrong(target: str, advice: str) -> click.UsageError:
-    return click.UsageError(f"{target!r} does not name an app: {advice}")
+def _wrong(target: str, advice: str) -> Misused:
+    return Misused(f"{target!r} does not name an app: {advice}")
 
 
 # -- the module ----------------------------------------------------------------------------------------
@@ -61,7 +63,7 @@ def _import(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise _broken(name, error) from error
-        raise click.UsageError(_not_found(error.name, name)) from error
+        raise Misused(_not_found(error.name, name)) from error
     except (Exception, SystemExit) as error:
         raise _broken(name, error) from error
 
@@ -121,7 +123,7 @@ def _attribute(module: ModuleType, path: str) -> Any:
             value = getattr(value, name)
         except AttributeError:
             hint = _apps(module) or _near(name, [known for known in vars(module) if known[0] != "_"])
-            raise click.UsageError(f"module {module.__name__!r} has no {path!r}{hint}") from None
+            raise Misused(f"module {module.__name__!r} has no {path!r}{hint}") from None
     return value
 
 
@@ -133,9 +135,9 @@ def _checked(module: ModuleType, attribute: str, value: Any) -> Redrive:
         hint = _apps(module)
         if callable(value) and not hint:
             hint = f". If it makes one, call it in the module and name the result: app = {attribute}()"
-        raise click.UsageError(f"{name} is no Redrive, but {_what(value)}{hint}")
+        raise Misused(f"{name} is no Redrive, but {_what(value)}{hint}")
     if not value.registered_workflows:
-        raise click.ClickException(
+        raise Stopped(
             f"{name} has no workflows, so there is nothing to run: decorate a function with @app.workflow, "
             "and see to it that this module imports the modules that do"
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import assert_never
 
+from redrive.cli.hints import hint, worker_hint
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.desk.shapes import Run, StepRecord
 from redrive.duration import words
@@ -41,7 +42,10 @@ def sentences(run: Run, around: Surroundings) -> list[str]:
                 f"It failed, and what it had done was undone, at {_clock(run.finished_at)}{_because(run)}."
             ]
         case RunStatus.PARTIAL:
-            said = ["One step of it was run again by hand. More would follow."]
+            said = [
+                "One step of it was run again by hand. More would follow. "
+                f"To go on: {hint('runs', 'retry', run.id)}"
+            ]
         case RunStatus.FAILED | RunStatus.DLQ_PENDING | RunStatus.TIMED_OUT:
             said = _failed(run)
         case other:
@@ -72,15 +76,15 @@ def _obstacles(run: Run, around: Surroundings) -> list[str]:
     if run.workflow in around.paused:
         said.append(
             f"Workflow {run.workflow!r} was paused by {around.paused[run.workflow]}: nobody takes its runs. "
-            f"To go on: redrive workflows resume {run.workflow}"
+            f"To go on: {hint('workflows', 'resume', run.workflow)}"
         )
     able = [worker for worker in around.workers if run.workflow in worker.workflows]
     if not around.workers:
-        said.append("No worker is alive. Start one: redrive worker module:app")
+        said.append(f"No worker is alive. Start one: {worker_hint()}")
     elif not able:
         said.append(
             f"{_count(len(around.workers), 'worker is', 'workers are')} alive, but none has workflow "
-            f"{run.workflow!r} registered. Start one that has: redrive worker module:app"
+            f"{run.workflow!r} registered. Start one that has: {worker_hint()}"
         )
     if around.diverged:
         said.append(
@@ -105,8 +109,7 @@ def _running(run: Run, around: Surroundings) -> list[str]:
         said = ["A worker has it and executes the workflow's own code, between two steps."]
     if not around.workers:
         said.append(
-            "No worker is alive: the one that had it is gone. The next one takes it over: "
-            "redrive worker module:app"
+            f"No worker is alive: the one that had it is gone. The next one takes it over: {worker_hint()}"
         )
     return said
 
@@ -119,8 +122,11 @@ def _failed(run: Run) -> list[str]:
         said.append(f"The last error of step {failed.name!r} was {last.error_type}: {last.message}")
         said.append(f"The decision: {last.decision}.")
     if run.letter_id:
-        said.append(f"Its dead letter has everything: redrive dlq show {run.letter_id}")
-    said.append("When the cause is mended, start it anew, with the input it should have had and another key.")
+        said.append(f"Its dead letter has everything: {hint('dlq', 'show', run.letter_id)}")
+    if run.letter_id and run.status is not RunStatus.FAILED:
+        said.append(f"When the cause is mended, run it again: {hint('dlq', 'replay', run.letter_id)}")
+    else:
+        said.append(f"When the cause is mended, run it again: {hint('runs', 'retry', run.id)}")
     return said
 
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from redrive.cli.change import Change, changing
+from redrive.cli.hints import hint, worker_hint
 from redrive.cli.output import Column, Output, shown
 from redrive.cli.place import Place, ask, at_a_place
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
-__all__ = ["workflows"]
+__all__ = ["Known", "known_workflows", "workflows"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +57,10 @@ def list_(place: Place, output: Output) -> None:
         Column("UNCLAIMABLE", lambda one: one.unclaimable or None),
     ]
     output.list(
-        ask(place, _known),
+        ask(place, known_workflows),
         columns,
         id=lambda one: one.name,
-        empty="No worker has registered a workflow yet. Start one: redrive worker module:app",
+        empty=f"No worker has registered a workflow yet. Start one: {worker_hint()}",
     )
 
 
@@ -78,16 +79,16 @@ def pause(name: str, change: Change, place: Place, output: Output) -> None:
 
     async def work(app: Redrive) -> None:
         await _must_be_known(app, name)
+        change.confirm(f"Pause workflow {name!r}: its runs wait until it is resumed")
         if not change.dry_run:
             await app.workflows.pause(name, by=change.by)
 
-    change.confirm(f"Pause workflow {name!r}: its runs wait until it is resumed")
     ask(place, work)
     verb = "would pause" if change.dry_run else "paused"
     output.done(
         name,
         {"name": name, "paused": not change.dry_run},
-        f"{verb} {name}; to go on: redrive workflows resume {name}",
+        f"{verb} {name}; to go on: {hint('workflows', 'resume', name)}",
     )
 
 
@@ -108,7 +109,7 @@ def resume(name: str, change: Change, place: Place, output: Output) -> None:
         await _must_be_known(app, name)
         was_paused = name in await app.workflows.paused()
         if not change.dry_run:
-            await app.workflows.resume(name)
+            await app.workflows.resume(name, by=change.by)
         return was_paused
 
     was_paused = ask(place, work)
@@ -117,7 +118,7 @@ def resume(name: str, change: Change, place: Place, output: Output) -> None:
     output.done(name, {"name": name, "paused": was_paused and change.dry_run}, text)
 
 
-async def _known(app: Redrive) -> list[Known]:
+async def known_workflows(app: Redrive) -> list[Known]:
     store = app.runtime.store
     now, rows = store.now(), await store.workers()
     live = [row for row in rows if row.state == "LIVE" and row.lease_until > now]
@@ -140,7 +141,7 @@ async def _must_be_known(app: Redrive, name: str) -> None:
     from redrive.errors import UnknownWorkflow
     from redrive.store.port import RunFilter
 
-    known = [one.name for one in await _known(app)]
+    known = [one.name for one in await known_workflows(app)]
     if name in known or (await app.runs.list(RunFilter(workflow=name), limit=1)).items:
         return
     raise UnknownWorkflow(

@@ -14,16 +14,25 @@ import math
 from dataclasses import replace
 from typing import assert_never
 
+from redrive.core.auditing import (
+    ENGINE,
+    failed_attempt,
+    letter_closed,
+    replay_ended,
+    run_cancelled,
+    run_failed,
+)
 from redrive.core.backoff import backoff
 from redrive.core.classify import Category
 from redrive.core.ending import Ending, LetterCode, code_for
 from redrive.core.failure import Failure
 from redrive.core.fingerprint import fingerprint
-from redrive.core.keys import payload_hash
+from redrive.core.keys import letter_id, payload_hash
 from redrive.core.options import DEFAULT_RETRY
 from redrive.core.outcome import (
     Began,
     Cancelled,
+    Closed,
     Diverged,
     Ended,
     Escaped,
@@ -39,17 +48,26 @@ from redrive.core.outcome import (
     Returned,
     RunView,
     Slept,
+    Stopped,
     Wait,
     Waits,
     Woke,
 )
 from redrive.core.quick import quick
-from redrive.core.states import RunStatus, StepStatus
-from redrive.core.transition import AttemptEnd, AttemptWrite, EntryWrite, LetterWrite, RunWrite, Transition
+from redrive.core.states import LetterStatus, RunStatus, StepStatus
+from redrive.core.transition import (
+    AttemptEnd,
+    AttemptWrite,
+    EntryWrite,
+    LetterMove,
+    LetterWrite,
+    RunWrite,
+    Transition,
+)
 from redrive.core.verdict import Verdict, judge
 from redrive.policy import RetryPolicy
 
-__all__ = ["decide", "letter_id"]
+__all__ = ["decide"]
 
 _EntryWrite, _Transition = quick(EntryWrite), quick(Transition)
 _RUNNING = RunWrite(status=RunStatus.RUNNING, release=False, diverged=False)
@@ -63,7 +81,7 @@ def decide(outcome: Outcome, policy: RetryPolicy, draw: float) -> Transition:
         case Began():
             return _began(outcome)
         case Ended():
-            return _transition(outcome.run, change=_final(RunStatus.SUCCESS, output=outcome.output))
+            return _ended(outcome)
         case Raised():
             return _raised(outcome, policy, draw)
         case Noted():
@@ -78,6 +96,8 @@ def decide(outcome: Outcome, policy: RetryPolicy, draw: float) -> Transition:
             return _interrupted(outcome)
         case Escaped():
             return _escaped(outcome)
+        case Stopped():
+            return _stopped(outcome)
         case Released():
             return _released(outcome)
         case Lost():
@@ -88,6 +108,8 @@ def decide(outcome: Outcome, policy: RetryPolicy, draw: float) -> Transition:
             return _diverged(outcome)
         case Cancelled():
             return _cancelled(outcome)
+        case Closed():
+            return _closed(outcome)
         case _:
             assert_never(outcome)
 
@@ -163,7 +185,7 @@ def _retried(outcome: Raised, verdict: Verdict) -> Transition:
         change = RunWrite(status=RunStatus.SLEEPING, wake_in=delay, take=True)
     elif outcome.idle:
         change = _sleep(delay, outcome.hold)
-    return _settled(outcome, entry, change, _attempt(outcome, verdict, delay))
+    return _settled(outcome, entry, change, _attempt(outcome, verdict, delay), verdict)
 
 
 def _failed(outcome: Raised, verdict: Verdict) -> Transition:
@@ -191,17 +213,18 @@ def _failed(outcome: Raised, verdict: Verdict) -> Transition:
     change = _RUNNING if outcome.resumes else None
     if outcome.taken:
         change = RunWrite(status=RunStatus.PENDING, wake_in=0, take=True)
-    return _settled(outcome, entry, change, _attempt(outcome, verdict, None))
+    return _settled(outcome, entry, change, _attempt(outcome, verdict, None), verdict)
 
 
 def _settled(
-    outcome: Raised, entry: EntryWrite, change: RunWrite | None, attempt: AttemptWrite
+    outcome: Raised, entry: EntryWrite, change: RunWrite | None, attempt: AttemptWrite, verdict: Verdict
 ) -> Transition:
     lost = _cut_short(outcome.others, AttemptEnd.LOST)
     decided = _progress(
         outcome.run, entry, *_to_repeat(outcome.others), change=change, attempts=(attempt, *lost)
     )
-    return replace(decided, only_if=(entry.index, entry.attempt)) if outcome.taken else decided
+    only_if = (entry.index, entry.attempt) if outcome.taken else None
+    return replace(decided, only_if=only_if, audit=failed_attempt(outcome, verdict))
 
 
 def _why_step(outcome: Raised, verdict: Verdict) -> str:
@@ -247,6 +270,34 @@ def _woke(outcome: Woke) -> Transition:
 # -- runs -------------------------------------------------------------------------------------------
 
 
+def _ended(outcome: Ended) -> Transition:
+    change = _final(RunStatus.SUCCESS, output=outcome.output)
+    if outcome.run.letter is None:
+        return _transition(outcome.run, change=change)
+    return _answered(outcome.run, change, "replayed")
+
+
+def _answered(run: RunView, change: RunWrite, resolution: str) -> Transition:
+    """A replay ended well: nobody needs the letter any more."""
+    decided = _transition(run, change=change)
+    if run.letter is None:
+        return decided
+    return replace(
+        decided,
+        move=LetterMove(letter=run.letter, status=LetterStatus.RESOLVED, by=ENGINE, resolution=resolution),
+        ends_replay=run.letter,
+        audit=(replay_ended(run, change.status),),
+    )
+
+
+def _stopped(outcome: Stopped) -> Transition:
+    reason = f"only step {outcome.step!r} was replayed; retrying the run from_failed goes on with it"
+    failure = Failure.of(Category.UNKNOWN, reason, error_type="redrive.RunPartial")
+    ending = Ending(failure=failure, code=LetterCode.NON_RETRYABLE, reason=reason)
+    change = _final(RunStatus.PARTIAL, failure=ending.to_json())
+    return _answered(outcome.run, change, "replayed in part")
+
+
 def _escaped(outcome: Escaped) -> Transition:
     ending, run, place = outcome.ending, outcome.run, outcome.place
     entries = () if place is None else (_entry(place, StepStatus.DLQ, attempt=outcome.attempt),)
@@ -269,11 +320,26 @@ def _cancelled(outcome: Cancelled) -> Transition:
     reason = f"cancelled by {outcome.by}" + (f": {outcome.reason}" if outcome.reason else "")
     failure = Failure.of(Category.UNKNOWN, reason, error_type="redrive.RunCancelled")
     ending = Ending(failure=failure, code=LetterCode.NON_RETRYABLE, reason=reason)
-    return _transition(
-        outcome.run,
+    decided = _answered(
+        outcome.run, _final(RunStatus.CANCELLED, failure=ending.to_json()), "its run was cancelled"
+    )
+    return replace(
+        decided,
         attempts=_cut_short(outcome.open, AttemptEnd.CANCELLED),
-        change=_final(RunStatus.CANCELLED, failure=ending.to_json()),
         closes=True,
+        audit=(*decided.audit, run_cancelled(outcome)),
+    )
+
+
+def _closed(outcome: Closed) -> Transition:
+    """A letter is done with: its run, which waited for that, has failed for good."""
+    run = outcome.run
+    status = RunStatus.FAILED if outcome.ended is RunStatus.DLQ_PENDING else outcome.ended
+    resolution = outcome.reason or outcome.status.value.lower()
+    return replace(
+        _transition(run, change=_final(status)),
+        move=LetterMove(letter=outcome.letter, status=outcome.status, by=outcome.by, resolution=resolution),
+        audit=(letter_closed(outcome, status),),
     )
 
 
@@ -346,12 +412,17 @@ def _buried(
 ) -> Transition:
     """End a run in failure: its letter and its state, in one transition."""
     text = ending.to_json()
-    if not run.options.dead_letter:
-        quiet = RunStatus.FAILED if status is RunStatus.DLQ_PENDING else status
-        change = _final(quiet, failure=text, deaths=deaths)
-        return _transition(run, *entries, attempts=attempts, change=change, closes=closes)
-    letter = LetterWrite(
-        public_id=letter_id(run.public_id),
+    letter = _letter(run, ending, text) if run.options.dead_letter else None
+    if letter is None and status is RunStatus.DLQ_PENDING:
+        status = RunStatus.FAILED
+    change = _final(status, failure=text, deaths=deaths)
+    decided = _transition(run, *entries, attempts=attempts, change=change, letter=letter, closes=closes)
+    return replace(decided, ends_replay=run.letter, audit=run_failed(run, ending, letter, status))
+
+
+def _letter(run: RunView, ending: Ending, text: str) -> LetterWrite:
+    return LetterWrite(
+        public_id=run.letter or letter_id(run.public_id),
         code=ending.code.value,
         stage=ending.stage.value,
         category=ending.failure.category.value,
@@ -364,13 +435,6 @@ def _buried(
         step_index=ending.step_index,
         attempts=ending.attempts,
     )
-    change = _final(status, failure=text, deaths=deaths)
-    return _transition(run, *entries, attempts=attempts, change=change, letter=letter, closes=closes)
-
-
-def letter_id(run_id: str) -> str:
-    """A run has at most one dead letter, so its id follows from the run's."""
-    return f"dl-{run_id}"
 
 
 # -- pieces -----------------------------------------------------------------------------------------

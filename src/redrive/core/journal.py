@@ -6,6 +6,9 @@ at a time, so that code which looks at "whichever came first" takes the same way
 of them were handed out does new work begin.
 
     key = branch / name # count          "/charge#0", "1.0/charge#2"
+
+A replay may leave *loose* entries behind: recorded after the step that is done again, or before the
+input was edited. The function may come by them, and then gets what they hold, or may take another way.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from dataclasses import dataclass
 
 from redrive.core.states import EntryKind, StepStatus
 
-__all__ = ["MAX_ENTRIES", "EntryRow", "Journal", "entry_key"]
+__all__ = ["MAX_ENTRIES", "EntryRow", "Journal", "entry_key", "entry_name"]
 
 MAX_ENTRIES = 10_000
 """A run may record no more entries than this; a loop that needs more should start other runs."""
@@ -42,6 +45,7 @@ class EntryRow:
     failure: str | None
     options: str | None
     superseded: int = 0
+    loose: int = 0
     heartbeat_at: int | None = None
     heartbeat: str | None = None
 
@@ -49,6 +53,11 @@ class EntryRow:
 def entry_key(branch: str, name: str, count: int) -> str:
     """The key of the `count`-th entry called `name` in a branch."""
     return f"{branch}/{name}#{count}"
+
+
+def entry_name(key: str) -> str:
+    """The name in a key."""
+    return key.rpartition("/")[2].rpartition("#")[0]
 
 
 class Journal:
@@ -80,9 +89,9 @@ class Journal:
         """The key whose result is to be handed out next, or None when all were."""
         return self._order[self._position] if self._position < len(self._order) else None
 
-    def was_asked(self, key: str) -> bool:
-        """True if the function asked for this entry, even if it gave up waiting since."""
-        return key in self._asked
+    def need_not_be_asked(self, key: str) -> bool:
+        """True if the function asked for this entry and gave up waiting since, or may never ask for it."""
+        return key in self._asked or bool(self._entries[key].loose)
 
     def hand_out(self, key: str) -> None:
         """Note that the result whose turn it is was handed out."""
@@ -96,6 +105,7 @@ class Journal:
             entry
             for entry in self._entries.values()
             if entry.key not in self._asked
+            and not entry.loose
             and (entry.done is not None or entry.kind in (EntryKind.NOTE, EntryKind.START))
         )
         return sorted(missing, key=lambda entry: entry.index)

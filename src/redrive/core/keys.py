@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-__all__ = ["decode", "encode", "event_key", "flow_key", "job_key", "payload_hash"]
+__all__ = ["decode", "encode", "event_key", "flow_key", "job_key", "letter_id", "payload_hash"]
 
 _UNSAFE = re.compile("[%:\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ESCAPES = re.compile(r"(?:%[0-9A-F]{2})+")
@@ -46,6 +46,11 @@ def event_key(tenant: str, stream: str, event_id: str) -> str:
 def flow_key(tenant: str, root_run: str, step_key: str, generation: int) -> str:
     """The key a step gives to the outside world, the same however often the step runs."""
     return encode("idem_flow", tenant, root_run, step_key, str(generation))
+
+
+def letter_id(run_id: str) -> str:
+    """A run has at most one dead letter of its own, so its id follows from the run's."""
+    return f"dl-{run_id}"
 
 
 def payload_hash(text: str) -> str:

@@ -22,6 +22,7 @@ class RunOptions:
     dead_letter: bool = True
     max_crashes: int = 3
     letter_keeps: int = 30 * 86_400 * 1_000_000
+    index: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(
@@ -31,6 +32,7 @@ class RunOptions:
                 "dead_letter": self.dead_letter,
                 "max_crashes": self.max_crashes,
                 "letter_keeps": self.letter_keeps,
+                **({"index": self.index} if self.index else {}),
             },
             separators=(",", ":"),
         )
@@ -44,6 +46,7 @@ class RunOptions:
             dead_letter=data["dead_letter"],
             max_crashes=data["max_crashes"],
             letter_keeps=data["letter_keeps"],
+            index=tuple(data.get("index", ())),
         )
 
 

@@ -13,12 +13,13 @@ from typing import TypeAlias
 from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.failure import Failure
 from redrive.core.options import RunOptions, StepOptions
-from redrive.core.states import EntryKind
+from redrive.core.states import EntryKind, LetterStatus, RunStatus
 from redrive.core.transition import AttemptEnd
 
 __all__ = [
     "Began",
     "Cancelled",
+    "Closed",
     "Diverged",
     "Ended",
     "Escaped",
@@ -34,6 +35,7 @@ __all__ = [
     "Returned",
     "RunView",
     "Slept",
+    "Stopped",
     "Wait",
     "Waits",
     "Woke",
@@ -45,6 +47,7 @@ class RunView:
     """What there is to know of a run when deciding about it.
 
     `new_version` is set while a worker executes the run with other code than recorded its journal.
+    `letter` is set while the run is replayed: the letter that hears how it ends.
     """
 
     id: int
@@ -56,6 +59,7 @@ class RunView:
     options: RunOptions
     deaths: int = 0
     new_version: str | None = None
+    letter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +216,14 @@ class Escaped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """A replay of one step alone got to the end of what it may do: other steps would begin now."""
+
+    run: RunView
+    step: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Released:
     """The worker gives the run back unharmed, to be picked up by any worker after `delay`."""
 
@@ -266,6 +278,21 @@ class Cancelled:
     open: tuple[OpenStep, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """Somebody closed the run's letter without a replay, or nobody did anything about it in time.
+
+    `status` is how the letter is closed, `ended` how the run had ended.
+    """
+
+    run: RunView
+    letter: str
+    status: LetterStatus
+    ended: RunStatus
+    by: str
+    reason: str | None = None
+
+
 Outcome: TypeAlias = (
     Began
     | Returned
@@ -277,9 +304,11 @@ Outcome: TypeAlias = (
     | Waits
     | Ended
     | Escaped
+    | Stopped
     | Released
     | Lost
     | Expired
     | Diverged
     | Cancelled
+    | Closed
 )

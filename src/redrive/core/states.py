@@ -9,7 +9,7 @@
              A run that nobody holds can only be claimed, cancelled, overtaken by its deadline or rolled
              back; only a worker that has it can tell that it failed.
 
-    step     PENDING ──> RUNNING ──> SUCCESS | FAILED ──> DLQ
+    step     PENDING ──> RUNNING ──> SUCCESS | FAILED ──> DLQ ──> SKIPPED | SUCCESS (by hand)
                             │ ^  └─> SKIPPED | CANCELLED
                             v │
                           RETRYING
@@ -29,6 +29,7 @@ from enum import StrEnum
 from typing import Any
 
 __all__ = [
+    "CLOSED",
     "FINAL",
     "LETTER_MOVES",
     "RUN_MOVES",
@@ -113,7 +114,7 @@ STEP_MOVES: dict[StepStatus, frozenset[StepStatus]] = {
     _S.RUNNING: frozenset({_S.SUCCESS, _S.RETRYING, _S.FAILED, _S.SKIPPED, _S.CANCELLED}),
     _S.RETRYING: frozenset({_S.RUNNING, _S.FAILED, _S.CANCELLED}),
     _S.FAILED: frozenset({_S.DLQ}),
-    _S.DLQ: frozenset({_S.PENDING, _S.SKIPPED, _S.SUCCESS}),
+    _S.DLQ: frozenset({_S.SKIPPED, _S.SUCCESS}),
     _S.SUCCESS: frozenset(),
     _S.SKIPPED: frozenset(),
     _S.CANCELLED: frozenset(),
@@ -135,6 +136,9 @@ _MOVES: dict[type[StrEnum], Mapping[Any, frozenset[StrEnum]]] = {
 
 FINAL: frozenset[RunStatus] = _ENDINGS | {_R.COMPENSATED}
 """A run in one of these has ended; only a person's decision moves it again."""
+
+CLOSED: frozenset[LetterStatus] = frozenset({_L.RESOLVED, _L.IGNORED, _L.EXPIRED})
+"""A letter in one of these needs nobody any more."""
 
 
 def may_move(old: StrEnum, new: StrEnum) -> bool:

@@ -10,9 +10,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from redrive.core.states import EntryKind, RunStatus, StepStatus
+from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 
-__all__ = ["Answer", "AttemptEnd", "AttemptWrite", "EntryWrite", "LetterWrite", "RunWrite", "Transition"]
+__all__ = [
+    "Answer",
+    "AttemptEnd",
+    "AttemptWrite",
+    "AuditWrite",
+    "EntryWrite",
+    "LetterMove",
+    "LetterWrite",
+    "NewRun",
+    "Reopening",
+    "ReplayWrite",
+    "RunWrite",
+    "Transition",
+]
 
 
 class AttemptEnd(StrEnum):
@@ -103,13 +116,115 @@ class LetterWrite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LetterMove:
+    """A letter's new status. `by` and `resolution` say how it was closed; `run` hands it to another run."""
+
+    letter: str
+    status: LetterStatus
+    by: str | None = None
+    resolution: str | None = None
+    run: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun:
+    """A run to be accepted. `public_id` is made by the caller, so that a repeat is recognised.
+
+    `key` is the encoded idempotency key, `key_hash` the hash of the input it stands for.
+    `options` is the snapshot from which processes without the code decide. A run that replays another
+    names it in `replay_of`, the first of them all in `root`, and the letter it answers for in `letter`.
+    `index` holds what it can be searched by, as pairs of field and value.
+    """
+
+    public_id: str
+    tenant: str
+    workflow: str
+    input: str
+    options: str
+    queue: str = "default"
+    priority: int = 0
+    delay: int = 0
+    timeout: int | None = None
+    deadline: int | None = None
+    version: str = ""
+    correlation_id: str | None = None
+    parent: str | None = None
+    key: str | None = None
+    key_hash: str | None = None
+    key_keeps: int = 0
+    root: str | None = None
+    replay_of: str | None = None
+    generation: int = 0
+    letter: str | None = None
+    index: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reopening:
+    """What a person changes about a run that has ended, so that it goes on. Its timeout begins anew.
+
+    `supersedes`: the entries, by index, that no longer count. `loosens`: those that still answer whoever
+    asks for them, but that the function need not come by again. `sole_step`: the key of the only entry
+    that may begin, the run stops before any other. `new_operation`: outside services see new keys.
+    `letter`: what hears how it ends. `index`: what it can be searched by from now on; None leaves that alone.
+    """
+
+    letter: str
+    supersedes: tuple[int, ...] = ()
+    loosens: tuple[int, ...] = ()
+    sole_step: str | None = None
+    input: str | None = None
+    options: str | None = None
+    new_operation: bool = False
+    index: tuple[tuple[str, str], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayWrite:
+    """A person's decision to replay: what was asked for, and which run came of it.
+
+    `digest` is equal for equal decisions, `key` names one decision among equal ones, `changes` is how the
+    edited input differs.
+    """
+
+    letter: str
+    mode: str
+    digest: str
+    request: str
+    run_id: str
+    by: str
+    reason: str | None = None
+    key: str | None = None
+    changes: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditWrite:
+    """One line of the audit log. `subject` is the run, policy or workflow that it is about.
+
+    `token` makes a line that is sent again the same line; what travels in a transition needs none.
+    """
+
+    event: str
+    tenant: str
+    by: str
+    subject: str
+    letter: str | None = None
+    before: str | None = None
+    after: str | None = None
+    reason: str | None = None
+    token: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
     """Everything one decision writes about one run, guarded by the fence it was made under.
 
     `only_if`: the entry's index and attempt that must still be under way, because the decision is about
     them and was made by somebody who looked before. `closes`: entries that are still open are cancelled.
     `clears_suspicion`: deaths laid to the run are forgotten. `version`: the code that wrote this, where
-    it is another than recorded the run so far.
+    it is another than recorded the run so far. `reopens`, `starts`, `replay`: a person's replay, in the run
+    itself or as a new run. `ends_replay`: the letter whose replay ends as `change` says.
     """
 
     run: int
@@ -119,6 +234,12 @@ class Transition:
     attempts: tuple[AttemptWrite, ...] = ()
     change: RunWrite | None = None
     letter: LetterWrite | None = None
+    move: LetterMove | None = None
+    reopens: Reopening | None = None
+    starts: tuple[NewRun, ...] = ()
+    replay: ReplayWrite | None = None
+    ends_replay: str | None = None
+    audit: tuple[AuditWrite, ...] = ()
     only_if: tuple[int, int] | None = None
     closes: bool = False
     clears_suspicion: bool = False

@@ -1,32 +1,79 @@
-"""`app.dlq`: look at dead letters."""
+"""`app.dlq`: look at dead letters, decide about them, note things on them."""
 
 from __future__ import annotations
 
-from redrive.core.decide import letter_id
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, overload
+
+from redrive.clock import Clock
+from redrive.core.events import Event
+from redrive.core.keys import letter_id
+from redrive.core.replay import Mode
+from redrive.core.states import LetterStatus
+from redrive.core.transition import AuditWrite
+from redrive.desk.checks import a_flag, is_id, long_text, person, short_text
+from redrive.desk.closing import closing
+from redrive.desk.groups import GroupList, list_groups
+from redrive.desk.preview import DryRun, Previewer
+from redrive.desk.replaying import Order, Replay, Replayer, request_of
+from redrive.desk.sets import DryRunOfMany, LetterSet, SetItem, Sets
 from redrive.desk.shapes import DeadLetter, Shaper
 from redrive.errors import NotFound
-from redrive.store.port import LetterFilter, Page, Store
+from redrive.policy import RetryPolicy
+from redrive.settle.settler import LocalSettler
+from redrive.store.port import AuditFilter, GroupFilter, LetterFilter, LetterRow, Page, Store, Triage
 
 __all__ = ["DeadLetters"]
 
+_HISTORY = 200
+
 
 class DeadLetters:
-    """Dead letters as people see them."""
+    """Dead letters as people see and handle them. A run's id finds its letter, too."""
 
-    def __init__(self, store: Store, shaper: Shaper) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, shaper: Shaper, replayer: Replayer, previewer: Previewer
+    ) -> None:
         self._store = store
+        self._clock = clock
+        self._settler = LocalSettler(store, clock)
         self._shaper = shaper
+        self._replayer = replayer
+        self._previewer = previewer
+        self._sets = Sets(store, clock, previewer, shaper)
 
-    async def get(self, id: str, *, tenant: str | None = None) -> DeadLetter:
-        """One dead letter with its run's steps and every attempt. A run's id finds its letter, too."""
-        row = await self._store.letter(id, tenant=tenant)
-        if row is None:
-            row = await self._store.letter(letter_id(id), tenant=tenant)
-        if row is None:
-            raise NotFound(f"there is no dead letter {id!r}")
-        entries = await self._store.journal(row.run)
-        attempts = await self._store.attempts(row.run)
-        return self._shaper.letter(row, steps=self._shaper.steps(entries, attempts))
+    # -- looking ---------------------------------------------------------------------------------------
+
+    async def get(
+        self, id: str, *, tenant: str | None = None, reveal: bool = False, by: str = "unknown"
+    ) -> DeadLetter:
+        """One dead letter with its run's steps, every attempt, its replays and its history.
+
+        Secrets are hidden; `reveal=True` shows them, and the audit log says who looked.
+        """
+        letter = await self._find(id, tenant)
+        shaper = self._shaper
+        if reveal:
+            await self._store.note([self._line(Event.LETTER_REVEALED, letter, by)])
+            shaper = Shaper(None)
+        case = next(iter(await self._store.cases([letter.public_id])), None)
+        attempts = await self._store.attempts(letter.run)
+        history = await self._store.audit(AuditFilter(letter=letter.public_id), limit=_HISTORY, cursor=None)
+        return shaper.letter(
+            letter,
+            steps=() if case is None else shaper.steps(case.journal, attempts),
+            replays=() if case is None else case.replays,
+            history=reversed(history.items),
+            purged=case is None or case.run.input is None,
+        )
+
+    async def _find(self, id: str, tenant: str | None) -> LetterRow:
+        """By its own id, by the id of the run it was written for, or of the one it is about now."""
+        for known in (id, letter_id(id)) if is_id(id) else ():
+            if (row := await self._store.letter(known, tenant=tenant)) is not None:
+                return row
+        return (await self._replayer.letter(id, tenant=tenant))[1]
 
     async def list(
         self, filter: LetterFilter | None = None, *, limit: int = 50, cursor: str | None = None
@@ -34,3 +81,268 @@ class DeadLetters:
         """A page of dead letters, newest first."""
         page = await self._store.letters(filter or LetterFilter(), limit=limit, cursor=cursor)
         return Page([self._shaper.letter(row) for row in page.items], page.next, page.prev)
+
+    async def groups(
+        self,
+        tenant: str | None = None,
+        *,
+        status: str | None = "OPEN",
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> GroupList:
+        """A page of failures with one cause each, the one seen last first.
+
+        Only those with open letters; `status=None` lists all. They are counted a few seconds late: all that
+        happened before `as_of` is in.
+        """
+        where = GroupFilter(tenant=tenant, status=status)
+        return list_groups(await self._store.groups(where, limit=limit, cursor=cursor), self._shaper)
+
+    # -- deciding --------------------------------------------------------------------------------------
+
+    @overload
+    async def replay(
+        self,
+        id: str,
+        mode: str = ...,
+        *,
+        from_step: int | None = ...,
+        input: Mapping[str, Any] | None = ...,
+        patch: Mapping[str, Any] | None = ...,
+        output: Any = ...,
+        retry: RetryPolicy | None = ...,
+        new_operation: bool = ...,
+        dry_run: Literal[False] = ...,
+        by: str = ...,
+        reason: str | None = ...,
+        idempotency_key: str | None = ...,
+        tenant: str | None = ...,
+    ) -> Replay: ...
+    @overload
+    async def replay(
+        self,
+        id: str,
+        mode: str = ...,
+        *,
+        from_step: int | None = ...,
+        input: Mapping[str, Any] | None = ...,
+        patch: Mapping[str, Any] | None = ...,
+        output: Any = ...,
+        retry: RetryPolicy | None = ...,
+        new_operation: bool = ...,
+        dry_run: bool,
+        by: str = ...,
+        reason: str | None = ...,
+        idempotency_key: str | None = ...,
+        tenant: str | None = ...,
+    ) -> Replay | DryRun: ...
+    async def replay(
+        self,
+        id: str,
+        mode: str = "FROM_FAILED",
+        *,
+        dry_run: bool = False,
+        by: str = "unknown",
+        reason: str | None = None,
+        idempotency_key: str | None = None,
+        tenant: str | None = None,
+        **options: Any,
+    ) -> Replay | DryRun:
+        """Run a dead-lettered run again.
+
+        `FROM_FAILED` goes on at the failed step, `FROM_STEP` at `from_step`, `STEP_ONLY` does the failed
+        step and nothing else, `SKIP` takes `output` for its result, `FULL` starts a new run. `input` or
+        `patch` edit the input, `retry` overrides the policy; `new_operation` gives outside services new
+        idempotency keys. The same decision sent again gets the same answer; another one is a Conflict.
+        `dry_run` says what would happen, and changes nothing.
+        """
+        _, letter = await self._replayer.letter(id, tenant=tenant)
+        order = Order(request=request_of(mode, **options), by=by, reason=reason, key=idempotency_key)
+        if a_flag("dry_run", dry_run):
+            return await self._previewer.preview(letter.public_id, order)
+        return await self._replayer.replay(letter.public_id, order)
+
+    async def complete(
+        self,
+        id: str,
+        output: Any,
+        *,
+        by: str = "unknown",
+        reason: str | None = None,
+        tenant: str | None = None,
+    ) -> Replay:
+        """Give the failed step's result by hand, and let the run go on with it."""
+        _, letter = await self._replayer.letter(id, tenant=tenant)
+        request = request_of(Mode.COMPLETE, output=output)
+        return await self._replayer.replay(letter.public_id, Order(request=request, by=by, reason=reason))
+
+    async def resolve(
+        self, id: str, *, by: str = "unknown", reason: str | None = None, tenant: str | None = None
+    ) -> DeadLetter:
+        """Close a letter whose cause was dealt with outside; its run has failed for good."""
+        return await self._close(id, LetterStatus.RESOLVED, by, reason, tenant)
+
+    async def ignore(
+        self, id: str, *, by: str = "unknown", reason: str | None = None, tenant: str | None = None
+    ) -> DeadLetter:
+        """Close a letter that needs nothing done; its run has failed for good."""
+        return await self._close(id, LetterStatus.IGNORED, by, reason, tenant)
+
+    async def _close(
+        self, id: str, status: LetterStatus, by: str, reason: str | None, tenant: str | None
+    ) -> DeadLetter:
+        while True:
+            case, letter = await self._replayer.letter(id, tenant=tenant)
+            why = None if reason is None else long_text("reason", reason)
+            outcome = closing(case.run, letter, status, by=person(by), reason=why)
+            if outcome is None:
+                return await self.get(id, tenant=tenant)
+            (settled,) = await self._settler.settle([outcome])
+            if settled.kept:
+                return await self.get(id, tenant=tenant)
+
+    # -- deciding on many ------------------------------------------------------------------------------
+
+    @overload
+    async def replay_many(
+        self,
+        letters: LetterFilter | Iterable[str],
+        *,
+        mode: str = ...,
+        dry_run: Literal[False] = ...,
+        by: str = ...,
+        reason: str | None = ...,
+        tenant: str | None = ...,
+        **options: Any,
+    ) -> LetterSet: ...
+    @overload
+    async def replay_many(
+        self,
+        letters: LetterFilter | Iterable[str],
+        *,
+        mode: str = ...,
+        dry_run: bool,
+        by: str = ...,
+        reason: str | None = ...,
+        tenant: str | None = ...,
+        **options: Any,
+    ) -> LetterSet | DryRunOfMany: ...
+    async def replay_many(
+        self,
+        letters: LetterFilter | Iterable[str],
+        *,
+        mode: str = "FROM_FAILED",
+        dry_run: bool = False,
+        by: str = "unknown",
+        reason: str | None = None,
+        tenant: str | None = None,
+        **options: Any,
+    ) -> LetterSet | DryRunOfMany:
+        """Replay all open letters that match a filter, or those with these ids, each at most once.
+
+        Takes the options of `replay`, and returns a set at once: nodes with a worker carry it out, a batch at
+        a time. A letter on which the decision is refused is marked with the reason; the others go on.
+        `dry_run` says how many match, and for the first 500 what would be refused; it changes nothing.
+        """
+        order = Order(request=request_of(mode, **options), by=by, reason=reason)
+        if a_flag("dry_run", dry_run):
+            return await self._sets.preview(letters, order, tenant)
+        return await self._sets.begin("REPLAY", letters, order, by=by, reason=reason, tenant=tenant)
+
+    async def resolve_many(
+        self,
+        letters: LetterFilter | Iterable[str],
+        *,
+        by: str = "unknown",
+        reason: str | None = None,
+        tenant: str | None = None,
+    ) -> LetterSet:
+        """Resolve all open letters that match a filter, or those with these ids."""
+        return await self._sets.begin("RESOLVE", letters, by=by, reason=reason, tenant=tenant)
+
+    async def ignore_many(
+        self,
+        letters: LetterFilter | Iterable[str],
+        *,
+        by: str = "unknown",
+        reason: str | None = None,
+        tenant: str | None = None,
+    ) -> LetterSet:
+        """Ignore all open letters that match a filter, or those with these ids."""
+        return await self._sets.begin("IGNORE", letters, by=by, reason=reason, tenant=tenant)
+
+    async def set(self, id: str, *, tenant: str | None = None) -> LetterSet:
+        """A decision on many letters and how far it is."""
+        return await self._sets.get(id, tenant=tenant)
+
+    async def set_items(
+        self,
+        id: str,
+        *,
+        status: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+        tenant: str | None = None,
+    ) -> Page[SetItem]:
+        """A page of a set's letters with what became of each; `status="FAILED"` lists those refused."""
+        return await self._sets.items(id, status, limit, cursor, tenant)
+
+    async def stop_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
+        """Decide on no further letter of a set. What was decided stays so."""
+        return await self._sets.stop(id, by=by, tenant=tenant)
+
+    # -- noting ----------------------------------------------------------------------------------------
+
+    async def assign(
+        self, id: str, *, to: str | None, by: str = "unknown", tenant: str | None = None
+    ) -> DeadLetter:
+        """Say who looks after a letter; `to=None` says nobody."""
+        letter = await self._find(id, tenant)
+        owner = "" if to is None else short_text("to", to)
+        line = self._line(Event.LETTER_ASSIGNED, letter, by, before=letter.owner, after=to)
+        await self._note(Triage(letter=letter.public_id, owner=owner, audit=line))
+        return await self.get(id, tenant=tenant)
+
+    async def comment(
+        self, id: str, text: str, *, by: str = "unknown", tenant: str | None = None
+    ) -> DeadLetter:
+        """Say something about a letter."""
+        long_text("a comment", text)
+        letter = await self._find(id, tenant)
+        line = self._line(Event.LETTER_COMMENTED, letter, by, after=text)
+        await self._note(Triage(letter=letter.public_id, audit=line))
+        return await self.get(id, tenant=tenant)
+
+    async def tag(
+        self, id: str, tags: Iterable[str], *, by: str = "unknown", tenant: str | None = None
+    ) -> DeadLetter:
+        """Mark a letter with words, in place of those it has."""
+        chosen = tuple(dict.fromkeys(short_text("a tag", tag) for tag in tags))
+        letter = await self._find(id, tenant)
+        line = self._line(
+            Event.LETTER_TAGGED, letter, by, before=", ".join(letter.tags), after=", ".join(chosen)
+        )
+        await self._note(Triage(letter=letter.public_id, tags=chosen, audit=line))
+        return await self.get(id, tenant=tenant)
+
+    async def _note(self, triage: Triage) -> None:
+        if not await self._store.triage(triage):
+            raise NotFound(f"there is no dead letter {triage.letter!r}")
+
+    def _line(
+        self, event: Event, letter: LetterRow, by: str, before: str | None = None, after: str | None = None
+    ) -> AuditWrite:
+        return AuditWrite(
+            event=event.value,
+            tenant=letter.tenant,
+            by=person(by),
+            subject=letter.run_id,
+            letter=letter.public_id,
+            before=_quoted(before),
+            after=_quoted(after),
+            token=self._clock.new_id(),
+        )
+
+
+def _quoted(text: str | None) -> str | None:
+    return None if text is None else json.dumps(text, ensure_ascii=False)

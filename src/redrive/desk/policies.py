@@ -6,7 +6,10 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from redrive.clock import MICROS
+from redrive.clock import MICROS, Clock
+from redrive.core.events import Event
+from redrive.core.transition import AuditWrite
+from redrive.desk.checks import person
 from redrive.errors import InputError
 from redrive.policy import RetryPolicy
 from redrive.store.port import PolicyRow, Store
@@ -29,8 +32,9 @@ class StoredPolicy:
 class Policies:
     """Stored retry policies: for a step, or for all steps of a workflow; of one tenant or of all."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
+        self._clock = clock
 
     async def set(
         self,
@@ -44,6 +48,7 @@ class Policies:
         """Store a policy, replacing the one for the same place."""
         if not isinstance(policy, RetryPolicy):
             raise InputError(f"a RetryPolicy is expected, not {type(policy).__name__}")
+        person(by)
         if not workflow and not step:
             raise InputError("name the workflow, the step, or both, that the policy is for")
         row = PolicyRow(
@@ -54,7 +59,8 @@ class Policies:
             updated_at=self._store.now(),
             updated_by=by,
         )
-        await self._store.set_policy(row)
+        before = await self.get(workflow=workflow, step=step, tenant=tenant)
+        await self._store.set_policy(row, self._line(Event.POLICY_SET, row, before))
         return _shaped(row)
 
     async def get(
@@ -72,10 +78,32 @@ class Policies:
         return [_shaped(row) for row in await self._store.policies()]
 
     async def delete(
-        self, *, workflow: str | None = None, step: str | None = None, tenant: str | None = None
+        self,
+        *,
+        workflow: str | None = None,
+        step: str | None = None,
+        tenant: str | None = None,
+        by: str = "unknown",
     ) -> bool:
         """Remove the policy stored for exactly this place; False if there was none."""
-        return await self._store.delete_policy(tenant or "", workflow or "", step or "")
+        person(by)
+        before = await self.get(workflow=workflow, step=step, tenant=tenant)
+        place = (tenant or "", workflow or "", step or "")
+        gone = PolicyRow(
+            tenant=place[0], workflow=place[1], step=place[2], policy="", updated_at=0, updated_by=by
+        )
+        return await self._store.delete_policy(*place, self._line(Event.POLICY_DELETED, gone, before))
+
+    def _line(self, event: Event, row: PolicyRow, before: StoredPolicy | None) -> AuditWrite:
+        return AuditWrite(
+            event=event.value,
+            tenant=row.tenant,
+            by=row.updated_by,
+            subject=f"{row.workflow or '*'}/{row.step or '*'}",
+            before=None if before is None else json.dumps(before.policy.to_json()),
+            after=row.policy or None,
+            token=self._clock.new_id(),
+        )
 
 
 def _shaped(row: PolicyRow) -> StoredPolicy:

@@ -1,12 +1,17 @@
-"""`app.runs`: look at runs, cancel them."""
+"""`app.runs`: look at runs, cancel them, retry those that failed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from redrive.clock import Clock
 from redrive.core.outcome import Cancelled
+from redrive.core.replay import Mode
 from redrive.core.states import FINAL, RunStatus, StepStatus
+from redrive.desk.checks import a_flag, long_text, person
+from redrive.desk.preview import DryRun, Previewer
+from redrive.desk.replaying import Order, Replay, Replayer, request_of
 from redrive.desk.shapes import Run, Shaper
 from redrive.errors import Conflict, NotFound
 from redrive.settle.settler import LocalSettler
@@ -15,14 +20,25 @@ from redrive.store.port import Page, RunFilter, RunRow, Store
 
 __all__ = ["Runs"]
 
+_MODES = {"skip_failed": Mode.SKIP}
 _OPEN = frozenset({StepStatus.PENDING, StepStatus.RUNNING, StepStatus.RETRYING})
 
 
 class Runs:
     """Runs as people see and handle them."""
 
-    def __init__(self, store: Store, clock: Clock, shaper: Shaper, on_change: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        shaper: Shaper,
+        replayer: Replayer,
+        previewer: Previewer,
+        on_change: Callable[[str], None],
+    ) -> None:
         self._store = store
+        self._replayer = replayer
+        self._previewer = previewer
         self._settler = LocalSettler(store, clock)
         self._shaper = shaper
         self._on_change = on_change
@@ -52,6 +68,9 @@ class Runs:
 
         Cancelling a cancelled run changes nothing; one that ended otherwise is a conflict.
         """
+        person(by)
+        if reason:
+            long_text("reason", reason)
         while True:
             row = await self._find(run_id, tenant)
             if row.status is RunStatus.CANCELLED:
@@ -66,6 +85,32 @@ class Runs:
             if settled.kept:
                 self._on_change(row.public_id)
                 return await self.get(run_id, tenant=tenant)
+
+    async def retry(
+        self,
+        run_id: str,
+        mode: str = "from_failed",
+        *,
+        skip_steps: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+        by: str = "unknown",
+        reason: str | None = None,
+        idempotency_key: str | None = None,
+        tenant: str | None = None,
+        **options: Any,
+    ) -> Replay | DryRun:
+        """Run a failed or partial run again: `from_failed`, `full`, or `skip_failed`.
+
+        `skip_steps` maps steps, by key or name, to results that are taken instead of calling them;
+        `skip_failed` takes `output` (None) for the failed step's. Other options are those of `dlq.replay`;
+        a run with an open dead letter is replayed through it.
+        """
+        chosen = _MODES.get(mode.lower(), mode) if isinstance(mode, str) else mode
+        request = request_of(chosen, skip_steps=skip_steps, **options)
+        order = Order(request=request, by=by, reason=reason, key=idempotency_key, of_run=True)
+        if a_flag("dry_run", dry_run):
+            return await self._previewer.preview(run_id, order, tenant=tenant)
+        return await self._replayer.replay(run_id, order, tenant=tenant)
 
     async def _find(self, run_id: str, tenant: str | None) -> RunRow:
         row = await self._store.run(run_id, tenant=tenant)

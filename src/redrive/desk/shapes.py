@@ -4,21 +4,32 @@ as JSON values with secrets masked, decisions in words."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from redrive.core.classify import Category
+from redrive.core.edit import Change
 from redrive.core.ending import Ending
+from redrive.core.events import Event, label
 from redrive.core.failure import Failure
 from redrive.core.redact import Redactor
-from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
+from redrive.core.states import FINAL, EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import AttemptEnd
 from redrive.core.verdict import Verdict, explain
-from redrive.store.port import AttemptRow, EntryRow, LetterRow, RunRow
+from redrive.store.port import AttemptRow, AuditRow, EntryRow, LetterRow, ReplayRow, RunRow
 
-__all__ = ["AttemptRecord", "DeadLetter", "Run", "Shaper", "StepRecord"]
+__all__ = [
+    "AttemptRecord",
+    "AuditRecord",
+    "DeadLetter",
+    "ReplayRecord",
+    "Run",
+    "Shaper",
+    "StepRecord",
+    "moment",
+]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CUT_SHORT = {
@@ -66,6 +77,38 @@ class StepRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRecord:
+    """One replay of a letter: who decided what, which run it became, and how that ended."""
+
+    number: int
+    mode: str
+    run_id: str
+    by: str
+    reason: str | None
+    at: datetime
+    ended_at: datetime | None
+    outcome: str | None
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRecord:
+    """One line of the audit log. `label` says in words what happened."""
+
+    id: int
+    at: datetime
+    event: str
+    label: str
+    by: str
+    tenant: str
+    subject: str
+    letter: str | None
+    before: Any
+    after: Any
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One execution of a workflow. `steps` is filled where one run is looked at, not in lists."""
 
@@ -96,7 +139,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A run's failure waiting for a person. `steps` is filled by `get`, not in lists."""
+    """A run's failure waiting for a person. `steps`, `replays` and `history` are filled by `get`.
+
+    `purged`: its run's input and steps are gone, so it can no longer be replayed.
+    """
 
     id: str
     run_id: str
@@ -120,6 +166,7 @@ class DeadLetter:
     input: Any
     config: Any
     owner: str | None
+    tags: tuple[str, ...]
     correlation_id: str | None
     version: str
     created_at: datetime
@@ -129,13 +176,22 @@ class DeadLetter:
     resolution: str | None
     expires_at: datetime
     steps: tuple[StepRecord, ...] = ()
+    replays: tuple[ReplayRecord, ...] = ()
+    history: tuple[AuditRecord, ...] = ()
+    purged: bool = False
+
+    @property
+    def comments(self) -> tuple[AuditRecord, ...]:
+        """What people said about it, in order of time."""
+        return tuple(line for line in self.history if line.event == Event.LETTER_COMMENTED)
 
 
 class Shaper:
-    """Shapes rows for those who look, through one redactor."""
+    """Shapes rows for those who look, through one redactor; without one, everything is shown."""
 
-    def __init__(self, redactor: Redactor) -> None:
-        self._redactor = redactor
+    def __init__(self, redactor: Redactor | None) -> None:
+        self._redact: Callable[[Any], Any] = _as_it_is if redactor is None else redactor.redact
+        self._text: Callable[[str], str] = _as_it_is if redactor is None else redactor.text
 
     def run(
         self,
@@ -146,7 +202,7 @@ class Shaper:
         letter_id: str | None = None,
     ) -> Run:
         """A run, with its steps if its journal is given."""
-        ending = None if row.failure is None else Ending.from_json(row.failure)
+        ending = None if row.failure is None or row.status not in FINAL else Ending.from_json(row.failure)
         return Run(
             id=row.public_id,
             workflow=row.workflow,
@@ -158,16 +214,16 @@ class Shaper:
             correlation_id=row.correlation_id,
             parent=row.parent,
             replay_of=row.replay_of,
-            created_at=_time(row.created_at),
+            created_at=moment(row.created_at),
             started_at=_maybe(row.started_at),
             finished_at=_maybe(row.finished_at),
             next_at=_maybe(row.available_at),
             deadline=_maybe(row.deadline),
             crashes=row.deaths,
             parked_on=row.parked_on,
-            input=self._payload(row.input),
-            output=self._payload(row.output),
-            error=None if ending is None else self._redactor.text(ending.reason),
+            input=self.payload(row.input),
+            output=self.payload(row.output),
+            error=None if ending is None else self._text(ending.reason),
             code=None if ending is None else ending.code.value,
             steps=self.steps(entries, attempts),
             letter_id=letter_id,
@@ -180,8 +236,16 @@ class Shaper:
             tries.setdefault(attempt.index, []).append(attempt)
         return tuple(self._step(entry, tries.get(entry.index, ())) for entry in entries)
 
-    def letter(self, row: LetterRow, *, steps: tuple[StepRecord, ...] = ()) -> DeadLetter:
-        """A dead letter, with its run's steps if they are given."""
+    def letter(
+        self,
+        row: LetterRow,
+        *,
+        steps: tuple[StepRecord, ...] = (),
+        replays: Iterable[ReplayRow] = (),
+        history: Iterable[AuditRow] = (),
+        purged: bool = False,
+    ) -> DeadLetter:
+        """A dead letter, with its run's steps and all that was done about it if they are given."""
         failure = Ending.from_json(row.failure).failure
         return DeadLetter(
             id=row.public_id,
@@ -192,29 +256,49 @@ class Shaper:
             code=row.code,
             stage=row.stage,
             category=row.category,
-            reason=self._redactor.text(row.reason),
+            reason=self._text(row.reason),
             error_type=failure.error_type,
-            message=self._redactor.text(failure.message),
-            stack=self._redactor.text(failure.stack),
-            details=self._redactor.redact(failure.details),
+            message=self._text(failure.message),
+            stack=self._text(failure.stack),
+            details=self._redact(failure.details),
             step=row.step,
             step_index=row.step_index,
             attempts=row.attempts,
             replay_count=row.replay_count,
             fingerprint=row.fingerprint,
             payload_hash=row.payload_hash,
-            input=self._payload(row.input),
-            config=self._payload(row.options),
+            input=self.payload(row.input),
+            config=self.payload(row.options),
             owner=row.owner,
+            tags=row.tags,
             correlation_id=row.correlation_id,
             version=row.version,
-            created_at=_time(row.created_at),
-            failed_at=_time(row.failed_at),
+            created_at=moment(row.created_at),
+            failed_at=moment(row.failed_at),
             closed_at=_maybe(row.closed_at),
             closed_by=row.closed_by,
             resolution=row.resolution,
-            expires_at=_time(row.expires_at),
+            expires_at=moment(row.expires_at),
             steps=steps,
+            replays=tuple(map(_replay, replays)),
+            history=tuple(map(self.line, history)),
+            purged=purged,
+        )
+
+    def line(self, row: AuditRow, language: str = "en") -> AuditRecord:
+        """A line of the audit log."""
+        return AuditRecord(
+            id=row.id,
+            at=moment(row.at),
+            event=row.event,
+            label=label(row.event, language),
+            by=row.by,
+            tenant=row.tenant,
+            subject=row.subject,
+            letter=row.letter,
+            before=self.payload(row.before),
+            after=self.payload(row.after),
+            reason=None if row.reason is None else self._text(row.reason),
         )
 
     def _step(self, entry: EntryRow, tries: Iterable[AttemptRow]) -> StepRecord:
@@ -229,25 +313,25 @@ class Shaper:
             kind=entry.kind,
             status=entry.status,
             attempt=entry.attempt,
-            began_at=_time(entry.first_at),
+            began_at=moment(entry.first_at),
             ended_at=_maybe(entry.ended_at),
             next_at=_maybe(entry.wake_at),
-            input=self._payload(entry.input),
-            output=self._payload(entry.output),
-            error=None if ending is None else self._redactor.text(ending.reason),
+            input=self.payload(entry.input),
+            output=self.payload(entry.output),
+            error=None if ending is None else self._text(ending.reason),
             superseded=entry.superseded > 0,
-            heartbeat=self._payload(entry.heartbeat),
+            heartbeat=self.payload(entry.heartbeat),
             attempts=tuple(records),
         )
 
     def _attempt(self, row: AttemptRow) -> AttemptRecord:
         failure = None if row.failure is None else Failure.from_json(json.loads(row.failure))
-        text = self._redactor.text
+        text = self._text
         return AttemptRecord(
             attempt=row.attempt,
             status=row.end.value,
-            began_at=_time(row.began_at),
-            ended_at=_time(row.ended_at),
+            began_at=moment(row.began_at),
+            ended_at=moment(row.ended_at),
             category=row.category,
             error_type=None if failure is None else failure.error_type,
             message=None if failure is None else text(failure.message),
@@ -256,13 +340,36 @@ class Shaper:
             decision=_decision(row),
         )
 
-    def _payload(self, text: str | None) -> Any:
+    def text(self, text: str | None) -> str | None:
+        """A text that may quote a payload, as it may be shown."""
+        return None if text is None else self._text(text)
+
+    def payload(self, text: str | None) -> Any:
+        """A stored payload as it may be shown."""
         if text is None:
             return None
         try:
-            return self._redactor.redact(json.loads(text))
+            return self._redact(json.loads(text))
         except ValueError:
-            return self._redactor.text(text)
+            return self._text(text)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _replay(row: ReplayRow) -> ReplayRecord:
+    return ReplayRecord(
+        number=row.number,
+        mode=row.mode,
+        run_id=row.run_id,
+        by=row.by,
+        reason=row.reason,
+        at=moment(row.at),
+        ended_at=_maybe(row.ended_at),
+        outcome=row.outcome,
+        changes=tuple(Change.from_json(each) for each in json.loads(row.changes or "[]")),
+    )
 
 
 def _decision(row: AttemptRow) -> str:
@@ -276,7 +383,7 @@ def _succeeded(entry: EntryRow) -> AttemptRecord:
     return AttemptRecord(
         attempt=entry.attempt,
         status=entry.status.value,
-        began_at=_time(entry.began_at),
+        began_at=moment(entry.began_at),
         ended_at=_maybe(entry.ended_at),
         category=None,
         error_type=None,
@@ -287,9 +394,10 @@ def _succeeded(entry: EntryRow) -> AttemptRecord:
     )
 
 
-def _time(micros: int) -> datetime:
+def moment(micros: int) -> datetime:
+    """The store's microseconds as a time."""
     return _EPOCH + timedelta(microseconds=micros)  # exact for every year, unlike fromtimestamp
 
 
 def _maybe(micros: int | None) -> datetime | None:
-    return None if micros is None else _time(micros)
+    return None if micros is None else moment(micros)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from redrive.clock import Clock
+from redrive.core.events import Event
+from redrive.core.transition import AuditWrite
+from redrive.desk.checks import person
 from redrive.store.port import Store
 
 __all__ = ["Workflows"]
@@ -12,18 +16,19 @@ __all__ = ["Workflows"]
 class Workflows:
     """Registered workflows, as people handle them."""
 
-    def __init__(self, store: Store, on_change: Callable[[], None]) -> None:
+    def __init__(self, store: Store, clock: Clock, on_change: Callable[[], None]) -> None:
         self._store = store
+        self._clock = clock
         self._on_change = on_change
 
     async def pause(self, name: str, *, by: str = "unknown") -> None:
         """Let no run of the workflow be claimed. Runs can still be started; those under way go on
         until they wait."""
-        await self._store.pause(name, by=by)
+        await self._store.pause(name, self._line(Event.WORKFLOW_PAUSED, name, by))
 
-    async def resume(self, name: str) -> None:
+    async def resume(self, name: str, *, by: str = "unknown") -> None:
         """Let its runs be claimed again."""
-        await self._store.resume(name)
+        await self._store.resume(name, self._line(Event.WORKFLOW_RESUMED, name, by))
         self._on_change()
 
     async def unclaimable(self) -> dict[str, int]:
@@ -33,3 +38,8 @@ class Workflows:
     async def paused(self) -> dict[str, str]:
         """The paused workflows, and who paused them."""
         return await self._store.paused()
+
+    def _line(self, event: Event, name: str, by: str) -> AuditWrite:
+        return AuditWrite(
+            event=event.value, tenant="", by=person(by), subject=name, token=self._clock.new_id()
+        )

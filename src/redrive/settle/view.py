@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from redrive.core.options import RunOptions
 from redrive.core.outcome import OpenStep, Place, RunView
@@ -21,9 +22,16 @@ def view_of(run: RunRow) -> RunView:
         workflow=run.workflow,
         fence=run.fence,
         input=run.input or "null",
-        options=RunOptions() if run.options is None else RunOptions.from_json(run.options),
+        options=RunOptions() if run.options is None else _options(run.options),
         deaths=run.deaths,
+        letter=run.letter,
     )
+
+
+@lru_cache(maxsize=1024)
+def _options(text: str) -> RunOptions:
+    """Remembered, because the runs of a workflow have the same."""
+    return RunOptions.from_json(text)
 
 
 def open_step(entry: EntryRow, now: int) -> OpenStep:

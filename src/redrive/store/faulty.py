@@ -23,25 +23,38 @@ from redrive.core.transition import Answer, Transition
 from redrive.errors import StoreUnavailable
 from redrive.store.port import (
     AttemptRow,
+    AuditFilter,
+    AuditRow,
+    AuditWrite,
     Beat,
+    Case,
     Catalogue,
     Claim,
     Claims,
     EntryRow,
+    GroupFilter,
+    GroupPage,
     HeldRun,
+    ItemMark,
+    KnownItem,
     LeaseLine,
     LetterFilter,
     LetterRow,
     NewRun,
+    NewSet,
     NewWorker,
     Page,
     PolicyRow,
     Purge,
     RunFilter,
     RunRow,
+    SetItemRow,
+    SetItemStatus,
+    SetRow,
     Started,
     Store,
     Transaction,
+    Triage,
     WorkerRow,
 )
 
@@ -306,8 +319,36 @@ class FaultyStore:
     async def overdue(self, margin: int, limit: int) -> list[HeldRun]:
         return await self._desk.call("overdue", lambda: self._inner.overdue(margin, limit))
 
+    async def expiring(self, limit: int) -> list[RunRow]:
+        return await self._desk.call("expiring", lambda: self._inner.expiring(limit))
+
     async def purge(self, purge: Purge) -> int:
         return await self._desk.call("purge", lambda: self._inner.purge(purge))
+
+    async def fold(self, limit: int) -> int:
+        return await self._desk.call("fold", lambda: self._inner.fold(limit))
+
+    async def claim_set(self, lease: int) -> SetRow | None:
+        return await self._desk.call("claim_set", lambda: self._inner.claim_set(lease))
+
+    async def advance(
+        self, set: SetRow, marks: Sequence[ItemMark], *, limit: int, lease: int
+    ) -> list[SetItemRow] | None:
+        return await self._desk.call(
+            "advance", lambda: self._inner.advance(set, marks, limit=limit, lease=lease)
+        )
+
+    async def begin_set(self, new: NewSet, audit: AuditWrite) -> None:
+        await self._desk.call("begin_set", lambda: self._inner.begin_set(new, audit))
+
+    async def stop_set(self, public_id: str, audit: AuditWrite) -> bool:
+        return await self._desk.call("stop_set", lambda: self._inner.stop_set(public_id, audit))
+
+    async def triage(self, triage: Triage) -> bool:
+        return await self._desk.call("triage", lambda: self._inner.triage(triage))
+
+    async def note(self, lines: Sequence[AuditWrite]) -> None:
+        await self._desk.call("note", lambda: self._inner.note(lines))
 
     async def run(self, public_id: str, *, tenant: str | None = None) -> RunRow | None:
         return await self._desk.call("run", lambda: self._inner.run(public_id, tenant=tenant))
@@ -335,25 +376,50 @@ class FaultyStore:
             "letters", lambda: self._inner.letters(where, limit=limit, cursor=cursor)
         )
 
+    async def cases(self, ids: Sequence[str]) -> list[Case]:
+        return await self._desk.call("cases", lambda: self._inner.cases(ids))
+
+    async def audit(self, where: AuditFilter, *, limit: int, cursor: str | None) -> Page[AuditRow]:
+        return await self._desk.call("audit", lambda: self._inner.audit(where, limit=limit, cursor=cursor))
+
+    async def known(self, names: Sequence[str]) -> list[KnownItem]:
+        return await self._desk.call("known", lambda: self._inner.known(names))
+
+    async def count_letters(self, where: LetterFilter) -> int:
+        return await self._desk.call("count_letters", lambda: self._inner.count_letters(where))
+
+    async def set_of(self, public_id: str) -> SetRow | None:
+        return await self._desk.call("set_of", lambda: self._inner.set_of(public_id))
+
+    async def set_items(
+        self, set: SetRow, status: SetItemStatus | None, *, limit: int, cursor: str | None
+    ) -> Page[SetItemRow]:
+        return await self._desk.call(
+            "set_items", lambda: self._inner.set_items(set, status, limit=limit, cursor=cursor)
+        )
+
+    async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
+        return await self._desk.call("groups", lambda: self._inner.groups(where, limit=limit, cursor=cursor))
+
     async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
         return await self._desk.call("unclaimable", lambda: self._inner.unclaimable(workflows))
 
     async def policies(self) -> list[PolicyRow]:
         return await self._desk.call("policies", self._inner.policies)
 
-    async def set_policy(self, policy: PolicyRow) -> None:
-        await self._desk.call("set_policy", lambda: self._inner.set_policy(policy))
+    async def set_policy(self, policy: PolicyRow, audit: AuditWrite) -> None:
+        await self._desk.call("set_policy", lambda: self._inner.set_policy(policy, audit))
 
-    async def delete_policy(self, tenant: str, workflow: str, step: str) -> bool:
+    async def delete_policy(self, tenant: str, workflow: str, step: str, audit: AuditWrite) -> bool:
         return await self._desk.call(
-            "delete_policy", lambda: self._inner.delete_policy(tenant, workflow, step)
+            "delete_policy", lambda: self._inner.delete_policy(tenant, workflow, step, audit)
         )
 
-    async def pause(self, workflow: str, *, by: str) -> None:
-        await self._desk.call("pause", lambda: self._inner.pause(workflow, by=by))
+    async def pause(self, workflow: str, audit: AuditWrite) -> None:
+        await self._desk.call("pause", lambda: self._inner.pause(workflow, audit))
 
-    async def resume(self, workflow: str) -> None:
-        await self._desk.call("resume", lambda: self._inner.resume(workflow))
+    async def resume(self, workflow: str, audit: AuditWrite) -> None:
+        await self._desk.call("resume", lambda: self._inner.resume(workflow, audit))
 
     async def paused(self) -> dict[str, str]:
         return await self._desk.call("paused", self._inner.paused)

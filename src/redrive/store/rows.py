@@ -6,25 +6,55 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from redrive.core.quick import quick
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import AttemptEnd
-from redrive.store.port import AttemptRow, EntryRow, LetterRow, PolicyRow, RunRow, WorkerRow
+from redrive.store.port import (
+    AttemptRow,
+    AuditRow,
+    EntryRow,
+    KnownItem,
+    LetterRow,
+    PolicyRow,
+    ReplayRow,
+    RunRow,
+    WorkerRow,
+)
 
-__all__ = ["attempt_row", "entry_row", "letter_row", "policy_row", "run_row", "worker_row"]
+__all__ = [
+    "attempt_row",
+    "audit_row",
+    "entry_row",
+    "known_item",
+    "letter_row",
+    "policy_row",
+    "replay_row",
+    "run_row",
+    "worker_row",
+]
 
+_RunRow, _LetterRow = quick(RunRow), quick(LetterRow)  # a set of letters reads a hundred thousand
 _KINDS = {kind.value: kind for kind in EntryKind}
 _STEPS = {status.value: status for status in StepStatus}
 _RUN = (
     "id", "public_id", "tenant", "workflow", "queue", "rank", "status", "fence", "worker", "available_at",
     "deadline", "deaths", "version", "created_at", "started_at", "finished_at", "correlation_id", "parent",
-    "root", "replay_of", "generation", "parked_on", "diverged_at", "input", "options", "output", "failure",
+    "root", "replay_of", "generation", "parked_on", "diverged_at", "letter", "timeout", "input",
+    "options", "output", "failure",
 )  # fmt: skip
 _LETTER = (
     "id", "public_id", "tenant", "run", "run_id", "workflow", "status", "code", "stage", "category", "reason",
     "failure", "fingerprint", "payload_hash", "input", "options", "step", "step_index", "attempts",
     "replay_count", "owner", "correlation_id", "version", "created_at", "failed_at", "closed_at", "closed_by",
-    "resolution", "expires_at",
+    "resolution", "expires_at", "tags",
 )  # fmt: skip
+
+_REPLAY = (
+    "letter", "number", "mode", "digest", "request", "run_id", "by", "reason", "key", "changes", "at",
+    "ended_at", "outcome",
+)  # fmt: skip
+_AUDIT = ("id", "tenant", "at", "event", "by", "subject", "letter", "before", "after", "reason")
+_KNOWN = ("kind", "name", "version", "options", "schema_in", "schema_out")
 
 
 def entry_row(row: Sequence[Any]) -> EntryRow:
@@ -47,8 +77,9 @@ def entry_row(row: Sequence[Any]) -> EntryRow:
         failure=row[14],
         options=row[15],
         superseded=row[16],
-        heartbeat_at=row[17],
-        heartbeat=row[18],
+        loose=row[17],
+        heartbeat_at=row[18],
+        heartbeat=row[19],
     )
 
 
@@ -76,14 +107,15 @@ def run_row(row: Sequence[Any]) -> RunRow:
     values: dict[str, Any] = dict(zip(_RUN, row, strict=False))
     values["status"] = RunStatus(values["status"])
     values["priority"] = -values.pop("rank")
-    return RunRow(**values)
+    return _RunRow(**values)
 
 
 def letter_row(row: Sequence[Any]) -> LetterRow:
     """One row of `letters`."""
     values: dict[str, Any] = dict(zip(_LETTER, row, strict=True))
     values["status"] = LetterStatus(values["status"])
-    return LetterRow(**values)
+    values["tags"] = tuple(json.loads(values["tags"]))
+    return _LetterRow(**values)
 
 
 def worker_row(row: Sequence[Any]) -> WorkerRow:
@@ -112,3 +144,18 @@ def policy_row(row: Sequence[Any]) -> PolicyRow:
         updated_at=updated_at,
         updated_by=updated_by,
     )
+
+
+def replay_row(row: Sequence[Any]) -> ReplayRow:
+    """One row of `replays`."""
+    return ReplayRow(**dict(zip(_REPLAY, row, strict=True)))
+
+
+def audit_row(row: Sequence[Any]) -> AuditRow:
+    """One row of `audit`."""
+    return AuditRow(**dict(zip(_AUDIT, row, strict=True)))
+
+
+def known_item(row: Sequence[Any]) -> KnownItem:
+    """One row of `catalogue`."""
+    return KnownItem(**dict(zip(_KNOWN, row, strict=True)))

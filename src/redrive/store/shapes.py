@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 
 from redrive.core.keys import decode
 from redrive.core.options import StepOptions
 from redrive.core.states import StepStatus
 from redrive.core.transition import EntryWrite
+from redrive.errors import DataRefused
+from redrive.store.port import Triage
 
-__all__ = ["ENDED", "given_key", "limits"]
+__all__ = ["ENDED", "given_key", "limits", "owner_and_tags"]
 
 ENDED = frozenset(
     {StepStatus.SUCCESS, StepStatus.FAILED, StepStatus.DLQ, StepStatus.SKIPPED, StepStatus.CANCELLED}
@@ -56,3 +59,17 @@ def given_key(key: str) -> str:
         return decode(key)[1][-1]
     except (ValueError, IndexError):
         return key
+
+
+def owner_and_tags(triage: Triage) -> tuple[str | None, str | None]:
+    """What a person notes on a letter, the tags as a JSON array.
+
+    Both are names to look for. SQLite ends a text in JSON at a NUL, and PostgreSQL fails to read such an
+    array at all, whoever looks for whatever tag: so like every other name they hold none.
+    """
+    for name in (triage.owner or "", *(triage.tags or ())):
+        if "\0" in name:
+            raise DataRefused(f"the store refused a note: {name!r} contains a NUL character")
+    # Not escaped: a lone surrogate must be refused, as everywhere else, not smuggled in as \\ud800.
+    tags = None if triage.tags is None else json.dumps(triage.tags, ensure_ascii=False)
+    return triage.owner, tags

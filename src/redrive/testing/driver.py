@@ -9,7 +9,7 @@ from typing import Any
 
 from redrive.app import Redrive, RunHandle, Workflow
 from redrive.clock import MICROS, micros
-from redrive.core.decide import letter_id
+from redrive.core.keys import letter_id
 from redrive.core.states import FINAL
 from redrive.duration import Duration, seconds, words
 from redrive.errors import ConfigurationError, NotFound, RunFailed

@@ -12,7 +12,7 @@ from typing import cast
 
 from redrive.app import Redrive
 from redrive.app.runtime import Runtime
-from redrive.chores import Purger, Reaper
+from redrive.chores import Folder, Purger, Reaper
 from redrive.clock import MICROS
 from redrive.errors import StoreError
 from redrive.store.faulty import FaultyStore, Plan, crash_before
@@ -44,8 +44,9 @@ class Life:
         self._line = FaultyStore(store, plan, clock=clock)
         self.witness = Witness(self._line)
         self._reaper = Reaper(self._line, clock)
+        self._folder = Folder(self._line)
         settings = app.settings
-        self._purger = Purger(self._line, runs=settings.retention, letters=settings.dlq_retention)
+        self._purger = Purger(self._line, clock, runs=settings.retention, letters=settings.dlq_retention)
         self._purged_at = clock.now()
         self._chores: asyncio.Task[None] | None = None
         self._last_turns = _LAST_TURNS
@@ -53,6 +54,7 @@ class Life:
     async def begin(self, runtime: Runtime) -> None:
         """Start the worker. Raises Crash if it dies at once."""
         store = cast(Store, self.witness)
+        self._set_worker = runtime.new_set_worker(store)
         self.worker = await runtime.work(automatic=False, store=store, around_step=self.bodies.around)
 
     async def kill(self) -> None:
@@ -121,6 +123,8 @@ class Life:
     async def _do_chores(self) -> None:
         try:
             reaped = await self._reaper.run_once()
+            await self._folder.run_once()
+            decided = await self._set_worker.run_once()
             if self._clock.now() - self._purged_at >= _PURGE_EVERY:
                 self._purged_at = self._clock.now()
                 await self._purger.run_once()
@@ -128,5 +132,5 @@ class Life:
             self._reaped = False  # put off until the next time; a death shows in `is_dead`
             return
         self._reaped = True
-        if reaped:
+        if reaped or decided:
             self.worker.bell.ring()

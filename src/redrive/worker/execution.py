@@ -19,15 +19,17 @@ import json
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redrive.clock import MICROS, Timer
 from redrive.core.ending import Ending, step_failed
 from redrive.core.failure import Failure
 from redrive.core.failure import capture as capture_failure
-from redrive.core.journal import MAX_ENTRIES, EntryRow, Journal, entry_key
+from redrive.core.journal import MAX_ENTRIES, EntryRow, Journal, entry_key, entry_name
 from redrive.core.outcome import (
     Ended,
+    Escaped,
     Expired,
     Interrupted,
     Noted,
@@ -37,6 +39,7 @@ from redrive.core.outcome import (
     Released,
     RunView,
     Slept,
+    Stopped,
     Woke,
 )
 from redrive.core.payload import check_size
@@ -90,17 +93,20 @@ class Execution:
             options=worker.options_of(claimed.options),
             deaths=claimed.deaths,
             new_version=None if claimed.version == worker.version else worker.version,
+            letter=claimed.letter,
         )
         self._workflow = workflow
         self._journal = Journal(claimed.journal)
         self._loop = asyncio.get_running_loop()
         self.rest = Rest(self)
         self.turnstile = Turnstile(
-            self._loop, self._journal, on_quiet=self.rest.all_wait, on_diverged=self._diverged
+            self._loop, self._journal, on_quiet=self._all_blocked, on_diverged=self._diverged
         )
         self.open: dict[int, Attempt] = {}
         self._in_flight = 0
+        self._recording: dict[int, asyncio.Future[Settled]] = {}  # results on their way, by number
         self.kept_waiting = 0
+        self._kept_out = 0  # calls that a replay of one step alone does not let begin
         self._unsaved: asyncio.Future[Settled] | None = None
         self.endings: dict[str, tuple[Ending, Place, int]] = {}
         self._helpers: set[asyncio.Task[Any]] = set()
@@ -227,6 +233,8 @@ class Execution:
                     return self._recorded(step, place, entry)
                 if entry.status is StepStatus.CANCELLED:
                     await self._never()
+            if self.claimed.sole_step is not None:
+                await self._keep_out(place)
             if self._journal.turn is not None:
                 await self._let_begin(place, entry)
             text = step.signature.encode(args, kwargs)
@@ -247,6 +255,14 @@ class Execution:
             if entry is not None and not self.dead:
                 await self.settle(Interrupted(run=self.view, place=place, attempt=entry.attempt))
             raise
+
+    async def _keep_out(self, place: Place) -> None:
+        """Where one step alone is replayed, nothing else begins; the run stops when only that is left."""
+        if self.claimed.sole_step in (None, place.key):
+            return
+        self._kept_out += 1
+        self.turnstile.poke()
+        await self._never()
 
     async def sleep(self, branch: Branch, seconds: float) -> None:
         """Wait durably."""
@@ -271,6 +287,7 @@ class Execution:
             branch.come_out()
 
     async def _sleep_live(self, place: Place, entry: EntryRow | None, seconds: float) -> None:
+        await self._keep_out(place)
         if self._journal.turn is not None:
             await self.turnstile.begin(place.key)
         await self.ready()
@@ -330,10 +347,11 @@ class Execution:
             if entry is not None and entry.done is not None and entry.output is not None:
                 await self.turnstile.pass_result(entry.done, entry.key)
                 return str(json.loads(entry.output))
+            await self._keep_out(place)
             if self._journal.turn is not None:
                 await self.turnstile.begin(place.key)
             await self.ready()
-            started = await start(f"{self.claimed.public_id}{place.key}")
+            started = await start(self._start_key(place))
             done = self.next_done()
             await self.settle(Noted(run=self.view, place=place, output=json.dumps(started), done=done))
             await self.turnstile.pass_result(done, place.key)
@@ -344,6 +362,12 @@ class Execution:
             raise
         finally:
             branch.come_out()
+
+    def _start_key(self, place: Place) -> str:
+        """The same for all replays of a run, like the idempotency keys of its steps."""
+        claimed = self.claimed
+        key = f"{claimed.root or claimed.public_id}{place.key}"
+        return f"{key}:{claimed.generation}" if claimed.generation else key
 
     # -- journal ------------------------------------------------------------------------------------
 
@@ -377,6 +401,25 @@ class Execution:
         raise step_failed(ending, key=entry.key)
 
     # -- waiting ------------------------------------------------------------------------------------
+
+    def _all_blocked(self) -> None:
+        """Nothing moves by itself any more: the run waits, or is at the end of what it may do."""
+        if self._kept_out and not self.busy and not self.rest.holds(self.claimed.sole_step):
+            self.engine_task(self._stop())
+        else:
+            self.rest.all_wait()
+
+    async def _stop(self) -> None:
+        with suppress(PutDown):
+            await self.settle(self._stopped())
+
+    def _stopped(self) -> Outcome:
+        """How a replay of one step alone ends that may not go on: as that step did."""
+        failed = self.endings.get(self.claimed.sole_step or "")
+        if failed is None:
+            return Stopped(run=self.view, step=entry_name(self.claimed.sole_step or ""))
+        ending, place, attempt = failed
+        return Escaped(run=self.view, ending=ending, place=place, attempt=attempt)
 
     def alone(self) -> bool:
         """True if nothing else goes on in the run, so that a wait of this branch is a wait of the run."""
@@ -426,14 +469,27 @@ class Execution:
         if self.dead:
             raise PutDown
         self._in_flight += 1
+        answer = self.worker.committer.submit(outcome)
+        done: int | None = getattr(outcome, "done", None)
+        if done is not None:
+            self._recording[done] = answer
         try:
-            return self.check(await self.worker.committer.submit(outcome))
+            return self.check(await answer)
         finally:
             self._in_flight -= 1
+            if done is not None:
+                self._recording.pop(done, None)
+
+    async def recorded_before(self, done: int) -> None:
+        """Wait until no result with a lower number is on its way: whoever resumes will see that one first."""
+        if lower := [answer for number, answer in self._recording.items() if number < done]:
+            await asyncio.wait(lower)
 
     def check(self, settled: Settled) -> Settled:
         """Go on only with a run that is still this worker's."""
         change = settled.transition.change
+        if settled.kept and settled.transition.clears_suspicion:
+            self._cleared()
         if not settled.kept:
             log.info("run %s is no longer this worker's", self.claimed.public_id)
         elif change is None or change.status not in FINAL or self.ending:
@@ -442,6 +498,12 @@ class Execution:
             self.worker.ended(self.claimed, settled)
         self.put_down()
         raise PutDown
+
+    def _cleared(self) -> None:
+        """The run has made progress and is no suspect any more: its worker may take the next one."""
+        if self.view.deaths:
+            self.view = replace(self.view, deaths=0)
+            self.worker.bell.ring()
 
     def capture(self, error: BaseException) -> Failure:
         return capture_failure(error, self.worker.rules, self.worker.store.now() / MICROS)

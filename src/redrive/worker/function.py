@@ -12,6 +12,7 @@ from redrive.core.ending import Ending, LetterCode, Stage, code_for
 from redrive.core.outcome import Ended, Escaped, Outcome
 from redrive.core.payload import check_size
 from redrive.errors import PayloadError, PayloadTooLarge, PutDown, RedriveError, StepFailed
+from redrive.store.seal import is_sealed, why_sealed
 from redrive.worker.branch import Branch, current
 
 if TYPE_CHECKING:
@@ -72,18 +73,24 @@ def _returned(execution: Execution, workflow: WorkflowDefinition, value: Any) ->
 
 def _bad_input(execution: Execution, error: PayloadError) -> Escaped:
     claimed = execution.claimed
-    try:
-        json.loads(claimed.input)
-        code = LetterCode.VALIDATION_FAILED
-    except ValueError:
-        code = LetterCode.PARSE_ERROR
+    why = why_sealed(claimed.input) if is_sealed(claimed.input) else str(error)
     ending = Ending(
         failure=execution.capture(error),
-        code=code,
-        reason=f"the input of workflow {claimed.workflow!r} cannot be used: {error}",
+        code=_bad_input_code(claimed.input),
+        reason=f"the input of workflow {claimed.workflow!r} cannot be used: {why}",
         stage=Stage.INPUT,
     )
     return Escaped(run=execution.view, ending=ending)
+
+
+def _bad_input_code(text: str) -> LetterCode:
+    if is_sealed(text):  # by processes that have keys, while this one was started without any
+        return LetterCode.INFRASTRUCTURE_FAILURE
+    try:
+        json.loads(text)
+    except ValueError:
+        return LetterCode.PARSE_ERROR
+    return LetterCode.VALIDATION_FAILED
 
 
 def _escaped(execution: Execution, error: BaseException, *, stage: Stage = Stage.EXEC) -> Escaped:

@@ -37,7 +37,7 @@ __all__ = ["Worker", "WorkerSettings"]
 log = logging.getLogger("redrive.worker")
 
 _PAUSE = 1.0  # how long to leave a store alone that gives out no work because it fails
-_LISTEN = 0.005  # how often it looks whether another process committed
+_LISTEN = 0.001  # how often it looks whether another process committed; 2 % of a core buys 2 ms per start
 _GOODBYE = 10.0  # how long a worker that stops waits for a store that does not answer
 _UNWIND = 1.0  # how long code that was put down may take to unwind before it is left alone
 _HELD_PER_SLOT = 10  # runs that wait in memory, for each run that may execute
@@ -227,15 +227,17 @@ class Worker:
 
     async def _claim_once(self) -> float:
         """Claim what there is room for; returns how long to wait for more, at the most."""
-        if not self._free or not self.lease.healthy():
+        room, before = self._free, self._after
+        if not room or not self.lease.healthy():
             return self.settings.poll
-        claims = await self._claim(self._free)
+        claims = await self._claim(room)
         for claimed in claims.runs:
             try:
                 self._launch(claimed, claims.now)
             except Exception as error:
                 self._set_aside(claimed, error)
-        if claims.runs and self._free:
+        filled = len(claims.runs) >= room or self._after != before  # otherwise nothing that is due is left
+        if claims.runs and filled and self._free:
             return 0.0
         if claims.next_in is None:
             return self.settings.poll
@@ -264,7 +266,7 @@ class Worker:
             worker=self.id,
             workflows=tuple(self._workflows),
             capacity=capacity,
-            suspect=not any(e.claimed.deaths for e in self._executions.values()),
+            suspect=not any(e.view.deaths for e in self._executions.values()),
             after=self._after,
         )
         self._claim_under_way = True

@@ -45,6 +45,10 @@ class Rest:
     def __bool__(self) -> bool:
         return bool(self._waits)
 
+    def holds(self, key: str | None) -> bool:
+        """True if the entry with this key waits for its time."""
+        return key in self._waits
+
     @contextmanager
     def counted(self, place: Place, attempt: int, seconds: float) -> Iterator[None]:
         """Count an entry as waiting for its time."""

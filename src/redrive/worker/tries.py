@@ -287,10 +287,11 @@ class Tries:
         if execution.dead:
             raise PutDown
         transition = decide(outcome, DEFAULT_RETRY, 0.0)
-        # It does not queue with the others, who must not be seen before it if their number is higher.
+        # It does not queue with the others. Nobody may be seen before somebody whose number is lower.
         execution.turnstile.outstanding.add(outcome.done)
         try:
             answer = await transaction.commit(execution.worker.id, transition)
+            await execution.recorded_before(outcome.done)
         finally:
             execution.turnstile.recorded(outcome.done)
         return execution.check(Settled(answer.kept, answer.now, transition))

@@ -176,7 +176,7 @@ class Turnstile:
                 item[2].set_result(None)
                 self.poke()
                 return
-        if self._journal.was_asked(turn):  # the branch that asked was cancelled before its turn came
+        if self._journal.need_not_be_asked(turn):
             self._doubts = 0
             self._journal.hand_out(turn)
             self.poke()

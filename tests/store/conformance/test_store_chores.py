@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from store_kit import DAY, SECOND, Kit, becomes, buried, entry, failed_try, writes
+from letter_kit import closes
+from store_kit import DAY, SECOND, Kit, becomes, buried, entry, failed_try, noted, writes
 
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import RunWrite
-from redrive.store.port import LetterFilter, Purge, RunFilter
+from redrive.store.port import AuditFilter, LetterFilter, Purge, RunFilter
 
 KEEP = Purge(runs=7 * DAY, letters=30 * DAY, workers=DAY, limit=1000)
 
@@ -149,21 +150,36 @@ async def test_a_timed_out_run_s_open_letter_keeps_it_too(kit: Kit) -> None:
     assert (await kit.look(run)).status is RunStatus.TIMED_OUT
 
 
-async def test_a_letter_nobody_decided_on_expires_and_its_run_has_failed(kit: Kit) -> None:
+async def expire(kit: Kit) -> None:
+    """What the purging chore does before it purges."""
+    late = await kit.store.expiring(100)
+    assert late
+    await kit.store.apply([closes(run, LetterStatus.EXPIRED) for run in late])
+
+
+async def test_a_purge_leaves_a_letter_that_has_expired_to_whoever_closes_it(kit: Kit) -> None:
+    """Whether it expires is decided like everything else, and not by a statement that removes rows."""
     worker, run = await kit.held()
     await kit.fail(worker, run, expires_in=3 * DAY)
-    kit.clock.move(3 * DAY)
+    kit.clock.move(300 * DAY)
+    before = await kit.everything(run)
     await kit.store.purge(KEEP)
+    assert await kit.everything(run) == before
+    await expire(kit)
     found = await kit.letter(run)
     assert (found.status, found.closed_at) == (LetterStatus.EXPIRED, kit.clock.now())
     assert (await kit.look(run)).status is RunStatus.FAILED
+    assert await kit.store.expiring(100) == []
 
 
 async def test_a_letter_outlives_its_purged_run_with_what_it_copied(kit: Kit) -> None:
     worker, run = await kit.held(input='{"n":1}')
     await kit.fail(worker, run, expires_in=3 * DAY)
     kit.clock.move(8 * DAY)
+    await expire(kit)
     await kit.store.purge(KEEP)
+    assert await kit.store.run(run.public_id) is not None  # closed a moment ago: who erred can still retry it
+    kit.clock.move(8 * DAY)
     await kit.store.purge(KEEP)
     assert await kit.store.run(run.public_id) is None
     assert await kit.store.journal(run.id) == []
@@ -179,7 +195,10 @@ async def test_ids_are_not_used_again_after_a_purge(kit: Kit) -> None:
     worker, run = await kit.held()
     await kit.fail(worker, run, expires_in=DAY)
     kit.clock.move(8 * DAY)
+    await expire(kit)
+    kit.clock.move(8 * DAY)
     await kit.store.purge(KEEP)
+    assert await kit.store.run(run.public_id) is None
     await kit.start()
     (new,) = (await kit.claim(await kit.worker())).runs
     assert new.id > run.id
@@ -201,9 +220,28 @@ async def test_a_purged_letter_can_be_gone_before_its_run(kit: Kit) -> None:
     worker, run = await kit.held()
     await kit.fail(worker, run, expires_in=SECOND)
     kit.clock.move(SECOND)
-    quick = Purge(runs=900 * DAY, letters=SECOND, workers=DAY, limit=10)
-    await kit.store.purge(quick)
+    await expire(kit)
     kit.clock.move(SECOND)
-    await kit.store.purge(quick)
+    await kit.store.purge(Purge(runs=900 * DAY, letters=SECOND, workers=DAY, limit=10))
     assert (await kit.store.letters(LetterFilter(), limit=10, cursor=None)).items == []
     assert (await kit.look(run)).status is RunStatus.FAILED
+
+
+async def test_the_audit_log_is_kept_a_year_and_removed_in_portions(kit: Kit) -> None:
+    for n in range(5):
+        await kit.store.note([noted(subject=str(n))])
+        kit.clock.move(DAY)
+    kit.clock.move(360 * DAY)  # the first line is a year old to the microsecond
+    small = Purge(runs=DAY, letters=DAY, workers=DAY, limit=2)
+    assert await kit.store.purge(small) == 1
+    kit.clock.move(3 * DAY)
+    assert [await kit.store.purge(small) for _ in range(3)] == [2, 1, 0]
+    (left,) = (await kit.store.audit(AuditFilter(), limit=9, cursor=None)).items
+    assert left.subject == "4"
+
+
+async def test_how_long_the_audit_log_is_kept_can_be_said(kit: Kit) -> None:
+    await kit.store.note([noted()])
+    kit.clock.move(DAY)
+    assert await kit.store.purge(Purge(runs=DAY, letters=DAY, workers=DAY, limit=9, audit=DAY + 1)) == 0
+    assert await kit.store.purge(Purge(runs=DAY, letters=DAY, workers=DAY, limit=9, audit=DAY)) == 1

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import chain
 
 import pytest
-from store_kit import SECOND, Kit, becomes, entry, failed_try, writes
+from store_kit import SECOND, Kit, becomes, entry, failed_try, noted, writes
 
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transition import AttemptEnd, RunWrite
@@ -86,10 +86,10 @@ async def test_a_worker_that_is_not_alive_gets_nothing(kit: Kit) -> None:
 async def test_paused_workflows_wait(kit: Kit) -> None:
     await kit.start()
     worker = await kit.worker()
-    await kit.store.pause("w", by="ann")
+    await kit.store.pause("w", noted("workflow.paused"))
     claims = await kit.claim(worker)
     assert (claims.runs, claims.next_in) == ([], None)
-    await kit.store.resume("w")
+    await kit.store.resume("w", noted("workflow.resumed"))
     assert len((await kit.claim(worker)).runs) == 1
 
 
@@ -292,9 +292,9 @@ async def test_suspects_wait_for_their_time_their_workflow_and_the_end_of_a_paus
     assert (await kit.claim(worker)).next_in == SECOND
     kit.clock.move(SECOND)
     assert (await kit.claim(worker, "other")).runs == []
-    await kit.store.pause("w", by="ann")
+    await kit.store.pause("w", noted("workflow.paused"))
     assert (await kit.claim(worker)).runs == []
-    await kit.store.resume("w")
+    await kit.store.resume("w", noted("workflow.resumed"))
     (again,) = (await kit.claim(worker)).runs
     assert again.deaths == 2
 

@@ -1,79 +1,236 @@
-"""Letters whose state was changed by a person, which the port cannot do yet: written here by hand."""
+"""What becomes of a letter: replayed, answered, open again, handed to another run, closed, gone."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from store_kit import DAY, SECOND, Kit, becomes, buried
+from letter_kit import answers, case_of, closes, failed, fails_again, letter_of, moved, replayed, restarts
+from store_kit import DAY, SECOND, Kit, buried, noted, writes
 
 from redrive.core.states import LetterStatus, RunStatus
-from redrive.store.port import Claimed, Purge
+from redrive.store.port import Claimed, Purge, Triage
 
 PURGE = Purge(runs=DAY, letters=DAY, workers=900 * DAY, limit=100)
+OPEN, REPLAYING, RESOLVED = LetterStatus.OPEN, LetterStatus.REPLAYING, LetterStatus.RESOLVED
+IGNORED, EXPIRED = LetterStatus.IGNORED, LetterStatus.EXPIRED
 
 
-async def decide(kit: Kit, run: Claimed, status: LetterStatus, closed: bool) -> None:
-    by = (kit.clock.now(), "ann", "done by hand") if closed else (None, None, None)
-    change = (
-        "UPDATE redrive.letters SET status = ?, closed_at = ?, closed_by = ?, resolution = ? WHERE run = ?"
-    )
-    await kit.by_hand(change, status.value, *by, run.id)
-
-
-async def replayed(kit: Kit, worker: int, run: Claimed) -> Claimed:
-    """The run again, claimed for its replay."""
-    await kit.store.apply([becomes(run, RunStatus.PENDING, wake_in=0, take=True)])
-    (again,) = (await kit.claim(worker)).runs
-    return again
+async def test_a_letter_goes_from_open_over_replaying_to_resolved(kit: Kit) -> None:
+    worker, run = await failed(kit)
+    assert (await kit.letter(run)).status is OPEN
+    again = await replayed(kit, worker, run)
+    found = await kit.letter(run)
+    assert (found.status, found.closed_at, found.closed_by, found.resolution) == (REPLAYING, None, None, None)
+    kit.clock.move(SECOND)
+    await kit.store.apply([answers(again)], worker=worker)
+    found = await kit.letter(run)
+    assert (found.status, found.closed_at, found.replay_count) == (RESOLVED, kit.clock.now(), 0)
+    assert (found.closed_by, found.resolution) == ("redrive", "replayed")
 
 
 async def test_a_failed_replay_reopens_its_letter_and_counts_once(kit: Kit) -> None:
-    worker, run = await kit.held()
-    await kit.fail(worker, run)
-    await decide(kit, run, LetterStatus.REPLAYING, closed=False)
+    worker, run = await failed(kit)
+    first = await kit.letter(run)
+    kit.clock.move(SECOND)
     again = await replayed(kit, worker, run)
-    for _ in range(3):
-        await kit.store.apply([buried(again)], worker=worker)
+    ended = fails_again(again, code="timeout", reason="too late", fingerprint="f2", attempts=9)
+    for _ in range(3):  # however often its reply is lost
+        await kit.store.apply([ended], worker=worker)
         found = await kit.letter(run)
-        assert (found.status, found.replay_count) == (LetterStatus.OPEN, 1)
+        assert (found.status, found.replay_count) == (OPEN, 1)
+    assert (found.id, found.public_id, found.created_at) == (first.id, first.public_id, first.created_at)
+    assert (found.code, found.reason, found.fingerprint, found.attempts) == ("timeout", "too late", "f2", 9)
+    assert (found.failed_at, found.expires_at) == (kit.clock.now(), kit.clock.now() + 30 * DAY)
+
+
+async def test_what_people_noted_outlives_a_replay(kit: Kit) -> None:
+    worker, run = await failed(kit)
+    assert await kit.store.triage(
+        Triage(letter=letter_of(run), owner="bob", tags=("bank", "slow"), audit=noted())
+    )
+    again = await replayed(kit, worker, run)
+    await kit.store.apply([fails_again(again)], worker=worker)
+    found = await kit.letter(run)
+    assert (found.owner, found.tags) == ("bob", ("bank", "slow"))
+
+
+async def test_each_failed_replay_counts(kit: Kit) -> None:
+    worker, run = await failed(kit)
+    for count in (1, 2, 3):
+        again = await replayed(kit, worker, await kit.look(run))
+        await kit.store.apply([fails_again(again)], worker=worker)
+        assert (await kit.letter(run)).replay_count == count
+
+
+# -- closing -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [RESOLVED, IGNORED, EXPIRED])
+async def test_a_closed_letter_says_when_by_whom_and_why(kit: Kit, status: LetterStatus) -> None:
+    _, run = await failed(kit)
+    kit.clock.move(SECOND)
+    assert (await kit.store.apply([closes(run, status)]))[0].kept
+    found = await kit.letter(run)
+    assert (found.status, found.closed_at) == (status, kit.clock.now())
+    assert (found.closed_by, found.resolution) == ("ann", "done by hand")
+    closed = await kit.look(run)
+    assert (closed.status, closed.fence) == (RunStatus.FAILED, run.fence + 1)
+    assert (closed.failure, closed.finished_at) == (run.failure, run.finished_at)
+
+
+async def test_what_is_closed_stays_as_it_was_closed(kit: Kit) -> None:
+    """Even for somebody who holds the run's fence: only another failure opens it again."""
+    _, run = await failed(kit)
+    await kit.store.apply([closes(run)])
+    before = await kit.letter(run)
+    kit.clock.move(SECOND)
+    now = await kit.look(run)
+    for status in (OPEN, REPLAYING, IGNORED, RESOLVED):
+        late = writes(now, move=moved(now, status, by="bob", resolution="late"))
+        assert (await kit.store.apply([late]))[0].kept
+        assert await kit.letter(run) == before
 
 
 async def test_a_closed_letter_that_fails_again_is_open_again(kit: Kit) -> None:
-    worker, run = await kit.held()
-    await kit.fail(worker, run)
-    await decide(kit, run, LetterStatus.RESOLVED, closed=True)
-    again = await replayed(kit, worker, run)
-    await kit.fail(worker, again)
+    worker, run = await failed(kit)
+    await kit.store.apply([closes(run)])
+    again = await replayed(kit, worker, await kit.look(run))
+    assert (await kit.letter(run)).status is RESOLVED
+    await kit.store.apply([fails_again(again)], worker=worker)
     found = await kit.letter(run)
-    assert (found.status, found.replay_count) == (LetterStatus.OPEN, 0)
+    assert (found.status, found.replay_count) == (OPEN, 0)
     assert found.closed_at is found.closed_by is found.resolution is None
 
 
-@pytest.mark.parametrize("status", [LetterStatus.OPEN, LetterStatus.REPLAYING])
-async def test_an_undecided_letter_keeps_run_and_key(kit: Kit, status: LetterStatus) -> None:
-    worker, run = await kit.held(key="k", key_hash="h", key_keeps=SECOND)
-    await kit.fail(worker, run, expires_in=900 * DAY)
-    await decide(kit, run, status, closed=False)
+async def test_a_letter_is_closed_once(kit: Kit) -> None:
+    _, run = await failed(kit)
+    both = [closes(run, RESOLVED), closes(run, IGNORED, by="bob")]
+    assert [answer.kept for answer in await kit.store.apply(both)] == [True, False]
+    assert ((await kit.letter(run)).status, (await kit.letter(run)).closed_by) == (RESOLVED, "ann")
+
+
+# -- handed to another run -----------------------------------------------------------------------------------
+
+
+async def handed_over(kit: Kit) -> tuple[int, Claimed, Claimed]:
+    """A run, the one that took its place and its letter, and the worker that holds that."""
+    worker, run = await failed(kit)
+    new = kit.new(root=run.public_id)
+    assert (await kit.store.apply([restarts(run, new)]))[0].kept
+    (claimed,) = (await kit.claim(worker)).runs
+    return worker, run, claimed
+
+
+async def test_a_letter_goes_over_to_the_run_that_answers_for_it(kit: Kit) -> None:
+    _, old, new = await handed_over(kit)
+    assert await kit.store.letter_of(old.id) is None
+    found = await kit.letter(new)
+    assert (found.public_id, found.run, found.run_id) == (f"dl-{old.public_id}", new.id, new.public_id)
+    assert found.status is REPLAYING
+
+
+async def test_the_new_run_s_failure_is_the_same_letter_again(kit: Kit) -> None:
+    worker, old, new = await handed_over(kit)
+    await kit.store.apply([fails_again(new)], worker=worker)
+    found = await kit.letter(new)
+    assert (found.public_id, found.status, found.replay_count) == (f"dl-{old.public_id}", OPEN, 1)
+    assert await kit.store.letter(f"dl-{new.public_id}") is None
+    case = await case_of(kit, found.public_id)
+    assert (case.run.public_id, [each.outcome for each in case.replays]) == (new.public_id, ["DLQ_PENDING"])
+
+
+async def test_it_goes_over_as_often_as_that_is_asked_for(kit: Kit) -> None:
+    worker, old, second = await handed_over(kit)
+    await kit.store.apply([fails_again(second)], worker=worker)
+    third = kit.new(root=old.public_id)
+    await kit.store.apply([restarts(await kit.look(second), third)])
+    (claimed,) = (await kit.claim(worker)).runs
+    await kit.store.apply([answers(claimed)], worker=worker)
+    found = await kit.letter(claimed)
+    assert (found.public_id, found.status, found.replay_count) == (f"dl-{old.public_id}", RESOLVED, 1)
+    replays = (await case_of(kit, found.public_id)).replays
+    assert [(each.number, each.run_id, each.outcome) for each in replays] == [
+        (1, second.public_id, "DLQ_PENDING"),
+        (2, third.public_id, "SUCCESS"),
+    ]
+
+
+async def test_a_letter_that_a_run_handed_over_no_longer_keeps_it(kit: Kit) -> None:
+    """But it keeps the run that has it now."""
+    worker, old, new = await handed_over(kit)
+    await kit.store.apply([fails_again(new, expires_in=900 * DAY)], worker=worker)
     kit.clock.move(100 * DAY)
+    await kit.store.purge(PURGE)
+    assert await kit.store.run(old.public_id) is None
+    assert (await kit.look(new)).input == new.input
+
+
+# -- how long they are kept ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [OPEN, REPLAYING])
+async def test_an_undecided_letter_keeps_run_and_key(kit: Kit, status: LetterStatus) -> None:
+    worker, run = await failed(kit, key="k", key_hash="h", key_keeps=SECOND)
+    if status is REPLAYING:
+        await replayed(kit, worker, run)
+    kit.clock.move(20 * DAY)
     assert await kit.store.purge(PURGE) == 0
     assert (await kit.look(run)).input == run.input
+    (started,) = await kit.store.start([kit.new(key="k", key_hash="h")])
+    assert (started.public_id, started.new) == (run.public_id, False)
 
 
-async def test_a_replaying_letter_does_not_expire(kit: Kit) -> None:
-    worker, run = await kit.held()
-    await kit.fail(worker, run, expires_in=SECOND)
-    await decide(kit, run, LetterStatus.REPLAYING, closed=False)
-    kit.clock.move(DAY)
-    await kit.store.purge(PURGE)
-    assert (await kit.letter(run)).status is LetterStatus.REPLAYING
-
-
-async def test_closed_letters_go_after_their_time(kit: Kit) -> None:
-    worker, run = await kit.held()
-    await kit.fail(worker, run)
-    kit.clock.move(SECOND)
-    await decide(kit, run, LetterStatus.IGNORED, closed=True)
+@pytest.mark.parametrize("limit", [1, 10])
+async def test_letters_that_nobody_decided_on_expire_the_oldest_first(kit: Kit, limit: int) -> None:
+    expected = []
+    for days in (3, 1, 2):
+        worker, run = await kit.held()
+        await kit.fail(worker, run, expires_in=days * DAY)
+        expected.append(run.public_id)
     kit.clock.move(DAY - 1)
-    assert await kit.store.purge(PURGE) == 0
+    assert await kit.store.expiring(limit) == []
     kit.clock.move(1)
-    await kit.store.purge(PURGE)
+    assert [run.public_id for run in await kit.store.expiring(limit)] == [expected[1]]
+    kit.clock.move(2 * DAY)
+    found = await kit.store.expiring(limit)
+    assert [run.public_id for run in found] == [expected[1], expected[2], expected[0]][:limit]
+    assert {(run.status, run.input) for run in found} == {(RunStatus.DLQ_PENDING, '{"order":1}')}
+
+
+@pytest.mark.parametrize("status", [REPLAYING, RESOLVED, IGNORED])
+async def test_a_letter_that_somebody_decided_on_does_not_expire(kit: Kit, status: LetterStatus) -> None:
+    worker, claimed = await kit.held()
+    await kit.store.apply([buried(claimed, expires_in=SECOND)], worker=worker)
+    run = await kit.look(claimed)
+    if status is REPLAYING:
+        await replayed(kit, worker, run)
+    else:
+        await kit.store.apply([closes(run, status)])
+    kit.clock.move(DAY)
+    assert await kit.store.expiring(10) == []
+
+
+async def test_a_letter_that_went_over_expires_with_the_run_that_has_it(kit: Kit) -> None:
+    worker, old, new = await handed_over(kit)
+    await kit.store.apply([fails_again(new, expires_in=SECOND)], worker=worker)
+    kit.clock.move(SECOND)
+    (found,) = await kit.store.expiring(10)
+    assert (found.public_id, found.letter) == (new.public_id, f"dl-{old.public_id}")
+
+
+async def test_closed_letters_go_after_their_time_with_their_replays(kit: Kit) -> None:
+    worker, run = await failed(kit)
+    again = await replayed(kit, worker, run)
+    kit.clock.move(SECOND)
+    await kit.store.apply([answers(again)], worker=worker)
+    still_open = (await failed(kit))[1]
+    await kit.store.apply([fails_again(await replayed(kit, worker, still_open))], worker=worker)
+    keep = replace(PURGE, runs=900 * DAY)
+    kit.clock.move(DAY - 1)
+    assert await kit.store.purge(keep) == 0
+    kit.clock.move(1)
+    assert await kit.store.purge(keep) == 1
     assert await kit.store.letter_of(run.id) is None
+    assert (await case_of(kit, run.public_id)).replays == ()
+    assert len((await case_of(kit, still_open.public_id)).replays) == 1

@@ -249,10 +249,7 @@ async def test_each_filter_of_letters_filters(kit: Kit) -> None:
         {"step": "ship"},
         {"fingerprint": "f2"},
         {"since": kit.clock.now()},
-        {"text": "100% of_it \\"},
-        {"text": "%"},
-        {"text": "_"},
-        {"text": "OF_IT"},
+        *({"text": text} for text in ("100% of_it \\", "%", "_", "OF_IT") if kit.kind != "sqlite-sealed"),
     ):
         assert await listed_letters(kit, **where) == [other], where
     assert await listed_letters(kit, until=kit.clock.now()) == [plain]

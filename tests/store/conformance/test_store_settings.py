@@ -4,25 +4,42 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from store_kit import SECOND, Kit
+from store_kit import SECOND, Kit, noted
 
-from redrive.store.port import PolicyRow
+from redrive.store.port import AuditFilter, AuditWrite, PolicyRow
 
 DEFAULT = PolicyRow(
     tenant="", workflow="", step="", policy='{"max_retries":1}', updated_at=0, updated_by="ann"
 )
 
+SET, DELETED = noted("policy.set"), noted("policy.deleted")
+
+
+def paused(by: str) -> AuditWrite:
+    return noted("workflow.paused", by=by)
+
+
+RESUMED = noted("workflow.resumed")
+
+
+async def lines(kit: Kit) -> list[tuple[str, str]]:
+    """What was noted, in order of time."""
+    page = await kit.store.audit(AuditFilter(), limit=50, cursor=None)
+    return [(line.event, line.by) for line in reversed(page.items)]
+
 
 async def test_a_policy_is_stored_with_the_store_s_time(kit: Kit) -> None:
-    await kit.store.set_policy(DEFAULT)
+    await kit.store.set_policy(DEFAULT, SET)
     assert await kit.store.policies() == [replace(DEFAULT, updated_at=kit.clock.now())]
 
 
 async def test_there_is_one_policy_for_each_place_even_for_any(kit: Kit) -> None:
-    await kit.store.set_policy(DEFAULT)
+    await kit.store.set_policy(DEFAULT, SET)
     kit.clock.move(SECOND)
-    await kit.store.set_policy(replace(DEFAULT, policy='{"max_retries":2}', updated_by="bob"))
-    await kit.store.set_policy(replace(DEFAULT, workflow="w"))
+    await kit.store.set_policy(
+        replace(DEFAULT, policy='{"max_retries":2}', updated_by="bob"), noted("policy.set", by="bob")
+    )
+    await kit.store.set_policy(replace(DEFAULT, workflow="w"), SET)
     stored = await kit.store.policies()
     assert [(row.workflow, row.policy, row.updated_by) for row in stored] == [
         ("", '{"max_retries":2}', "bob"),
@@ -31,17 +48,20 @@ async def test_there_is_one_policy_for_each_place_even_for_any(kit: Kit) -> None
 
 
 async def test_a_policy_is_deleted_once(kit: Kit) -> None:
-    await kit.store.set_policy(DEFAULT)
-    assert await kit.store.delete_policy("", "", "")
-    assert not await kit.store.delete_policy("", "", "")
+    await kit.store.set_policy(DEFAULT, SET)
+    assert await kit.store.delete_policy("", "", "", DELETED)
+    assert not await kit.store.delete_policy("", "", "", DELETED)
     assert await kit.store.policies() == []
+    assert await lines(kit) == [("policy.set", "ann"), ("policy.deleted", "ann")]
 
 
 async def test_the_first_pause_counts_and_one_resume_ends_it(kit: Kit) -> None:
-    await kit.store.pause("w", by="ann")
-    await kit.store.pause("w", by="bob")
-    await kit.store.pause("a", by="bob")
+    await kit.store.pause("w", paused("ann"))
+    await kit.store.pause("w", paused("bob"))
+    await kit.store.pause("a", paused("bob"))
     assert await kit.store.paused() == {"a": "bob", "w": "ann"}
-    await kit.store.resume("w")
-    await kit.store.resume("w")
+    await kit.store.resume("w", RESUMED)
+    await kit.store.resume("w", RESUMED)
     assert await kit.store.paused() == {"a": "bob"}
+    noted_by = [("workflow.paused", "ann"), ("workflow.paused", "bob"), ("workflow.resumed", "ann")]
+    assert await lines(kit) == noted_by

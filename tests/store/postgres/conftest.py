@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
+import cluster
 import pytest
+from cluster import Cluster
 from postgres_kit import Bench
 from store_kit import HandClock
 
@@ -20,3 +22,10 @@ async def bench(postgres_url: str) -> AsyncIterator[Bench]:
     bench = Bench.around(store, clock, postgres_url)
     yield bench
     await bench.close()
+
+
+@pytest.fixture(params=cluster.POSTGRES)
+def server(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A server of the test's own, not yet started."""
+    with cluster.private(request.param) as server:
+        yield server

@@ -37,7 +37,7 @@ def build(url: str, folder: Path, who: str = "test", **settings: Any) -> Redrive
     async def work(given: str) -> str:
         info = step_info()
         ledger.note(Line("begin", who, info.run_id, info.step, info.attempt))
-        await asyncio.sleep(chance.uniform(0.0, 0.03))
+        await asyncio.sleep(chance.uniform(0.0, 0.1))
         token = uuid.uuid4().hex
         ledger.note(Line(json.dumps([given, token]), who, info.run_id, info.step, info.attempt))
         return token

@@ -6,7 +6,7 @@ import asyncio
 
 import asyncpg
 from postgres_kit import Bench, eventually
-from store_kit import SECOND, becomes, entry, writes
+from store_kit import SECOND, becomes, entry, noted, writes
 
 from redrive.core.states import RunStatus
 from redrive.store.postgres import PostgresStore
@@ -44,9 +44,9 @@ async def test_what_is_left_to_whoever_comes_first_is_announced(bench: Bench) ->
 
 async def test_a_resumed_workflow_is_announced(bench: Bench) -> None:
     other = await bench.beside()
-    await bench.store.pause("w", by="ann")
+    await bench.store.pause("w", noted("workflow.paused"))
     before = await listening(other)
-    await bench.store.resume("w")
+    await bench.store.resume("w", noted("workflow.resumed"))
     await heard(other, before)
 
 

@@ -5,135 +5,24 @@ What happened is read from a ledger outside the engine and from the database its
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import random
 import secrets
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-import asyncpg
 import cluster
-import postgres_crew
 import pytest
-from cluster import Cluster
-from fleet import Member  # of tests/crash, which postgres_crew puts on the path
-from ledger import Ledger
-from postgres_kit import eventually
+from postgres_crew import LEASE
+from postgres_storm import Death, Storm
 
-HERE = Path(__file__).parent
+from redrive.store.postgres.store import AFTER_OUTAGE
 
-
-class Storm:
-    """Three workers, their server, and everything that is done to them."""
-
-    def __init__(self, server: Cluster, folder: Path, seed: int) -> None:
-        self.server = server
-        self.folder = folder
-        self.ledger = Ledger(folder / "ledger")
-        self.chance = random.Random(seed)
-        self.members: list[Member] = []
-        self.crew: list[Member] = []
-        self.hurt: set[str] = set()  # whoever was killed or frozen: its work may have to be repeated
-        self.frozen: set[str] = (
-            set()
-        )  # those who came back, as somebody new, and may meet their old work again
-
-    def hire(self) -> None:
-        """Start one more worker."""
-        who = f"w{len(self.members)}"
-        log = self.folder / f"{who}.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "postgres_crew", self.server.url(), str(self.folder), who],
-                cwd=HERE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        self.members.append(Member(who, process, log))
-        self.crew.append(self.members[-1])
-
-    async def kill(self) -> None:
-        victim = self.crew.pop(self.chance.randrange(len(self.crew)))
-        self.hurt.add(victim.who)
-        victim.kill()
-        self.hire()
-
-    async def freeze(self) -> None:
-        """Stop a worker until the others have declared it dead; then let it go on where it was."""
-        zombie = self.chance.choice(self.crew)
-        name = f"%:{zombie.pid}"
-        before = await self.value("SELECT count(*) FROM redrive.workers WHERE name LIKE $1", name)
-        if not before:
-            return  # it has only just been hired
-        self.hurt.add(zombie.who)
-        self.frozen.add(zombie.who)
-        await asyncio.to_thread(zombie.stop)
-
-        async def buried() -> bool:
-            dead = "SELECT bool_and(state = 'DEAD') FROM redrive.workers WHERE name LIKE $1"
-            return bool(await self.value(dead, name))
-
-        await eventually(buried, 60)
-        zombie.thaw()
-
-    async def crash(self) -> None:
-        await asyncio.to_thread(self.server.stop, "immediate")
-        await asyncio.to_thread(self.server.start)
-
-    async def value(self, query: str, *params: Any) -> Any:
-        con = await asyncpg.connect(self.server.url())
-        try:
-            return await con.fetchval(query, *params)
-        finally:
-            await con.close()
-
-    async def progress(self, lines: int) -> None:
-        """Wait for so many more lines in the ledger, or until there is nothing left to do."""
-        ledger = self.folder / "ledger"
-        enough = (ledger.read_bytes().count(b"\n") if ledger.exists() else 0) + lines
-
-        async def done() -> bool:
-            if ledger.exists() and ledger.read_bytes().count(b"\n") >= enough:
-                return True
-            return not await self.value("SELECT count(*) FROM redrive.runs WHERE finished_at IS NULL")
-
-        await eventually(done, 60)
-
-    async def blow(self, events: list[str], per_event: int) -> dict[str, int]:
-        """Start runs, hurt somebody, again and again; then wait for the end. Returns the runs accepted."""
-        accepted: dict[str, int] = {}
-        app = postgres_crew.build(self.server.url(), self.folder)
-        async with app.client():
-            con = await asyncpg.connect(self.server.url())
-            await con.execute(postgres_crew.CREDITS)
-            await con.close()
-            for _ in range(3):
-                self.hire()
-            for number, event in enumerate(events):
-                batch = range(number * per_event, (number + 1) * per_event)
-                handles = await app.find("order").start_many([(n,) for n in batch])
-                accepted.update(zip((handle.id for handle in handles), batch, strict=True))
-                await self.progress(self.chance.randrange(1, 3 * per_event))
-                await {"kill": self.kill, "freeze": self.freeze, "crash": self.crash}[event]()
-
-            async def over() -> bool:
-                return not await self.value("SELECT count(*) FROM redrive.runs WHERE finished_at IS NULL")
-
-            await eventually(over, 120)
-        return accepted
-
-    def calm(self) -> None:
-        """End the processes of this storm and no others."""
-        for member in self.members:
-            if not member.is_gone:
-                member.thaw()
-                member.kill()
+Outputs = dict[tuple[str, str], str]
 
 
 @pytest.fixture(params=cluster.POSTGRES[:1])
@@ -151,36 +40,147 @@ def storm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storm]:
                 print(f"----- {member.who}\n{member.log[-2000:]}")  # shown if the test fails
 
 
-async def check(storm: Storm, accepted: dict[str, int]) -> None:
-    con = await asyncpg.connect(storm.server.url())
-    states = await con.fetch("SELECT status, count(*) FROM redrive.runs GROUP BY 1")
-    assert [tuple(row) for row in states] == [("SUCCESS", len(accepted))]  # nothing is lost
-    effects = Counter(row[0] for row in await con.fetch("SELECT number FROM credits"))
-    assert effects == Counter(accepted.values())  # a transactional effect happens exactly once
+# -- what the database says ----------------------------------------------------------------------------
+
+
+async def nothing_is_lost(storm: Storm, accepted: dict[str, int]) -> None:
+    states = await storm.rows("SELECT public_id, status FROM redrive.runs")
+    assert {row["public_id"]: row["status"] for row in states} == dict.fromkeys(accepted, "SUCCESS")
+
+
+async def transactional_effects_happened_once(storm: Storm, accepted: dict[str, int]) -> None:
+    effects = Counter(row["number"] for row in await storm.rows("SELECT number FROM credits"))
+    assert effects == Counter(accepted.values())
+
+
+async def no_attempt_was_used_up(storm: Storm) -> None:
+    """No death, freeze or crash is anybody's failure."""
     failed = "SELECT ending, failure FROM redrive.attempts WHERE ending NOT IN ('LOST', 'RELEASED')"
-    assert await con.fetch(failed) == []
-    rows = await con.fetch(
-        "SELECT r.public_id, e.name, e.output, e.attempt "
+    assert await storm.rows(failed) == []
+    assert {row["attempt"] for row in await storm.rows("SELECT attempt FROM redrive.entries")} == {1}
+
+
+async def no_entry_is_older_than_a_loss(storm: Storm) -> None:
+    """Once a claim was declared lost, nothing was recorded under it any more."""
+    stale = (
+        "SELECT e.run, e.name, e.fence FROM redrive.entries AS e JOIN redrive.attempts AS a USING (run, idx) "
+        "WHERE a.ending = 'LOST' AND e.fence <= a.fence"
+    )
+    assert await storm.rows(stale) == []
+
+
+async def recorded(storm: Storm) -> Outputs:
+    rows = await storm.rows(
+        "SELECT r.public_id, e.name, e.output "
         "FROM redrive.entries AS e JOIN redrive.runs AS r ON r.id = e.run"
     )
-    outputs = {(row["public_id"], row["name"]): json.loads(row["output"]) for row in rows}
-    assert {row["attempt"] for row in rows} == {1}  # no death, freeze or crash consumed an attempt
-    await con.close()
+    return {(row["public_id"], row["name"]): json.loads(row["output"]) for row in rows}
+
+
+# -- what the ledger says ------------------------------------------------------------------------------
+
+
+def no_result_was_replaced(storm: Storm, accepted: dict[str, int], outputs: Outputs) -> None:
+    """Whatever a step was given is what the step before it has on record to this day."""
     handed_over = {}
     for line in storm.ledger.lines():
         if line.what != "begin":
             given, token = json.loads(line.what)
             handed_over[line.run, line.step, token] = given
-    for run in accepted:  # no result was replaced after somebody had read it
+    for run in accepted:
         credited = outputs[run, "credit"]
         assert handed_over[run, "credit", credited] == outputs[run, "reserve"]
         assert handed_over[run, "tell", outputs[run, "tell"]] == credited
+
+
+def every_repeat_is_explained(storm: Storm) -> int:
+    """A step was called again only after its worker was hurt, once for each time; returns how often."""
+    hurt = {death.who for death in storm.deaths}
+    repeats = 0
     for (run, step, _), workers in storm.ledger.executions().items():
         if step == "credit":
             continue  # its body runs again when the database took its transaction along; the effect counts
-        assert set(workers[:-1]) <= storm.hurt, f"{step} of {run} was repeated without need: {workers}"
-        twice = [who for who, times in Counter(workers).items() if times > 1]
-        assert set(twice) <= storm.frozen, f"{step} of {run} was repeated by one worker: {workers}"
+        repeats += len(workers) - 1
+        assert set(workers[:-1]) <= hurt, f"{step} of {run} was repeated without need: {workers}"
+        for who, times in Counter(workers).items():
+            assert times <= 1 + storm.freezes[who], f"{step} of {run} was repeated by one worker: {workers}"
+    return repeats
+
+
+# -- how soon others took over -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """A step that a worker left behind: seconds until it was declared lost, and until it was begun anew.
+
+    They count from the worker's last sign of life, or from when the server was back if that was later.
+    """
+
+    run: int
+    index: int
+    lost: float
+    anew: float
+    outage: bool
+
+    @property
+    def late(self) -> bool:
+        """True past the lease and two seconds; after an outage nobody is declared dead for a while longer."""
+        return max(self.lost, self.anew) > LEASE + 2.0 + (AFTER_OUTAGE if self.outage else 0.0)
+
+
+async def takeovers(storm: Storm, death: Death) -> list[Takeover]:
+    """What became of the steps that were under way.
+
+    One that was over before its second beginning was noted counts until its end.
+    """
+    rows = await storm.rows(
+        "SELECT a.run, a.idx, a.fence, a.ended_at AS lost_at, COALESCE("
+        "  (SELECT min(b.began_at) FROM redrive.attempts AS b"
+        "   WHERE b.run = a.run AND b.idx = a.idx AND b.fence > a.fence),"
+        "  CASE WHEN e.began_at >= a.ended_at THEN e.began_at ELSE e.ended_at END) AS anew_at "
+        "FROM redrive.attempts AS a JOIN redrive.entries AS e USING (run, idx) "
+        "WHERE a.ending = 'LOST' AND a.run = ANY ($1)",
+        [run for run, _ in death.held],
+    )
+    return [takeover(storm, death, row) for row in rows if (row["run"], row["fence"]) in death.held]
+
+
+def takeover(storm: Storm, death: Death, row: Any) -> Takeover:
+    returns = [at for at in storm.returns if death.beat_at <= at <= row["anew_at"]]
+    before = max((at for at in returns if at <= row["lost_at"]), default=death.beat_at)
+    return Takeover(
+        run=row["run"],
+        index=row["idx"],
+        lost=(row["lost_at"] - before) / 1e6,
+        anew=(row["anew_at"] - max(returns, default=death.beat_at)) / 1e6,
+        outage=bool(returns),
+    )
+
+
+async def measure(storm: Storm, accepted: dict[str, int], repeats: int) -> list[Takeover]:
+    """Print how the storm went; returns the takeovers."""
+    found = [each for death in storm.deaths for each in await takeovers(storm, death)]
+    lost, anew = [each.lost for each in found] or [0.0], [each.anew for each in found] or [0.0]
+    busy = sum(bool(death.held) for death in storm.deaths)
+    print(
+        f"{len(accepted)} runs; {len(storm.deaths)} workers killed or frozen, {busy} with runs in hand, "
+        f"{sum(storm.freezes.values())} came back; {len(storm.returns)} crashes of the server; "
+        f"{repeats} steps repeated; {len(found)} steps left behind\n"
+        f"seconds from the last sign of life (lease {LEASE:g} s) until declared lost: "
+        f"median {median(lost):.2f}, longest {max(lost):.2f}; "
+        f"until begun anew: median {median(anew):.2f}, longest {max(anew):.2f}"
+    )
+    return found
+
+
+async def check(storm: Storm, accepted: dict[str, int]) -> list[Takeover]:
+    await nothing_is_lost(storm, accepted)
+    await transactional_effects_happened_once(storm, accepted)
+    await no_attempt_was_used_up(storm)
+    await no_entry_is_older_than_a_loss(storm)
+    no_result_was_replaced(storm, accepted, await recorded(storm))
+    return await measure(storm, accepted, every_repeat_is_explained(storm))
 
 
 def shuffled(storm: Storm, **events: int) -> list[str]:
@@ -191,10 +191,14 @@ def shuffled(storm: Storm, **events: int) -> list[str]:
 async def test_a_fleet_in_a_storm(storm: Storm) -> None:
     events = shuffled(storm, kill=5, freeze=2, crash=2)
     await check(storm, await storm.blow(events, per_event=20))
+    assert len(storm.deaths) == 7
 
 
 @pytest.mark.slow
 async def test_a_fleet_in_a_long_storm(storm: Storm) -> None:
     """Fifty deaths, ten zombies, five crashes of the database, two thousand runs."""
     events = shuffled(storm, kill=50, freeze=10, crash=5)
-    await check(storm, await storm.blow(events, per_event=31))
+    found = await check(storm, await storm.blow(events, per_event=31))
+    assert (len(storm.deaths), len(storm.returns)) == (60, 5)
+    assert found
+    assert [each for each in found if each.late] == []

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import asyncpg
@@ -17,69 +16,9 @@ import cluster
 import pytest
 from cluster import Cluster
 from postgres_kit import eventually
+from postgres_works import RUNS, STEPS, Works, check
 
 from redrive import Redrive
-
-RUNS, STEPS = 120, 3
-
-
-class Works:
-    """An app whose one workflow has three steps, and the ledger they write."""
-
-    def __init__(self, url: str, **settings: object) -> None:
-        self.url = url
-        self.ledger: list[tuple[int, int]] = []
-        self.app = Redrive(url, **{"lease": 2.0, "concurrency": 20, "chores": 0.2, **settings})
-
-        @self.app.step
-        async def step(run: int, number: int) -> int:
-            self.ledger.append((run, number))
-            await asyncio.sleep(0.005)
-            return number
-
-        @self.app.workflow
-        async def walk(run: int) -> int:
-            return sum([await step(run, number) for number in range(STEPS)])
-
-        self.walk = walk
-
-    async def until(self, count: int) -> None:
-        """Wait until so many steps have been called."""
-
-        async def enough() -> bool:
-            return len(self.ledger) >= count
-
-        await eventually(enough, 60)
-
-    async def start(self, count: int = RUNS) -> list:
-        return await self.walk.start_many([(run,) for run in range(count)])
-
-
-async def check(works: Works, handles: list, url: str) -> None:
-    """All runs came to their end, each step was called once, and nobody was blamed for anything."""
-    async with asyncio.timeout(60):
-        results = await asyncio.gather(*(handle.result() for handle in handles))
-    assert results == [sum(range(STEPS))] * len(handles)
-    called = Counter(works.ledger)
-    assert called == Counter({(run, number): 1 for run in range(len(handles)) for number in range(STEPS)})
-    con = await asyncpg.connect(url.partition("?")[0])
-    try:
-        states = await con.fetch("SELECT status, deaths, count(*) FROM redrive.runs GROUP BY 1, 2")
-        assert [tuple(row) for row in states] == [("SUCCESS", 0, len(handles))]
-        assert await con.fetchval("SELECT count(*) FROM redrive.attempts") == 0
-        assert await con.fetchval("SELECT count(*) FROM redrive.letters") == 0
-        attempts = "SELECT count(*) FROM redrive.entries WHERE attempt = 1 AND status = 'SUCCESS'"
-        assert await con.fetchval(attempts) == len(handles) * STEPS
-        assert await con.fetchval("SELECT count(*) FROM redrive.workers WHERE state = 'DEAD'") == 0
-    finally:
-        await con.close()
-
-
-@pytest.fixture(params=cluster.POSTGRES)
-def server(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A server of the test's own, not yet started."""
-    with cluster.private(request.param) as server:
-        yield server
 
 
 @asynccontextmanager
@@ -152,26 +91,6 @@ async def test_a_stop_in_good_order_is_an_outage_like_any_other(server: Cluster)
         await check(works, handles, server.url())
 
 
-async def test_connections_ended_again_and_again(server: Cluster) -> None:
-    await asyncio.to_thread(server.start)
-    works = Works(server.url())
-    ended = 0
-    async with works.app:
-        handles = await works.start()
-        con = await asyncpg.connect(server.url())
-        for part in range(1, 10):
-            await works.until(RUNS * STEPS * part // 10)
-            ended += len(
-                await con.fetch(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                    "WHERE application_name = 'redrive'"
-                )
-            )
-        await con.close()
-        await check(works, handles, server.url())
-    assert ended > 9
-
-
 async def test_clients_start_runs_in_the_middle_of_an_outage(
     server: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -204,14 +123,6 @@ async def test_a_worker_that_starts_before_its_database_waits_for_it(
     assert f"waiting for the database: PostgreSQL at 127.0.0.1:{server.port}/postgres" in caplog.text
     await asyncio.to_thread(server.start)
     await working
-
-
-async def test_few_connections_for_many_callers(server: Cluster) -> None:
-    await asyncio.to_thread(server.start)
-    works = Works(f"{server.url()}?pool_size=2")
-    async with works.app:
-        handles = await asyncio.gather(*(works.walk.start(run) for run in range(RUNS)))
-        await check(works, list(handles), server.url())
 
 
 @pytest.mark.parametrize("name", cluster.POSTGRES)

@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
+from letter_kit import reopens
 from postgres_kit import Bench
-from store_kit import DAY, HandClock, entry, failed_try, writes
+from store_kit import DAY, HandClock, entry, failed_try, noted, writes
 
 from redrive.errors import SchemaMismatch, StoreError
 from redrive.store.port import LetterFilter, PolicyRow, RunFilter
@@ -22,7 +23,10 @@ from redrive.store.postgres.roles import prove_confined
 from redrive.store.postgres.sql import in_schema
 from redrive.store.statements import load
 
-TENANT_TABLES = {"runs", "inputs", "results", "entries", "attempts", "letters", "idempotency", "policies"}
+TENANT_TABLES = {
+    "runs", "inputs", "results", "entries", "attempts", "letters", "replays", "audit", "idempotency",
+    "policies",
+}  # fmt: skip
 
 
 @asynccontextmanager
@@ -46,14 +50,18 @@ def login_of(url: str) -> str:
 async def two_tenants(bench: Bench) -> None:
     """Everything a tenant can have, for `a` and for `b`."""
     kit = bench.kit
+    runs = []
     for tenant in ("a", "b"):
         worker, run = await kit.held(tenant=tenant, key="k", key_hash="h", key_keeps=DAY)
         step = writes(run, entry(0, output=tenant), attempts=(failed_try(0),))
         assert (await bench.store.apply([step], worker=worker))[0].kept
         await kit.fail(worker, run)
         policy = PolicyRow(tenant=tenant, workflow="", step="", policy="{}", updated_at=0, updated_by="x")
-        await bench.store.set_policy(policy)
+        await bench.store.set_policy(policy, noted("policy.set", tenant=tenant))
         await bench.store.retire(worker)
+        runs.append(await kit.look(run))
+    answers = await bench.store.apply([reopens(run) for run in runs])
+    assert [answer.kept for answer in answers] == [True, True]
 
 
 async def test_every_table_with_a_tenant_is_guarded_even_against_its_owner(bench: Bench) -> None:
@@ -63,7 +71,7 @@ async def test_every_table_with_a_tenant_is_guarded_even_against_its_owner(bench
         "WHERE n.nspname = $1 AND c.relkind = 'r' AND a.attname = 'tenant'",
         bench.address.schema,
     )
-    assert {row["relname"] for row in rows} == TENANT_TABLES
+    assert {row["relname"] for row in rows} >= TENANT_TABLES
     assert all(row["relrowsecurity"] and row["relforcerowsecurity"] for row in rows)
 
 
@@ -118,6 +126,14 @@ async def test_the_owner_of_the_tables_sees_no_rows_either(bench: Bench) -> None
         "INSERT INTO redrive.policies VALUES ('b', '', 'x', '{}', 0, '')",
         "SELECT * FROM redrive.workers",
         "UPDATE redrive.redrive_schema SET version = 9",
+        "UPDATE redrive.audit SET by = 'nobody'",
+        "DELETE FROM redrive.audit",
+        "INSERT INTO redrive.audit (tenant, at, event, by, subject) VALUES ('b', 0, '', '', '')",
+        "DELETE FROM redrive.replays",
+        """SELECT redrive.decide_on_letters(0, ARRAY[0]::bigint[], ARRAY[true], '{"audit": [{
+               "t": 1, "tenant": "b", "event": "dlq.retry", "by": "x", "subject": "y"}]}')""",
+        """SELECT redrive.decide_on_letters(0, ARRAY[1]::bigint[], ARRAY[true], '{"moves": [{
+               "t": 1, "letter": "dl", "status": "OPEN"}]}')""",
     ],
 )
 async def test_for_a_tenant_s_user_nothing_is_written_yet(bench: Bench, statement: str) -> None:
@@ -130,6 +146,27 @@ async def test_the_engine_may_not_touch_the_record_of_migrations(bench: Bench) -
     async with bench.line() as line:
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await line.script("DELETE FROM redrive.redrive_schema")
+
+
+@pytest.mark.parametrize("statement", ["UPDATE redrive.audit SET by = 'nobody'", "TRUNCATE redrive.audit"])
+async def test_the_engine_adds_to_the_audit_log_and_changes_nothing_in_it(
+    bench: Bench, statement: str
+) -> None:
+    await bench.store.note([noted()])
+    async with bench.line() as line:
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await line.script(statement)
+    assert len(await bench.sql("SELECT 1 FROM redrive.audit WHERE by = 'ann'")) == 1
+
+
+async def test_nobody_was_given_the_right_to_change_the_audit_log(bench: Bench) -> None:
+    rows = await bench.sql(
+        "SELECT DISTINCT grantee FROM information_schema.role_table_grants "
+        "WHERE table_schema = $1 AND table_name = 'audit' AND privilege_type IN ('UPDATE', 'TRUNCATE') "
+        "AND grantee <> (SELECT tableowner FROM pg_tables WHERE schemaname = $1 AND tablename = 'audit')",
+        bench.address.schema,
+    )
+    assert rows == []
 
 
 async def test_confined_reading_finds_the_tenant_s_own_and_nothing_else(bench: Bench) -> None:
@@ -151,7 +188,7 @@ async def test_confined_reading_finds_the_tenant_s_own_and_nothing_else(bench: B
     assert await seen.letter(f"dl-{theirs.public_id}") is None
     assert [row.tenant for row in (await seen.letters(LetterFilter(), limit=10, cursor=None)).items] == ["a"]
     everywhere = PolicyRow(tenant="", workflow="", step="", policy="{}", updated_at=0, updated_by="x")
-    await bench.store.set_policy(everywhere)
+    await bench.store.set_policy(everywhere, noted("policy.set", tenant=""))
     assert [row.tenant for row in await seen.policies()] == ["", "a"]
 
 
@@ -302,9 +339,13 @@ async def test_an_owner_without_superuser_sets_up_and_works(bench: Bench) -> Non
 def test_no_statement_names_a_table_without_its_schema() -> None:
     """What the search path of a login says must not matter."""
     package = "redrive.store.postgres"
-    tables = (
-        r"runs|inputs|results|entries|attempts|letters|idempotency|workers|versions|catalogue|policies|pauses"
+    ours = (
+        name
+        for file in files(package).joinpath("migrations").iterdir()
+        for name in re.findall(r"^CREATE TABLE redrive\.(\w+)", file.read_text("utf-8"), re.MULTILINE)
     )
+    tables = "|".join(ours)
+    assert "|audit" in tables
     bare = re.compile(rf"\b(?:FROM|JOIN|INTO|UPDATE)\s+(?:{tables})\b", re.IGNORECASE)
     for file in files(package).joinpath("statements").iterdir():
         for name, text in load(package, file.name).items():

@@ -15,11 +15,13 @@ from redrive.store.postgres import PostgresStore, migrate, schema
 
 PACKAGE = "redrive.store.postgres"
 FIRST = [f"{each.version:04d}_{each.name}" for each in known(PACKAGE)]
+NEXT = len(FIRST) + 1
+MORE = f"{NEXT:04d}_more"
 
 
 def newer(monkeypatch: pytest.MonkeyPatch, text: str, oldest: int = 1) -> None:
     """Let this code know one migration more."""
-    more = Migration(version=len(FIRST) + 1, name="more", text=text, oldest_code=oldest)
+    more = Migration(version=NEXT, name="more", text=text, oldest_code=oldest)
     monkeypatch.setattr(schema, "known", lambda package: [*known(package), more])
 
 
@@ -39,6 +41,17 @@ async def test_several_that_open_an_empty_database_at_once_set_it_up_once(postgr
     await asyncio.gather(*(store.open() for store in stores))
     for store in stores:
         await store.close()
+
+
+async def test_an_empty_database_is_set_up_in_one_piece(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever opens it meanwhile must not find a schema that lacks its later migrations."""
+    newer(monkeypatch, "SELECT 1/0;")
+    with pytest.raises(StoreError):
+        await migrate(postgres_url)
+    monkeypatch.undo()
+    assert await migrate(postgres_url, plan=True) == FIRST
 
 
 async def test_migrate_started_several_times_at_once_applies_everything_once(postgres_url: str) -> None:
@@ -62,10 +75,10 @@ async def test_who_only_looks_sets_nothing_up(postgres_url: str) -> None:
 
 async def test_an_older_schema_waits_for_a_person(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     newer(monkeypatch, ADD)
-    with pytest.raises(SchemaMismatch, match=r"lacks 0002_more.*redrive migrate"):
+    with pytest.raises(SchemaMismatch, match=rf"lacks {MORE}.*redrive migrate"):
         await PostgresStore(bench.url, HandClock()).open()
-    assert await migrate(bench.url, plan=True) == ["0002_more"]
-    assert await migrate(bench.url) == ["0002_more"]
+    assert await migrate(bench.url, plan=True) == [MORE]
+    assert await migrate(bench.url) == [MORE]
     store = PostgresStore(bench.url, HandClock())
     await store.open()
     await store.close()
@@ -94,7 +107,7 @@ async def test_work_goes_on_before_during_and_after_a_migration(
     working = asyncio.create_task(work())
     await eventually(lambda: more_than(3))
     newer(monkeypatch, ADD)
-    assert await migrate(bench.url) == ["0002_more"]
+    assert await migrate(bench.url) == [MORE]
     before = written
     await eventually(lambda: more_than(before + 3))
     stop.set()
@@ -112,7 +125,7 @@ async def test_a_migration_waits_for_locks_only_so_long_and_leaves_nothing_half_
         with pytest.raises(StoreUnavailable, match="lock"):
             await migrate(bench.url)
     assert await bench.sql("SELECT 1 FROM pg_tables WHERE tablename = 'half'") == []
-    assert await migrate(bench.url) == ["0002_more"]
+    assert await migrate(bench.url) == [MORE]
 
 
 async def test_a_migration_that_fails_is_undone_as_a_whole(
@@ -122,14 +135,14 @@ async def test_a_migration_that_fails_is_undone_as_a_whole(
     with pytest.raises(StoreError):
         await migrate(bench.url)
     assert await bench.sql("SELECT 1 FROM pg_tables WHERE tablename = 'half'") == []
-    assert await migrate(bench.url, plan=True) == ["0002_more"]
+    assert await migrate(bench.url, plan=True) == [MORE]
 
 
-@pytest.mark.parametrize(("oldest", "usable"), [(1, True), (2, False)])
+@pytest.mark.parametrize(("oldest", "usable"), [(NEXT - 1, True), (NEXT, False)])
 async def test_older_code_uses_a_newer_schema_for_as_long_as_that_says_so(
     bench: Bench, oldest: int, usable: bool
 ) -> None:
-    await bench.sql("INSERT INTO redrive.redrive_schema VALUES (2, 'later', 'x', $1, 0)", oldest)
+    await bench.sql("INSERT INTO redrive.redrive_schema VALUES ($1, 'later', 'x', $2, 0)", NEXT, oldest)
     store = PostgresStore(bench.url, bench.clock)
     if not usable:
         with pytest.raises(SchemaMismatch, match="upgrade redrive"):
@@ -146,10 +159,11 @@ async def test_another_build_s_schema_is_refused(bench: Bench) -> None:
         await PostgresStore(bench.url, HandClock()).open()
 
 
-async def test_a_schema_that_belongs_to_somebody_else_is_left_alone(bench: Bench) -> None:
-    await bench.sql("CREATE TABLE public.runs (id integer)")
+@pytest.mark.parametrize("name", ["runs", "audit"])  # of the first migration, of a later one
+async def test_a_schema_that_belongs_to_somebody_else_is_left_alone(bench: Bench, name: str) -> None:
+    await bench.sql(f"CREATE TABLE public.{name} (id integer)")
     url = bench.url.replace(f"schema={bench.address.schema}", "schema=public")
-    with pytest.raises(StoreError, match="'runs' that is not Redrive's"):
+    with pytest.raises(StoreError, match=f"'{name}' that is not Redrive's"):
         await PostgresStore(url, HandClock()).open()
     assert await bench.sql("SELECT 1 FROM pg_tables WHERE schemaname = 'public'") == [{"?column?": 1}]
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from store_kit import HandClock, Kit, entry, writes
+from store_kit import HandClock, Kit, entry, noted, writes
 
 from redrive.errors import StoreError, StoreUnavailable
 from redrive.store import open_store
@@ -67,7 +67,7 @@ async def test_a_write_under_way_completes_although_nobody_waits(on_file: Kit) -
     with pytest.raises(asyncio.CancelledError):
         await task
     gate.set()
-    await on_file.store.resume("other")
+    await on_file.store.resume("other", noted("workflow.resumed"))
     assert await on_file.store.paused() == {"w": "ann"}
 
 

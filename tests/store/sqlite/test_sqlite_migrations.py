@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
+import first_release
 import pytest
 from store_kit import LEASE, HandClock, Kit
 
@@ -14,10 +16,14 @@ from redrive.store import open_store
 from redrive.store.migrate import Migration, known
 from redrive.store.sqlite import schema
 
-FIRST = known("redrive.store.sqlite")
-SECOND = Migration(version=2, name="second", text="CREATE TABLE second (a);", oldest_code=1)
+SHIPPED = known("redrive.store.sqlite")
+NEWEST = SHIPPED[-1].version
+NEXT = Migration(version=NEWEST + 1, name="next", text="CREATE TABLE next (a);", oldest_code=1)
 BROKEN = Migration(
-    version=3, name="broken", text="CREATE TABLE third (a);\nCREATE TABLE third (a);", oldest_code=1
+    version=NEWEST + 2,
+    name="broken",
+    text="CREATE TABLE broken (a);\nCREATE TABLE broken (a);",
+    oldest_code=1,
 )
 
 
@@ -45,17 +51,21 @@ def rows(tmp_path: Path, statement: str) -> list[tuple]:
         con.close()
 
 
+def versions(tmp_path: Path) -> list[int]:
+    return [version for (version,) in rows(tmp_path, "SELECT version FROM redrive_schema ORDER BY 1")]
+
+
 async def test_the_schema_table_remembers_what_was_applied(tmp_path: Path, clock: HandClock) -> None:
     await (await opened(tmp_path, clock)).store.close()
-    (row,) = rows(tmp_path, "SELECT version, checksum, oldest_code, applied_at FROM redrive_schema")
-    assert row == (1, FIRST[0].checksum, 1, clock.now())
+    applied = rows(tmp_path, "SELECT version, checksum, oldest_code, applied_at FROM redrive_schema")
+    assert applied == [(each.version, each.checksum, each.oldest_code, clock.now()) for each in SHIPPED]
 
 
 async def test_opening_again_changes_nothing(tmp_path: Path, clock: HandClock) -> None:
     for _ in range(2):
         await (await opened(tmp_path, clock)).store.close()
         clock.move(1)
-    assert len(rows(tmp_path, "SELECT * FROM redrive_schema")) == 1
+    assert len(rows(tmp_path, "SELECT * FROM redrive_schema")) == len(SHIPPED)
 
 
 async def test_without_leave_to_migrate_it_says_how(tmp_path: Path, clock: HandClock) -> None:
@@ -69,18 +79,47 @@ async def test_an_older_schema_is_brought_up_to_date_with_its_rows(tmp_path, clo
     kit = await opened(tmp_path, clock)
     (public_id,) = await kit.start()
     await kit.store.close()
-    ships(*FIRST, SECOND)
+    ships(*SHIPPED, NEXT)
     kit = await opened(tmp_path, clock)
     assert await kit.store.run(public_id) is not None
     await kit.store.close()
-    assert rows(tmp_path, "SELECT version FROM redrive_schema ORDER BY 1") == [(1,), (2,)]
+    assert versions(tmp_path) == [*range(1, NEWEST + 2)]
+
+
+async def test_a_file_of_the_first_release_goes_on_after_the_upgrade(tmp_path, clock, ships) -> None:
+    ships(SHIPPED[0])
+    await (await opened(tmp_path, clock)).store.close()
+    con = sqlite3.connect(tmp_path / "redrive.db")
+    for statement in first_release.STATEMENTS:
+        con.execute(statement.replace("redrive.", ""))
+    con.commit()
+    con.close()
+    ships(*SHIPPED)
+    kit = await opened(tmp_path, clock)
+    await first_release.goes_on(kit)
+    await kit.store.close()
+
+
+async def test_an_upgraded_file_has_the_same_schema_as_a_new_one(tmp_path, clock, ships) -> None:
+    def described(folder: Path) -> list[tuple]:
+        return rows(folder, "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY 1, 2")
+
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder, first in ((old, SHIPPED[:1]), (new, SHIPPED)):
+        folder.mkdir()
+        ships(*first)
+        await (await opened(folder, clock)).store.close()
+    assert described(old) != described(new)
+    ships(*SHIPPED)
+    await (await opened(old, clock)).store.close()
+    assert described(old) == described(new)
 
 
 async def test_not_while_a_worker_is_alive(tmp_path, clock, ships) -> None:
     kit = await opened(tmp_path, clock)
     await kit.worker()
     await kit.store.close()
-    ships(*FIRST, SECOND)
+    ships(*SHIPPED, NEXT)
     with pytest.raises(SchemaMismatch, match=r"workers are using it \(worker\): stop them"):
         await opened(tmp_path, clock)
     clock.move(LEASE + 1)
@@ -88,35 +127,36 @@ async def test_not_while_a_worker_is_alive(tmp_path, clock, ships) -> None:
 
 
 async def test_a_newer_schema_is_used_if_it_allows_that(tmp_path, clock, ships) -> None:
-    ships(*FIRST, SECOND)
+    ships(*SHIPPED, NEXT)
     await (await opened(tmp_path, clock)).store.close()
-    ships(*FIRST)
+    ships(*SHIPPED)
     kit = await opened(tmp_path, clock)
     await kit.start()
     await kit.store.close()
 
 
 async def test_a_schema_that_moved_on_says_upgrade(tmp_path, clock, ships) -> None:
-    ships(*FIRST, Migration(version=2, name="contract", text="CREATE TABLE x (a);", oldest_code=2))
+    later = NEWEST + 1
+    ships(*SHIPPED, Migration(version=later, name="contract", text="CREATE TABLE x (a);", oldest_code=later))
     await (await opened(tmp_path, clock)).store.close()
-    ships(*FIRST)
+    ships(*SHIPPED)
     with pytest.raises(SchemaMismatch, match="upgrade redrive"):
         await opened(tmp_path, clock)
 
 
 async def test_a_changed_migration_is_refused(tmp_path, clock, ships) -> None:
     await (await opened(tmp_path, clock)).store.close()
-    ships(Migration(version=1, name="engine", text=FIRST[0].text + "-- changed", oldest_code=1))
+    ships(replace(SHIPPED[0], text=SHIPPED[0].text + "-- changed"), *SHIPPED[1:])
     with pytest.raises(SchemaMismatch, match="another text of migration 0001"):
         await opened(tmp_path, clock)
 
 
 async def test_a_migration_that_fails_leaves_the_one_before_it(tmp_path, clock, ships) -> None:
-    ships(*FIRST, SECOND, BROKEN)
-    with pytest.raises(StoreError, match="third"):
+    ships(*SHIPPED, NEXT, BROKEN)
+    with pytest.raises(StoreError, match="broken"):
         await opened(tmp_path, clock)
-    assert rows(tmp_path, "SELECT version FROM redrive_schema ORDER BY 1") == [(1,), (2,)]
-    assert rows(tmp_path, "SELECT name FROM sqlite_master WHERE name = 'third'") == []
+    assert versions(tmp_path) == [*range(1, NEWEST + 2)]
+    assert rows(tmp_path, "SELECT name FROM sqlite_master WHERE name = 'broken'") == []
 
 
 async def test_the_user_s_tables_are_welcome(tmp_path: Path, clock: HandClock) -> None:
@@ -130,12 +170,13 @@ async def test_the_user_s_tables_are_welcome(tmp_path: Path, clock: HandClock) -
     assert rows(tmp_path, "SELECT * FROM accounts") == []
 
 
-async def test_unless_one_has_a_name_we_need(tmp_path: Path, clock: HandClock) -> None:
+@pytest.mark.parametrize("name", ["Policies", "audit"])  # of the first migration, of a later one
+async def test_unless_one_has_a_name_we_need(tmp_path: Path, clock: HandClock, name: str) -> None:
     con = sqlite3.connect(tmp_path / "redrive.db")
-    con.execute("CREATE TABLE Policies (a)")
+    con.execute(f"CREATE TABLE {name} (a)")
     con.commit()
     con.close()
-    with pytest.raises(StoreError, match="'policies' that is not Redrive's"):
+    with pytest.raises(StoreError, match=f"'{name.lower()}' that is not Redrive's"):
         await opened(tmp_path, clock)
     assert rows(tmp_path, "SELECT count(*) FROM sqlite_master WHERE name LIKE 'redrive%'") == [(0,)]
 

@@ -13,9 +13,11 @@ from redrive.store.sqlite import lists, schema
 from redrive.store.statements import load
 
 PACKAGE = "redrive.store.sqlite"
-LARGE = {"runs", "entries", "attempts", "inputs", "results", "letters", "idempotency"}
-ALIASES = {"r", "e", "i", "o", "l", "k", "held", "head", "holder"}
-FILES = ("starts", "writes", "claims", "workers", "reads", "chores", "settings")
+LARGE = {"runs", "entries", "attempts", "inputs", "results", "letters", "idempotency", "replays", "audit"}
+ALIASES = {"r", "e", "i", "o", "l", "k", "a", "held", "head", "holder"}
+FILES = ("starts", "writes", "claims", "workers", "reads", "chores", "settings", "desk")
+
+BOUNDED = {"old_audit"}  # walks along the oldest rows, as many as it may remove and not more
 
 STATEMENTS = [(file, name) for file in FILES for name in load(PACKAGE, f"{file}.sql")]
 
@@ -52,7 +54,7 @@ def scans(steps: list[str]) -> list[str]:
 @pytest.mark.parametrize(("file", "name"), STATEMENTS, ids=lambda value: value)
 def test_no_statement_walks_through_a_large_table(con: sqlite3.Connection, file: str, name: str) -> None:
     steps = plan(con, load(PACKAGE, f"{file}.sql")[name])
-    assert scans(steps) == []
+    assert scans(steps) == (["SCAN audit"] if name in BOUNDED else [])
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,20 @@ def test_no_statement_walks_through_a_large_table(con: sqlite3.Connection, file:
         ("chores", "overdue", "runs_deadline (deadline>? AND deadline<?)"),
         ("chores", "old_runs", "runs_finished (finished_at>? AND finished_at<?)"),
         ("chores", "old_keys", "idempotency_expiring (expires_at<?)"),
-        ("chores", "expiring_letters", "letters_expiring (expires_at<?)"),
+        ("chores", "expiring", "letters_expiring (expires_at<?)"),
+        ("writes", "supersede", "entries_of_run (run=? AND idx=?)"),
+        ("writes", "loosen", "entries_of_run (run=? AND idx=?)"),
+        ("writes", "move_letter", "sqlite_autoindex_letters_1 (public_id=?)"),
+        ("writes", "move_letter", "sqlite_autoindex_runs_1 (public_id=?)"),
+        ("writes", "end_replay", "PRIMARY KEY (letter=?)"),
+        ("writes", "put_replay", "PRIMARY KEY (letter=?)"),
+        ("desk", "letters_by_id", "sqlite_autoindex_letters_1 (public_id=?)"),
+        ("desk", "letters_of_runs", "sqlite_autoindex_runs_1 (public_id=?)"),
+        ("desk", "letters_of_runs", "sqlite_autoindex_letters_2 (run=?)"),
+        ("desk", "replays", "PRIMARY KEY (letter=?)"),
+        ("desk", "triage", "sqlite_autoindex_letters_1 (public_id=?)"),
+        ("chores", "old_replays", "PRIMARY KEY (letter=?)"),
+        ("chores", "old_audit", "INTEGER PRIMARY KEY"),
         ("chores", "old_letters", "letters_closed (closed_at>? AND closed_at<?)"),
     ],
 )
@@ -104,6 +119,13 @@ def test_each_uses_the_index_made_for_it(con: sqlite3.Connection, file: str, nam
         ("letters", ["tenant", "status"], "letters_of_tenant_by_status (tenant=? AND status=?)"),
         ("letters", ["fingerprint"], "letters_by_fingerprint (fingerprint=?)"),
         ("letters", ["tenant", "text"], "letters_of_tenant"),
+        ("letters", ["workflow"], "letters_of_workflow (workflow=?)"),
+        ("audit", ["below"], "INTEGER PRIMARY KEY (rowid<?)"),
+        ("audit", ["tenant", "below"], "audit_of_tenant (tenant=? AND id<?)"),
+        ("audit", ["subject"], "audit_of_subject (subject=?)"),
+        ("audit", ["letter"], "audit_of_letter (letter=?)"),
+        ("audit", ["event", "above"], "audit_by_event (event=? AND id>?)"),
+        ("audit", ["person"], "audit_by_actor (by=?)"),
     ],
 )
 @pytest.mark.parametrize("order", ["ASC", "DESC"])
@@ -113,4 +135,4 @@ def test_pages_come_from_an_index_in_order(
     where = " AND ".join(lists.SQL[f"{table}.{name}"] for name in conditions)
     steps = plan(con, lists.SQL[table].format(conditions=where, order=order))
     assert any(index in step for step in steps), steps
-    assert not any("SCAN r" in step or "SCAN l" in step or "TEMP B-TREE" in step for step in steps), steps
+    assert not any(re.match("SCAN [rla]$", step) or "TEMP B-TREE" in step for step in steps), steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from redrive.cli.demo.crew import Crew
-from redrive.cli.demo.words import counts, lines_to_type
+from redrive.cli.demo.words import counts, lines_to_type, wrapped
 from redrive.cli.news import News
 
 __all__ = ["Plain"]
@@ -21,7 +21,9 @@ class Plain:
         self._next = _EVERY
 
     def __enter__(self) -> Plain:
-        print("A small shop, on SQLite, with a bank that fails. To look closer, in another terminal:")
+        print(
+            wrapped("A small shop, on SQLite, with a bank that fails. To look closer, in another terminal:")
+        )
         for line in lines_to_type(self._url):
             print(f"    {line}")
         return self
@@ -34,7 +36,7 @@ class Plain:
     def show(self, news: News, crew: Crew, passed: float) -> None:
         """Print what is new."""
         for event in news.fresh:
-            print(f"{event.at:%H:%M:%S} {event.run} {event.step}: {event.text}", flush=True)
+            print(wrapped(f"{event.at:%H:%M:%S} {event.run} {event.step}: {event.text}"), flush=True)
         if passed >= self._next:
             self._next = passed + _EVERY
             listed = ", ".join(f"{count} {status}" for status, count in counts(news))

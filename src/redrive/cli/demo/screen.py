@@ -26,7 +26,8 @@ _STYLES = {
     RunStatus.DLQ_PENDING: "red",
     RunStatus.TIMED_OUT: "magenta",
 }
-_FIXED = 11  # lines that are there whatever happens
+_FIXED = 8  # lines that are there whatever happens, beside those to type
+_TALL = 30  # a screen with so many lines has room for every command
 
 
 class Screen:
@@ -52,7 +53,9 @@ class Screen:
 
     def picture(self, news: News, crew: Crew, passed: float) -> Group:
         """All lines of the screen, from top to bottom."""
-        width, room = self._console.width, max(6, self._console.height - _FIXED)
+        width, height = self._console.width, self._console.height
+        to_type = lines_to_type(self._url, few=height < _TALL)
+        room = max(6, height - _FIXED - len(to_type))
         for_letters = max(2, room // 3)
         return Group(
             _header(crew, passed),
@@ -64,7 +67,7 @@ class Screen:
             _title(f"{news.open_letters} dead letters wait for a person"),
             *_padded(_letters(news, width, for_letters), for_letters),
             _title("look closer, in another terminal"),
-            *(Text(f" {line}", style="cyan", no_wrap=True) for line in lines_to_type(self._url)),
+            *(Text(f" {line}", style="cyan", no_wrap=True) for line in to_type),
         )
 
 

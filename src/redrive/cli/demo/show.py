@@ -15,7 +15,7 @@ from redrive.cli.demo.crew import Crew
 from redrive.cli.demo.plain import Plain
 from redrive.cli.demo.shop import app
 from redrive.cli.demo.traffic import keep_arriving
-from redrive.cli.demo.words import lines_to_type, story, summary
+from redrive.cli.demo.words import lines_to_type, story, summary, wrapped
 from redrive.cli.news import News
 
 __all__ = ["show"]
@@ -36,7 +36,7 @@ def show(folder: Path, *, seconds: float | None, keep: bool) -> None:
     url = f"sqlite:///{folder / 'shop.db'}"
     app.settings = replace(app.settings, url=url)
     for line in asyncio.run(_run(app, folder, seconds)):
-        print(line)
+        print(wrapped(line))
     if keep:
         print(f"\nEverything is kept in {folder}. To look at it:")
         print("\n".join(f"  {line}" for line in lines_to_type(url)))
@@ -55,8 +55,8 @@ async def _run(app: Redrive, folder: Path, seconds: float | None) -> list[str]:
         async with Crew(folder, app.settings.url) as crew:
             await _watch(news, crew, _view(app.settings.url), over)
         await news.refresh()
-        told = [await story(app, letter) for letter in news.letters[:1]]
-        return [*summary(news, crew), *(line for lines in told for line in ["", *lines])]
+        told = max(news.letters, key=lambda letter: letter.attempts, default=None)
+        return [*summary(news, crew), *([] if told is None else ["", *await story(app, told)])]
 
 
 async def _watch(news: News, crew: Crew, view: View, over: asyncio.Event) -> None:

@@ -34,6 +34,7 @@ def _invoice(**fields: str) -> Story:
 STORIES: dict[str, Story] = {
     "goes well": _fulfil(),
     "retried until the line holds": _fulfil(card="flaky"),
+    "wrong input": _fulfil(address="nowhere"),
     "told to come back later": _fulfil(card="busy"),
     "survives the death of its worker": lambda id: import_catalogue.start(
         "large.csv", idempotency_key=id, correlation_id=id
@@ -41,7 +42,6 @@ STORIES: dict[str, Story] = {
     "timed out, then retried": _fulfil(card="slow"),
     "declined, and the workflow deals with it": _fulfil(card="declined"),
     "retries run out": _fulfil(card="down"),
-    "wrong input": _fulfil(address="nowhere"),
     "booked at the second try": _invoice(product="lamp"),
     "an error in the code": _invoice(product="gramophone"),
     "waits": lambda id: remind.start("jo@example.org", idempotency_key=id, correlation_id=id),

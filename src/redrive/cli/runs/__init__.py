@@ -1,6 +1,6 @@
-"""`redrive runs`: find runs, understand them, start and cancel them.
+"""`redrive runs`: find runs, understand them, start, cancel and retry them.
 
-look    list, show, why, watch        act    start, cancel
+look    list, show, why, watch        act    start, cancel, retry
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ import click
 
 from redrive.cli.runs.act import cancel, start
 from redrive.cli.runs.look import list_, show, watch, why
+from redrive.cli.runs.retry import retry
 
 __all__ = ["runs"]
 
 
 @click.group()
 def runs() -> None:
-    """Find, understand, start and cancel runs.
+    """Find, understand, start, cancel and retry runs.
 
     \b
     Examples:
@@ -25,5 +26,5 @@ def runs() -> None:
     """
 
 
-for command in (list_, show, why, watch, start, cancel):
+for command in (list_, show, why, watch, start, cancel, retry):
     runs.add_command(command)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from redrive.cli.change import Change, changing, each
+from redrive.cli.change import Change, changing, end, tried
+from redrive.cli.hints import hint
+from redrive.cli.moment import SPAN
 from redrive.cli.output import Output, on_terminal, say, shown
 from redrive.cli.place import Place, ask, at_a_place
 
@@ -20,7 +23,21 @@ __all__ = ["cancel", "start"]
 _BATCH = 500
 
 
-@click.command()
+class _Start(click.Command):
+    """Says where a workflow's own parameters belong when one is given as an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = error.option_name.lstrip("-")
+            raise click.UsageError(
+                f"{error.format_message()} Parameters of the workflow go into --input: '{{\"{name}\": ...}}'",
+                ctx,
+            ) from error
+
+
+@click.command(cls=_Start)
 @click.argument("name", metavar="WORKFLOW")
 @click.option(
     "--input", "text", metavar="JSON", help="An object from parameter to value; @FILE reads a file."
@@ -35,8 +52,8 @@ _BATCH = 500
 @click.option(
     "--key", "idempotency_key", metavar="KEY", help="Idempotency key: the same key is the same run."
 )
-@click.option("--delay", metavar="TIME", help="Begin so much later, such as 10m.")
-@click.option("--deadline", metavar="TIME", help="End within this time, such as 2h.")
+@click.option("--delay", type=SPAN, metavar="TIME", help="Begin so much later, such as 10m.")
+@click.option("--deadline", type=SPAN, metavar="TIME", help="End within this time, such as 2h.")
 @click.option("--priority", type=int, metavar="N", help="Larger is more urgent.  [default: 0]")
 @click.option("--queue", metavar="NAME", help="The queue.  [default: default]")
 @click.option("--correlation-id", metavar="ID", help="An id of yours to find it by.")
@@ -74,32 +91,42 @@ def start(
     if dry_run:
         say(f"would start {len(inputs)} run{'s' * (len(inputs) != 1)} of {name!r}; nothing was started")
     elif on_terminal() and not output.json and not output.quiet and len(ids) == 1:
-        say(f"Follow it: redrive runs watch {ids[0]}")
+        say(f"Follow it: {hint('runs', 'watch', ids[0])}")
 
 
 async def _start(
     app: Redrive, name: str, inputs: list[str], *, dry_run: bool, options: dict[str, Any]
 ) -> list[str]:
     from redrive.app import Start
-    from redrive.cli.inputs import known_workflow
+    from redrive.cli.inputs import arguments, known_workflow
 
     workflow = known_workflow(app, name)
     given = {key: value for key, value in options.items() if value is not None}
-    starts = [Start(*workflow.signature.decode(text), given) for text in inputs]
+    with _progress("checking", len(inputs)) as bar:
+        starts = [Start(*arguments(workflow, text), given) for text in _counted(inputs, bar)]
     if dry_run:
         return []
     ids: list[str] = []
-    with click.progressbar(
-        length=len(starts),
-        label="starting",
-        file=sys.stderr,
-        hidden=len(starts) < 2 * _BATCH,
-    ) as bar:
+    with _progress("starting", len(starts)) as bar:
         for begin in range(0, len(starts), _BATCH):
             handles = await workflow.start_many(starts[begin : begin + _BATCH])
             ids += (handle.id for handle in handles)
             bar.update(len(handles))
     return ids
+
+
+def _progress(label: str, length: int) -> Any:
+    """A bar for whoever watches a large number of inputs; nothing for the rest."""
+    unseen = length < 2 * _BATCH or not sys.stderr.isatty()
+    return click.progressbar(length=length, label=label, file=sys.stderr, hidden=unseen)
+
+
+def _counted(inputs: list[str], bar: Any) -> Iterator[str]:
+    """The inputs one by one, counted in batches: a bar that moves at each would cost more than the work."""
+    for number, text in enumerate(inputs, 1):
+        yield text
+        if number % _BATCH == 0 or number == len(inputs):
+            bar.update((number - 1) % _BATCH + 1)
 
 
 @click.command()
@@ -118,25 +145,32 @@ def cancel(ids: tuple[str, ...], reason: str, change: Change, place: Place, outp
     """
     from redrive.cli.ids import find_run, given
 
-    wanted = given(ids)
-    change.confirm(f"Cancel {_named(wanted)}, for good")
-
     async def work(app: Redrive) -> None:
-        async def one(id: str) -> None:
-            run = await app.runs.get(await find_run(app, id))
-            if change.dry_run:
-                output.done(run.id, run, f"would cancel {run.id}, which is {run.status}{_can_it(run)}")
-                return
-            run = await app.runs.cancel(run.id, by=change.by, reason=reason)
-            output.done(run.id, run, f"cancelled {run.id}")
+        found: dict[str, Run] = {}
 
-        await each(wanted, one)
+        async def find(id: str) -> None:
+            run = await app.runs.get(await find_run(app, id))
+            found[run.id] = run
+
+        async def one(id: str) -> None:
+            if change.dry_run:
+                run = found[id]
+                output.done(id, run, f"would cancel {id}, which is {run.status}{_can_it(run)}")
+                return
+            output.done(id, await app.runs.cancel(id, by=change.by, reason=reason), f"cancelled {id}")
+
+        missing = await tried(given(ids), find)
+        if found:
+            change.confirm(f"Cancel {_named(list(found.values()))}, for good")
+        end(max(missing, await tried(list(found), one)))
 
     ask(place, work)
 
 
-def _named(ids: list[str]) -> str:
-    return f"run {ids[0]}" if len(ids) == 1 else f"{len(ids)} runs"
+def _named(runs: list[Run]) -> str:
+    if len(runs) == 1:
+        return f"run {runs[0].id} ({runs[0].workflow}, {runs[0].status})"
+    return f"{len(runs)} runs, {runs[0].id} to {runs[-1].id}"
 
 
 def _can_it(run: Run) -> str:

@@ -11,6 +11,7 @@ import click
 
 from redrive.app import Redrive
 from redrive.cli.exits import INTERRUPTED, NOT_FOUND, Stopped
+from redrive.cli.hints import hint
 from redrive.cli.ids import find_run
 from redrive.cli.output import Output, clean, coloured, on_terminal, say
 from redrive.cli.place import Place, ask
@@ -37,12 +38,12 @@ def follow(place: Place, id: str, output: Output) -> None:
         run = ask(place, lambda app: _until_ended(app, id, found, output))
     except KeyboardInterrupt:
         name = found[0] if found else id
-        say(f"\nThe run goes on. To watch it again: redrive runs watch {name}")
+        say(f"\nThe run goes on. To watch it again: {hint('runs', 'watch', name)}")
         raise click.exceptions.Exit(INTERRUPTED) from None
     if output.json:
         output.object(run)
     if run.status is not RunStatus.SUCCESS:
-        say(f"Run {run.id} ended as {run.status}. To understand it: redrive runs why {run.id}")
+        say(f"Run {run.id} ended as {run.status}. To understand it: {hint('runs', 'why', run.id)}")
         raise click.exceptions.Exit(1)
 
 

@@ -64,7 +64,7 @@ def list_(place: Place, output: Output, limit: int, cursor: str | None, **filter
         page.items,
         columns,
         id=lambda run: run.id,
-        empty="No such run. Start one: redrive runs start NAME --input '{...}' --app module:app",
+        empty=f"No such run. Start one: {_starting()}",
         next=page.next,
         prev=page.prev,
     )
@@ -106,6 +106,9 @@ def why(id: str, place: Place, output: Output) -> None:
     Examples:
       redrive runs why 01k9x7
     """
+    import sys
+
+    from redrive.cli.folding import folded
     from redrive.cli.output import clean
     from redrive.cli.why import sentences
 
@@ -121,7 +124,7 @@ def why(id: str, place: Place, output: Output) -> None:
     else:
         click.echo(f"Run {run.id} of {clean(run.workflow)} is {run.status}.")
         for sentence in said:
-            click.echo(clean(sentence))
+            click.echo(folded(clean(sentence), sys.stdout))
 
 
 @click.command()
@@ -143,6 +146,13 @@ def watch(id: str, place: Place, json_: bool) -> None:
     from redrive.cli.runs.following import follow
 
     follow(place, id, Output(json=json_))
+
+
+def _starting() -> str:
+    from redrive.cli.hints import app_name, hint
+
+    words = hint("runs", "start", "NAME", "--input", "'{...}'")
+    return words if "--app" in words else f"{words} --app {app_name()}"
 
 
 async def _find(app: Redrive, id: str) -> Run:

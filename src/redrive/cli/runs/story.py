@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
+from redrive.cli.folding import folded
+from redrive.cli.hints import hint
 from redrive.cli.output import ago, as_json, clean, styled
 from redrive.cli.timeline import timeline
 from redrive.clock import MICROS, SystemClock
@@ -18,6 +21,7 @@ __all__ = ["facts", "payload", "story"]
 
 _COLOURS = {RunStatus.SUCCESS: "green", RunStatus.RUNNING: "cyan", RunStatus.CANCELLED: "bright_black"}
 _LINES = 20  # of a payload
+_RETRIED = frozenset({RunStatus.FAILED, RunStatus.DLQ_PENDING, RunStatus.TIMED_OUT, RunStatus.PARTIAL})
 
 
 def story(run: Run, *, brief: bool = False) -> list[str]:
@@ -58,11 +62,12 @@ def _head(run: Run, now: datetime) -> list[str]:
 
 def facts(**values: Any) -> list[str]:
     """Named values, one to a line; those that are None are left out."""
-    return [
+    lines = [
         f"  {name.replace('_', ' '):<12} {clean(' '.join(str(value).split()))}"
         for name, value in values.items()
         if value is not None
     ]
+    return [folded(line, sys.stdout, deeper=" " * 13) for line in lines]
 
 
 def payload(title: str, value: Any) -> list[str]:
@@ -77,5 +82,9 @@ def _next(run: Run) -> list[str]:
     if run.status is RunStatus.SUCCESS:
         return []
     if run.status not in FINAL:
-        return [f"  follow it:   redrive runs watch {run.id}", f"  understand:  redrive runs why {run.id}"]
-    return [f"  understand:  redrive runs why {run.id}"]
+        return [
+            f"  follow it:   {hint('runs', 'watch', run.id)}",
+            f"  understand:  {hint('runs', 'why', run.id)}",
+        ]
+    again = [f"  run again:   {hint('runs', 'retry', run.id)}"] if run.status in _RETRIED else []
+    return [*again, f"  understand:  {hint('runs', 'why', run.id)}"]

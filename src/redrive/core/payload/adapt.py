@@ -7,7 +7,7 @@ is walked and corrected; what a user's model configures itself is left as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -15,7 +15,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from pydantic import ConfigDict, TypeAdapter
-from pydantic_core import CoreConfig, CoreSchema, core_schema
+from pydantic_core import CoreConfig, CoreSchema, SchemaError, core_schema
 
 from redrive.core.payload.plain import any_tree, sorted_set
 from redrive.core.payload.typed_dicts import teach_typed_dicts, typed_dict
@@ -62,12 +62,24 @@ def box(title: str, hints: Mapping[str, Any], names: Mapping[str, Any]) -> TypeA
     """
     for hint in hints.values():
         teach_typed_dicts(hint)
-    boxed = typed_dict(title, dict(hints))
-    boxed.__pydantic_config__ = _BOX_CONFIG
-    adapter: TypeAdapter[Any] = TypeAdapter(boxed)
-    adapter.rebuild(force=True, raise_errors=True, _types_namespace=dict(names))
+    try:
+        adapter = _adapter(title, hints, names, _BOX_CONFIG)
+    except (
+        SchemaError
+    ):  # decimals with a number of digits cannot be infinite, whatever is allowed around them
+        adapter = _adapter(title, hints, names, {**_BOX_CONFIG, "allow_inf_nan": False})
     for node in _walk(adapter.core_schema):
         _refuse_secret(node)
+    return adapter
+
+
+def _adapter(
+    title: str, hints: Mapping[str, Any], names: Mapping[str, Any], config: ConfigDict
+) -> TypeAdapter[Any]:
+    boxed = typed_dict(title, dict(hints))
+    boxed.__pydantic_config__ = config
+    adapter: TypeAdapter[Any] = TypeAdapter(boxed)
+    adapter.rebuild(force=True, raise_errors=True, _types_namespace=dict(names))
     return adapter
 
 
@@ -191,9 +203,18 @@ def _exact_iterable(node: Node) -> Node:
     return {"type": "list", **kept, "serialization": ser}
 
 
+def _exact_decimal(node: Node) -> Node:
+    return {**node, "allow_inf_nan": False} if {"max_digits", "decimal_places"} & node.keys() else node
+
+
+def has_plain_values(members: Sequence[Enum]) -> bool:
+    """True for an enum whose members are written as their values; others are written as their names."""
+    return all(isinstance(member.value, _SCALARS) for member in members)
+
+
 def _exact_enum(node: Node) -> Node:
     members: list[Enum] = node["members"]
-    if all(isinstance(member.value, _SCALARS) for member in members):
+    if has_plain_values(members):
         return node
     by_name = {member.name: member for member in members}
     return {
@@ -219,5 +240,6 @@ _CORRECTIONS: Mapping[str, Callable[[Node], Node]] = {
     "time": _exact_time,
     "generator": _exact_iterable,
     "enum": _exact_enum,
+    "decimal": _exact_decimal,
     "dataclass-field": _exact_field,
 }

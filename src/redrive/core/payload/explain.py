@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import PydanticSerializationError, SchemaSerializer, to_json
+from pydantic_core import ErrorDetails, PydanticSerializationError, SchemaSerializer, to_json
 
 from redrive.core.payload.adapt import CONFIG, Node, joined
 from redrive.core.payload.plain import MAX_DEPTH, joins, lone_surrogates, read
@@ -21,6 +21,7 @@ Path = tuple[str | int, ...]
 
 _EXPECTED = re.compile(r"Expected `([^`]+)`")
 _TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep; store it flat or pass a reference"
+_NAMED = 5  # an error names this many places
 _PIECES = (list, tuple, set, frozenset)
 
 
@@ -44,16 +45,22 @@ def path_text(path: Path) -> str:
 
 
 def misfit(error: ValidationError, text: str, root: Path) -> PayloadError:
-    """The error for JSON that does not fit its annotation."""
+    """The error for JSON that does not fit its annotation: it names every place, up to five."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
-    first = problems[0]
-    message = first["msg"][:1].lower() + first["msg"][1:]
-    if first["type"] == "json_invalid":
-        return PayloadError(_invalid_json(message))
-    if len(problems) > 1:
-        message += f" (and {len(problems) - 1} more)"
-    missing = first["type"].startswith("missing")
-    return refused(root + _real_path(first["loc"], read(text), missing=missing), message)
+    if problems[0]["type"] == "json_invalid":
+        return PayloadError(_invalid_json(_message(problems[0])))
+    data = read(text)
+    named = [refused(root + _place(each, data), _message(each)) for each in problems[:_NAMED]]
+    more = f" (and {len(problems) - _NAMED} more)" if len(problems) > _NAMED else ""
+    return PayloadError("; ".join(map(str, named)) + more, path=named[0].path)
+
+
+def _message(problem: ErrorDetails) -> str:
+    return problem["msg"][:1].lower() + problem["msg"][1:]
+
+
+def _place(problem: ErrorDetails, data: Any) -> Path:
+    return _real_path(problem["loc"], data, missing=problem["type"].startswith("missing"))
 
 
 def _invalid_json(message: str) -> str:

@@ -6,14 +6,16 @@ import contextlib
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Flag
 from typing import Any, Literal, final
 
 import typing_extensions
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import CoreSchema
 
-from redrive.core.payload.adapt import adapted, box, joined, split
+from redrive.core.payload.adapt import adapted, box, has_plain_values, joined, split
 from redrive.core.payload.codec import Codec
 from redrive.core.payload.plain import SCALARS, Writer, writers
 from redrive.core.payload.resolve import (
@@ -92,6 +94,11 @@ class Signature:
         with contextlib.suppress(NotYet):
             signature._plan = signature._build()
         return signature
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the parameters."""
+        return tuple(parameter.name for parameter in self._parameters)
 
     def prepare(self) -> None:
         """Resolve what `of` could not. Raises RegistrationError if a name is still unknown."""
@@ -251,9 +258,26 @@ def _unboxed(schema: CoreSchema) -> CoreSchema:
     return joined(node["fields"][_RETURN]["schema"], definitions)
 
 
+class _AsWritten(GenerateJsonSchema):
+    """Describes enums as they are written: sums of flags, and the names of members whose values are no JSON.
+
+    pydantic offers no other way to say that than deriving from its generator.
+    """
+
+    def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
+        """A default that is no JSON is left out of the schema; nobody needs to be warned of that."""
+
+    def enum_schema(self, schema: Any) -> dict[str, Any]:
+        if issubclass(schema["cls"], Flag):
+            return {"type": "integer"}
+        if has_plain_values(schema["members"]):
+            return super().enum_schema(schema)
+        return {"type": "string", "enum": [member.name for member in schema["members"]]}
+
+
 def _json_schema(adapter: TypeAdapter[Any], mode: Literal["validation", "serialization"]) -> dict[str, Any]:
     try:
-        return adapter.json_schema(by_alias=False, mode=mode)
+        return adapter.json_schema(by_alias=False, mode=mode, schema_generator=_AsWritten)
     except PydanticInvalidForJsonSchema:
         return {}
 

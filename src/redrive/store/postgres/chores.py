@@ -7,14 +7,15 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from redrive.store.port import HeldRun, Purge, WorkerRow
+from redrive.store.port import HeldRun, Purge, RunRow, WorkerRow
+from redrive.store.postgres import sets, starts
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import load
 from redrive.store.postgres.text import as_given
 from redrive.store.rows import entry_row, run_row, worker_row
 
-__all__ = ["bury", "held", "hung", "overdue", "purge"]
+__all__ = ["bury", "expiring", "held", "hung", "overdue", "purge"]
 
 SQL = load("chores.sql")
 
@@ -46,24 +47,29 @@ async def overdue(line: Line, clock: DatabaseClock, margin: int, limit: int) -> 
     return await _with_open_entries(line, rows)
 
 
+async def expiring(line: Line, clock: DatabaseClock, limit: int) -> list[RunRow]:
+    """Runs with letters that nobody decided on in time."""
+    rows = await line.rows(SQL["expiring"], now=clock.given(), most=limit)
+    return [run_row(as_given(row)) for row in rows]
+
+
 async def purge(line: Line, clock: DatabaseClock, purge: Purge) -> int:
     """Remove what was kept long enough, at most `limit` things of each kind; return how many."""
     async with line.transaction():
         now = clock.heard(await line.value(SQL["moment"], now=clock.given()))
-        removed = await _expire_letters(line, now, purge.limit)
-        removed += await _removed(line, "old_letters", now - purge.letters, purge.limit)
+        removed = await _drop_letters(line, now - purge.letters, purge.limit)
         removed += await _drop_runs(line, now, purge)
+        removed += await sets.purge(line, now - purge.letters, purge.limit)
         removed += await _drop_keys(line, now, purge.limit)
         removed += await _removed(line, "old_workers", now - purge.workers, purge.limit)
+        removed += await _removed(line, "old_audit", now - purge.audit, purge.limit)
     return removed
 
 
-async def _expire_letters(line: Line, now: int, limit: int) -> int:
-    expired = await line.rows(SQL["expiring_letters"], now=now, most=limit)
-    if expired:
-        await line.rows(SQL["expire_letter"], now=now, ids=[row["id"] for row in expired])
-        await line.rows(SQL["fail_expired"], runs=[row["run"] for row in expired])
-    return len(expired)
+async def _drop_letters(line: Line, before: int, limit: int) -> int:
+    old = await line.rows(SQL["old_letters"], before=before, most=limit)
+    await line.rows(SQL["old_replays"], letters=[row["public_id"] for row in old])
+    return len(old)
 
 
 async def _drop_runs(line: Line, now: int, purge: Purge) -> int:
@@ -71,8 +77,9 @@ async def _drop_runs(line: Line, now: int, purge: Purge) -> int:
     old = await line.rows(SQL["old_runs"], before=now - purge.runs, most=purge.limit)
     if not old:
         return 0
-    for name in ("drop_entries", "drop_attempts", "drop_inputs"):
+    for name in ("drop_replays", "drop_entries", "drop_attempts", "drop_inputs"):
         await line.rows(SQL[name], runs=[row["id"] for row in old])
+    await starts.drop_index(line, [row["id"] for row in old])
     await line.rows(SQL["mark_purged"], now=now, runs=[row["id"] for row in old if row["named"]])
     await _drop_shells(line, [row["id"] for row in old if not row["named"]])
     return len(old)

@@ -180,6 +180,8 @@ def _claimed(row: Any, journal: tuple[EntryRow, ...]) -> Claimed:
         generation=values[15],
         created_at=values[16],
         diverged_at=values[17],
+        letter=values[18],
+        sole_step=values[19],
         journal=journal,
     )
 

@@ -128,9 +128,18 @@ class Line:
                 await self.con.execute("ROLLBACK")
             raise
 
+    @asynccontextmanager
+    async def picture(self) -> AsyncIterator[None]:
+        """Everything that is read in here was true at one moment. To be entered before anything is read."""
+        async with self.transaction():
+            await self.con.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            yield
+
     async def _begin(self, settings: Mapping[str, str]) -> None:
         wanted = {**self.settings, **settings} if self._pooled else settings
-        await self.con.execute("BEGIN" + "".join(f"; {_local(*each)}" for each in wanted.items()))
+        # The isolation is said here: a default that is set in the transaction comes too late for it.
+        begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
+        await self.con.execute("; ".join([begin, *(_local(*each) for each in wanted.items())]))
 
     async def _set(self, settings: Mapping[str, str]) -> None:
         if settings:

@@ -1,4 +1,4 @@
-"""Lists of runs and letters: filters become named conditions, pages become ranges of ids."""
+"""Lists of runs, letters and audit lines: filters become named conditions, pages become ranges of ids."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from typing import Any
 
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.store import statements
-from redrive.store.filters import CLOCK_STEP, conditions, given, hint, in_order, states
+from redrive.store.filters import CLOCK_STEP, clauses, conditions, given, hint, in_order, parameters, states
 from redrive.store.pages import Request, Window
-from redrive.store.port import LetterFilter, LetterRow, Page, RunFilter, RunRow
+from redrive.store.port import AuditFilter, AuditRow, LetterFilter, LetterRow, Page, RunFilter, RunRow
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import prepare
 from redrive.store.postgres.text import as_given, as_stored
-from redrive.store.rows import letter_row, run_row
+from redrive.store.rows import audit_row, letter_row, run_row
 
-__all__ = ["letters", "runs"]
+__all__ = ["audit", "letters", "runs"]
 
 SQL = statements.load(__package__, "lists.sql")
 
-_PAYLOADS = frozenset({"correlation_id", "text"})  # columns that hold whatever text people come up with
+# Columns that hold whatever text people come up with.
+_PAYLOADS = frozenset({"correlation_id", "text", "owner", "by", "person", "subject"})
 
 
 async def runs(line: Line, where: RunFilter, limit: int, cursor: str | None) -> Page[RunRow]:
@@ -34,6 +35,13 @@ async def letters(line: Line, where: LetterFilter, limit: int, cursor: str | Non
     request = Request.of(limit, cursor)
     query = _Query(line, "letters", given(where), letter_row)
     return request.page(await query.fetch(request.window, states(where.status, LetterStatus)))
+
+
+async def audit(line: Line, where: AuditFilter, limit: int, cursor: str | None) -> Page[AuditRow]:
+    """A page of the audit log, newest first."""
+    request = Request.of(limit, cursor)
+    query = _Query(line, "audit", given(where), audit_row)
+    return request.page(await query.fetch(request.window, None))
 
 
 class _Query:
@@ -60,10 +68,10 @@ class _Query:
 
     async def _select(self, window: Window, values: dict[str, Any], hints: list[str]) -> list[Any]:
         names = [*values, *hints]
-        wanted = " AND ".join(SQL[f"{self._table}.{name}"] for name in names) or "true"
+        wanted = clauses(SQL, self._table, names)
         order = "DESC" if window.above is None else "ASC"
         statement = prepare(SQL[self._table].format(conditions=wanted, order=order))
-        rows = await self._line.rows(statement, **values, most=window.most)
+        rows = await self._line.rows(statement, **parameters(values, list), most=window.most)
         return [self._record(as_given(row)) for row in rows]
 
     async def _first_id(self) -> int | None:

@@ -48,7 +48,11 @@ async def pending(line: Line, address: Address) -> list[Migration]:
 
 
 async def bring_up_to_date(line: Line, address: Address, clock: DatabaseClock) -> list[Migration]:
-    """Apply what is outstanding, one transaction each; returns what this call has applied."""
+    """Apply what is outstanding; returns what this call has applied.
+
+    Each migration is a transaction of its own, except in an empty database, which is set up by one: whoever
+    opens it at the same moment finds all of the schema or nothing, and never an older one.
+    """
     done: list[Migration] = []
     while True:
         async with line.transaction(lock_timeout=LOCK, statement_timeout="0"):
@@ -57,10 +61,12 @@ async def bring_up_to_date(line: Line, address: Address, clock: DatabaseClock) -
             behind = outstanding(applied, known(__package__))
             if not behind:
                 return done
+            due = behind[:1] if applied else behind
             if not applied:
-                await _found(line, address, behind[0])
-            await _migrate(line, behind[0], clock)
-            done.append(behind[0])
+                await _found(line, address, behind)
+            for migration in due:
+                await _migrate(line, migration, clock)
+            done += due
 
 
 async def _applied(line: Line, address: Address) -> list[Applied]:
@@ -73,10 +79,11 @@ async def _applied(line: Line, address: Address) -> list[Applied]:
     ]
 
 
-async def _found(line: Line, address: Address, first: Migration) -> None:
+async def _found(line: Line, address: Address, migrations: Sequence[Migration]) -> None:
     """Begin: the roles, the schema, and the table that remembers."""
     there = {row["relname"] for row in await line.rows(SQL["taken_names"], schema=address.schema)}
-    if clash := sorted(there & set(_CREATED.findall(first.text))):
+    ours = {name for migration in migrations for name in _CREATED.findall(migration.text)}
+    if clash := sorted(there & ours):
         raise StoreError(
             f"schema {address.schema!r} of {address.where} has a table or index called {clash[0]!r} that is "
             "not Redrive's: give Redrive a schema of its own (schema=... in the URL)"

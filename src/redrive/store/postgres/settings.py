@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from redrive.store.port import PolicyRow
+from redrive.store.port import AuditWrite, PolicyRow
 from redrive.store.postgres.database_clock import DatabaseClock
+from redrive.store.postgres.desk import note
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import load
 from redrive.store.rows import policy_row
@@ -18,33 +19,49 @@ async def policies(line: Line) -> list[PolicyRow]:
     return [policy_row(row) for row in await line.rows(SQL["policies"])]
 
 
-async def set_policy(line: Line, clock: DatabaseClock, policy: PolicyRow) -> None:
+async def set_policy(line: Line, clock: DatabaseClock, policy: PolicyRow, audit: AuditWrite) -> None:
     """Store a policy; the time is the store's, whatever the record says."""
-    await line.rows(
-        SQL["put_policy"],
-        tenant=policy.tenant,
-        workflow=policy.workflow,
-        step=policy.step,
-        policy=policy.policy,
-        updated_by=policy.updated_by,
-        now=clock.given(),
-    )
+    async with line.transaction():
+        await line.rows(
+            SQL["put_policy"],
+            tenant=policy.tenant,
+            workflow=policy.workflow,
+            step=policy.step,
+            policy=policy.policy,
+            updated_by=policy.updated_by,
+            now=clock.given(),
+        )
+        await note(line, clock, [audit])
 
 
-async def delete_policy(line: Line, tenant: str, workflow: str, step: str) -> bool:
+async def delete_policy(
+    line: Line, clock: DatabaseClock, place: tuple[str, str, str], audit: AuditWrite
+) -> bool:
     """Remove a policy; False if there was none."""
-    rows = await line.rows(SQL["drop_policy"], tenant=tenant, workflow=workflow, step=step)
-    return len(rows) == 1
+    tenant, workflow, step = place
+    async with line.transaction():
+        gone = await line.rows(SQL["drop_policy"], tenant=tenant, workflow=workflow, step=step)
+        return await _noted(line, clock, len(gone), audit)
 
 
-async def pause(line: Line, clock: DatabaseClock, workflow: str, by: str) -> None:
+async def pause(line: Line, clock: DatabaseClock, workflow: str, audit: AuditWrite) -> None:
     """Let nothing of the workflow be claimed."""
-    await line.rows(SQL["pause"], workflow=workflow, by=by, now=clock.given())
+    async with line.transaction():
+        paused = await line.rows(SQL["pause"], workflow=workflow, by=audit.by, now=clock.given())
+        await _noted(line, clock, len(paused), audit)
 
 
-async def resume(line: Line, workflow: str) -> None:
+async def resume(line: Line, clock: DatabaseClock, workflow: str, audit: AuditWrite) -> None:
     """Undo a pause."""
-    await line.rows(SQL["resume"], workflow=workflow)
+    async with line.transaction():
+        await _noted(line, clock, len(await line.rows(SQL["resume"], workflow=workflow)), audit)
+
+
+async def _noted(line: Line, clock: DatabaseClock, changed: int, audit: AuditWrite) -> bool:
+    """Note what somebody did, if it changed anything."""
+    if changed:
+        await note(line, clock, [audit])
+    return changed > 0
 
 
 async def paused(line: Line) -> dict[str, str]:

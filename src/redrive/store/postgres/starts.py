@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from redrive.core.transition import Transition
 from redrive.store.port import NewRun, Started
 from redrive.store.postgres.columns import always, seldom
 from redrive.store.postgres.database_clock import DatabaseClock
@@ -13,7 +14,7 @@ from redrive.store.postgres.sql import load
 from redrive.store.postgres.text import as_stored
 from redrive.store.shapes import given_key
 
-__all__ = ["start"]
+__all__ = ["drop_index", "put_index", "start"]
 
 SQL = load("starts.sql")
 
@@ -24,12 +25,40 @@ async def start(line: Line, clock: DatabaseClock, runs: Sequence[NewRun]) -> lis
     """Accept the runs that are new; answer for the others as the first call did."""
     if not runs:
         return []
-    rows = await line.rows(SQL["start"], now=clock.given(), **_columns(_first_of_each(runs)))
+    if any(run.index for run in runs):
+        async with line.transaction():
+            rows = await _accept(line, clock, runs)
+            await put_index(line, runs)
+    else:
+        rows = await _accept(line, clock, runs)
     clock.heard(rows[0]["now"])
     bound = {
         (row["tenant"], row["key"]): (row["run_id"], row["hash"]) for row in rows if row["key"] is not None
     }
     return [_answer(run, bound) for run in runs]
+
+
+async def _accept(line: Line, clock: DatabaseClock, runs: Sequence[NewRun]) -> list[Any]:
+    return await line.rows(SQL["start"], now=clock.given(), **_columns(_first_of_each(runs)))
+
+
+async def put_index(line: Line, runs: Iterable[NewRun], reopened: Iterable[Transition] = ()) -> None:
+    """Keep what runs can be searched by, as far as they were accepted, and what others are found by now."""
+    rows: list[tuple[str | None, int | None, str, str, str]]
+    rows = [(run.public_id, None, run.tenant, *pair) for run in runs for pair in run.index]
+    rows += [
+        (None, each.run, each.tenant, *pair)
+        for each in reopened
+        for pair in (each.reopens and each.reopens.index) or ()
+    ]
+    if rows:
+        names = ("public_ids", "runs", "tenants", "fields", "texts")
+        await line.rows(SQL["put_index"], **dict(zip(names, zip(*rows, strict=True), strict=True)))
+
+
+async def drop_index(line: Line, runs: Sequence[int]) -> None:
+    """Forget what runs could be searched by."""
+    await line.rows(SQL["drop_index"], runs=runs)
 
 
 def _first_of_each(runs: Sequence[NewRun]) -> list[NewRun]:
@@ -70,6 +99,10 @@ def _columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
         "parents": seldom(run.parent for run in runs),
         "inputs": [as_stored(run.input) for run in runs],
         "options": always(run.options for run in runs),
+        "roots": seldom(run.root for run in runs),
+        "replays_of": seldom(run.replay_of for run in runs),
+        "generations": seldom(run.generation or None for run in runs),
+        "letters": seldom(run.letter for run in runs),
         **_keys(runs),
     }
 

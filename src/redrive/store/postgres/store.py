@@ -8,26 +8,52 @@ from redrive.clock import MICROS, Clock
 from redrive.core.transition import Answer, Transition
 from redrive.store.port import (
     AttemptRow,
+    AuditFilter,
+    AuditRow,
+    AuditWrite,
+    Case,
     Catalogue,
     Claim,
     Claims,
     EntryRow,
+    GroupFilter,
+    GroupPage,
     HeldRun,
+    ItemMark,
+    KnownItem,
     LeaseLine,
     LetterFilter,
     LetterRow,
     NewRun,
+    NewSet,
     NewWorker,
     Page,
     PolicyRow,
     Purge,
     RunFilter,
     RunRow,
+    SetItemRow,
+    SetItemStatus,
+    SetRow,
     Started,
     Transaction,
+    Triage,
     WorkerRow,
 )
-from redrive.store.postgres import chores, claims, lease, lists, reads, settings, starts, workers, writes
+from redrive.store.postgres import (
+    chores,
+    claims,
+    desk,
+    groups,
+    lease,
+    lists,
+    reads,
+    sets,
+    settings,
+    starts,
+    workers,
+    writes,
+)
 from redrive.store.postgres.address import locate
 from redrive.store.postgres.bell import Bell
 from redrive.store.postgres.confined import Confined
@@ -139,8 +165,36 @@ class PostgresStore:
     async def overdue(self, margin: int, limit: int) -> list[HeldRun]:
         return await self._lines.run(lambda line: chores.overdue(line, self._clock, margin, limit))
 
+    async def expiring(self, limit: int) -> list[RunRow]:
+        return await self._lines.run(lambda line: chores.expiring(line, self._clock, limit))
+
     async def purge(self, purge: Purge) -> int:
         return await self._lines.run(lambda line: chores.purge(line, self._clock, purge))
+
+    async def fold(self, limit: int) -> int:
+        return await self._lines.run(lambda line: groups.fold(line, self._clock, limit))
+
+    async def claim_set(self, lease: int) -> SetRow | None:
+        return await self._lines.run(lambda line: sets.claim_set(line, self._clock, lease))
+
+    async def advance(
+        self, set: SetRow, marks: Sequence[ItemMark], *, limit: int, lease: int
+    ) -> list[SetItemRow] | None:
+        return await self._lines.run(lambda line: sets.advance(line, self._clock, set, marks, limit, lease))
+
+    # -- people --------------------------------------------------------------------------------------
+
+    async def triage(self, triage: Triage) -> bool:
+        return await self._lines.run(lambda line: desk.triage(line, self._clock, triage))
+
+    async def note(self, lines: Sequence[AuditWrite]) -> None:
+        await self._lines.run(lambda line: desk.note(line, self._clock, lines))
+
+    async def begin_set(self, new: NewSet, audit: AuditWrite) -> None:
+        await self._lines.run(lambda line: sets.begin_set(line, self._clock, new, audit))
+
+    async def stop_set(self, public_id: str, audit: AuditWrite) -> bool:
+        return await self._lines.run(lambda line: sets.stop_set(line, self._clock, public_id, audit))
 
     # -- reading -------------------------------------------------------------------------------------
 
@@ -165,8 +219,31 @@ class PostgresStore:
     async def letter_of(self, run: int) -> LetterRow | None:
         return await self._lines.run(lambda line: reads.letter_of(line, run))
 
+    async def cases(self, ids: Sequence[str]) -> list[Case]:
+        return await self._lines.run(lambda line: desk.cases(line, ids))
+
+    async def audit(self, where: AuditFilter, *, limit: int, cursor: str | None) -> Page[AuditRow]:
+        return await self._lines.run(lambda line: lists.audit(line, where, limit, cursor))
+
+    async def known(self, names: Sequence[str]) -> list[KnownItem]:
+        return await self._lines.run(lambda line: desk.known(line, names))
+
     async def letters(self, where: LetterFilter, *, limit: int, cursor: str | None) -> Page[LetterRow]:
         return await self._lines.run(lambda line: lists.letters(line, where, limit, cursor))
+
+    async def count_letters(self, where: LetterFilter) -> int:
+        return await self._lines.run(lambda line: sets.count_letters(line, where))
+
+    async def set_of(self, public_id: str) -> SetRow | None:
+        return await self._lines.run(lambda line: sets.set_of(line, public_id))
+
+    async def set_items(
+        self, set: SetRow, status: SetItemStatus | None, *, limit: int, cursor: str | None
+    ) -> Page[SetItemRow]:
+        return await self._lines.run(lambda line: sets.set_items(line, set, status, limit, cursor))
+
+    async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
+        return await self._lines.run(lambda line: groups.groups(line, self._clock, where, limit, cursor))
 
     async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
         return await self._lines.run(lambda line: reads.unclaimable(line, self._clock, workflows))
@@ -176,17 +253,18 @@ class PostgresStore:
     async def policies(self) -> list[PolicyRow]:
         return await self._lines.run(settings.policies)
 
-    async def set_policy(self, policy: PolicyRow) -> None:
-        await self._lines.run(lambda line: settings.set_policy(line, self._clock, policy))
+    async def set_policy(self, policy: PolicyRow, audit: AuditWrite) -> None:
+        await self._lines.run(lambda line: settings.set_policy(line, self._clock, policy, audit))
 
-    async def delete_policy(self, tenant: str, workflow: str, step: str) -> bool:
-        return await self._lines.run(lambda line: settings.delete_policy(line, tenant, workflow, step))
+    async def delete_policy(self, tenant: str, workflow: str, step: str, audit: AuditWrite) -> bool:
+        place = (tenant, workflow, step)
+        return await self._lines.run(lambda line: settings.delete_policy(line, self._clock, place, audit))
 
-    async def pause(self, workflow: str, *, by: str) -> None:
-        await self._lines.run(lambda line: settings.pause(line, self._clock, workflow, by))
+    async def pause(self, workflow: str, audit: AuditWrite) -> None:
+        await self._lines.run(lambda line: settings.pause(line, self._clock, workflow, audit))
 
-    async def resume(self, workflow: str) -> None:
-        await self._lines.run(lambda line: settings.resume(line, workflow))
+    async def resume(self, workflow: str, audit: AuditWrite) -> None:
+        await self._lines.run(lambda line: settings.resume(line, self._clock, workflow, audit))
         self._bell.ring()
 
     async def paused(self) -> dict[str, str]:
@@ -196,4 +274,5 @@ class PostgresStore:
 def _makes_due(transition: Transition) -> bool:
     """True if the transition leaves a run to whoever comes first, now."""
     change = transition.change
-    return change is not None and change.release and change.wake_in == 0
+    released = change is not None and change.release and change.wake_in == 0
+    return released or bool(transition.starts)

@@ -17,6 +17,8 @@ from redrive.store.postgres.columns import always, seldom
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import load
+from redrive.store.postgres.starts import drop_index, put_index
+from redrive.store.postgres.telling import tell
 from redrive.store.postgres.text import as_stored
 from redrive.store.shapes import ENDED, limits
 
@@ -57,10 +59,28 @@ async def apply(
     if not transitions:
         return []
     calls = _calls(transitions)
-    if len(calls) == 1:
+    indexed = [each for each in transitions if _is_indexed(each)]
+    if len(calls) == 1 and not indexed:
         return await _call(line, clock, calls[0], worker)
     async with line.transaction():
-        return [answer for call in calls for answer in await _call(line, clock, call, worker)]
+        answers = [answer for call in calls for answer in await _call(line, clock, call, worker)]
+        if indexed:
+            pairs = zip(transitions, answers, strict=True)
+            await _index(line, [each for each, answer in pairs if answer.kept and _is_indexed(each)])
+        return answers
+
+
+def _is_indexed(transition: Transition) -> bool:
+    """True if the runs that a transition starts or reopens are found by other values from now on."""
+    if transition.reopens is not None:
+        return transition.reopens.index is not None
+    return any(run.index for run in transition.starts)
+
+
+async def _index(line: Line, transitions: Sequence[Transition]) -> None:
+    reopened = [each for each in transitions if each.reopens is not None]
+    await drop_index(line, [each.run for each in reopened])
+    await put_index(line, [run for each in transitions for run in each.starts], reopened)
 
 
 def _calls(transitions: Sequence[Transition]) -> list[Sequence[Transition]]:
@@ -96,7 +116,12 @@ async def _call(
     columns = _Columns()
     for number, transition in enumerate(transitions, 1):
         columns.add(number, transition)
-    row = await line.row(SQL["apply"], worker=worker, now=clock.given(), **columns.values(transitions))
+    values = columns.values(transitions)
+    told = tell(transitions)
+    if told is None:
+        row = await line.row(SQL["apply"], worker=worker, now=clock.given(), **values)
+    else:
+        row = await line.row(SQL["apply_and_tell"], worker=worker, now=clock.given(), told=told, **values)
     now, kept = clock.heard(row[0]), row[1]
     yes, no = Answer(True, now), Answer(False, now)
     return [yes if each else no for each in kept]

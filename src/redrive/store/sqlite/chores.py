@@ -9,11 +9,12 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from redrive.store.port import HeldRun, Purge, WorkerRow
+from redrive.store.port import HeldRun, Purge, RunRow, WorkerRow
 from redrive.store.rows import entry_row, run_row, worker_row
+from redrive.store.sqlite import sets, starts
 from redrive.store.statements import load
 
-__all__ = ["anybody_to_bury", "bury", "graves", "held", "hung", "overdue", "purge"]
+__all__ = ["anybody_to_bury", "bury", "expiring", "graves", "held", "hung", "overdue", "purge"]
 
 SQL = load(__package__, "chores.sql")
 
@@ -49,28 +50,35 @@ def overdue(con: sqlite3.Connection, now: int, margin: int, limit: int) -> list[
     return _with_open_entries(con, con.execute(SQL["overdue"], (now - margin, limit)).fetchall())
 
 
+def expiring(con: sqlite3.Connection, now: int, limit: int) -> list[RunRow]:
+    """Runs with letters that nobody decided on in time."""
+    return [run_row(row) for row in con.execute(SQL["expiring"], (now, limit))]
+
+
 def purge(con: sqlite3.Connection, now: int, purge: Purge) -> int:
     """Remove what was kept long enough, at most `limit` things of each kind; return how many."""
-    removed = _expire_letters(con, now, purge.limit)
-    removed += _removed(con, "old_letters", now - purge.letters, purge.limit)
+    removed = _drop_letters(con, now - purge.letters, purge.limit)
     removed += _drop_runs(con, now, purge)
+    removed += sets.purge(con, now - purge.letters, purge.limit)
     removed += _drop_keys(con, now, purge.limit)
     removed += _removed(con, "old_workers", now - purge.workers, purge.limit)
+    old = {"before": now - purge.audit, "most": purge.limit}
+    removed += con.execute(SQL["old_audit"], old).rowcount
     return removed
 
 
-def _expire_letters(con: sqlite3.Connection, now: int, limit: int) -> int:
-    expired = con.execute(SQL["expiring_letters"], (now, limit)).fetchall()
-    con.executemany(SQL["expire_letter"], [{"id": id, "now": now} for id, _ in expired])
-    con.executemany(SQL["fail_expired"], [(run,) for _, run in expired])
-    return len(expired)
+def _drop_letters(con: sqlite3.Connection, before: int, limit: int) -> int:
+    old = [id for (id,) in con.execute(SQL["old_letters"], (before, limit)).fetchall()]
+    con.execute(SQL["old_replays"], (json.dumps(old),))
+    return len(old)
 
 
 def _drop_runs(con: sqlite3.Connection, now: int, purge: Purge) -> int:
     """Drop runs with all that belongs to them. One that a key still names keeps its state and its result."""
-    old = con.execute(SQL["old_runs"], (now - purge.runs, purge.limit)).fetchall()
-    for name in ("drop_entries", "drop_attempts", "drop_inputs"):
+    old = con.execute(SQL["old_runs"], {"before": now - purge.runs, "most": purge.limit}).fetchall()
+    for name in ("drop_replays", "drop_entries", "drop_attempts", "drop_inputs"):
         con.execute(SQL[name], (json.dumps([id for id, _ in old]),))
+    starts.drop_index(con, [id for id, _ in old])
     con.execute(SQL["mark_purged"], (now, json.dumps([id for id, named in old if named])))
     _drop_shells(con, [id for id, named in old if not named])
     return len(old)

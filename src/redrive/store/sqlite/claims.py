@@ -23,7 +23,7 @@ from redrive.store.port import Claim, Claimed, Claims, EntryRow, Lane
 from redrive.store.rows import entry_row
 from redrive.store.statements import load
 
-__all__ = ["lanes", "look", "nothing", "take"]
+__all__ = ["journals", "lanes", "look", "nothing", "take"]
 
 SQL = load(__package__, "claims.sql")
 
@@ -125,11 +125,12 @@ def _next_due(con: sqlite3.Connection, lanes: Sequence[Lane]) -> int | None:
 
 def _gather(con: sqlite3.Connection, ids: Sequence[int]) -> list[Claimed]:
     rows = con.execute(SQL["taken"], (json.dumps(ids),)).fetchall()
-    journals = _journals(con, [row[0] for row in rows if row[5] > 1])
-    return [_claimed(row, journals.get(row[0], ())) for row in rows]
+    recorded = journals(con, [row[0] for row in rows if row[5] > 1])
+    return [_claimed(row, recorded.get(row[0], ())) for row in rows]
 
 
-def _journals(con: sqlite3.Connection, ids: Sequence[int]) -> dict[int, tuple[EntryRow, ...]]:
+def journals(con: sqlite3.Connection, ids: Sequence[int]) -> dict[int, tuple[EntryRow, ...]]:
+    """The journals of these runs, superseded entries too."""
     if not ids:
         return {}
     rows = con.execute(SQL["journals"], (json.dumps(ids),)).fetchall()
@@ -145,7 +146,7 @@ def _claimed(row: tuple[object, ...], journal: tuple[EntryRow, ...]) -> Claimed:
 
 _CLAIMED = (
     "id", "public_id", "tenant", "workflow", "status", "fence", "version", "input", "options", "deadline",
-    "deaths", "correlation_id", "root", "generation", "created_at", "diverged_at",
+    "deaths", "correlation_id", "root", "generation", "created_at", "diverged_at", "letter", "sole_step",
 )  # fmt: skip
 
 

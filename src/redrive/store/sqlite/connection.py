@@ -93,6 +93,16 @@ def writing(con: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def picture(con: sqlite3.Connection) -> Iterator[None]:
+    """Everything that is read in here was true at one moment."""
+    con.execute("BEGIN")
+    try:
+        yield
+    finally:
+        con.execute("COMMIT")
+
+
 def _check_place(path: Path) -> None:
     if path.is_dir():
         raise StoreError(f"{path} is a folder, not a database file")

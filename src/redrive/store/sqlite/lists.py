@@ -1,19 +1,20 @@
-"""Lists of runs and letters: filters become named conditions, pages become ranges of ids."""
+"""Lists of runs, letters and audit lines: filters become named conditions, pages become ranges of ids."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from redrive.core.states import LetterStatus, RunStatus
-from redrive.store.filters import CLOCK_STEP, conditions, given, hint, in_order, states
+from redrive.store.filters import CLOCK_STEP, clauses, conditions, given, hint, in_order, parameters, states
 from redrive.store.pages import Request, Window
-from redrive.store.port import LetterFilter, LetterRow, Page, RunFilter, RunRow
-from redrive.store.rows import letter_row, run_row
+from redrive.store.port import AuditFilter, AuditRow, LetterFilter, LetterRow, Page, RunFilter, RunRow
+from redrive.store.rows import audit_row, letter_row, run_row
 from redrive.store.statements import load
 
-__all__ = ["letters", "runs"]
+__all__ = ["audit", "json_list", "letters", "runs"]
 
 SQL = load(__package__, "lists.sql")
 
@@ -30,6 +31,18 @@ def letters(con: sqlite3.Connection, where: LetterFilter, limit: int, cursor: st
     request = Request.of(limit, cursor)
     query = _Query(con, "letters", given(where), letter_row)
     return request.page(query.fetch(request.window, states(where.status, LetterStatus)))
+
+
+def audit(con: sqlite3.Connection, where: AuditFilter, limit: int, cursor: str | None) -> Page[AuditRow]:
+    """A page of the audit log, newest first."""
+    request = Request.of(limit, cursor)
+    query = _Query(con, "audit", given(where), audit_row)
+    return request.page(query.fetch(request.window, None))
+
+
+def json_list(texts: list[str]) -> str:
+    """Several texts as one parameter."""
+    return json.dumps(texts, ensure_ascii=False)
 
 
 class _Query:
@@ -59,10 +72,10 @@ class _Query:
 
     def _select(self, window: Window, values: dict[str, Any], hints: list[str]) -> list[Any]:
         names = [*values, *hints]
-        wanted = " AND ".join(SQL[f"{self._table}.{name}"] for name in names) or "true"
+        wanted = clauses(SQL, self._table, names)
         order = "DESC" if window.above is None else "ASC"
         statement = SQL[self._table].format(conditions=wanted, order=order)
-        rows = self._con.execute(statement, {**values, "most": window.most})
+        rows = self._con.execute(statement, {**parameters(values, json_list), "most": window.most})
         return [self._record(row) for row in rows]
 
     def _first_id(self) -> int | None:

@@ -10,7 +10,7 @@ from redrive.store.migrate import Applied, Migration, known, outstanding
 from redrive.store.sqlite.connection import Address, writing
 from redrive.store.statements import load
 
-__all__ = ["prepare"]
+__all__ = ["applied", "prepare"]
 
 SQL = load(__package__, "schema.sql")
 
@@ -18,24 +18,26 @@ SQL = load(__package__, "schema.sql")
 def prepare(con: sqlite3.Connection, address: Address, now: int, *, migrate: bool) -> None:
     """Make sure that this code may use the file's schema. Takes no lock if nothing is to be done."""
     ours = known(__package__)
-    if not outstanding(_applied(con), ours):
+    if not outstanding(applied(con), ours):
         return
     if not migrate:
         raise SchemaMismatch(f"the schema of {address.path} is not up to date: run `redrive migrate`")
     while True:
         with writing(con):  # one transaction per file; another process may have been quicker
-            applied = _applied(con)
-            pending = outstanding(applied, ours)
+            found = applied(con)
+            pending = outstanding(found, ours)
             if not pending:
                 return
-            if applied:
+            if found:
                 _refuse_beside_workers(con, address, now)
             else:
                 con.execute(SQL["create_schema"])
-            _migrate(con, address, pending[0], now)
+            _refuse_taken_names(con, address, pending)
+            _migrate(con, pending[0], now)
 
 
-def _applied(con: sqlite3.Connection) -> list[Applied]:
+def applied(con: sqlite3.Connection) -> list[Applied]:
+    """The migrations that a file has had; none if it has no schema of ours."""
     if not con.execute(SQL["has_schema"]).fetchone()[0]:
         return []
     rows = con.execute(SQL["applied"]).fetchall()
@@ -53,9 +55,7 @@ def _refuse_beside_workers(con: sqlite3.Connection, address: Address, now: int) 
         )
 
 
-def _migrate(con: sqlite3.Connection, address: Address, migration: Migration, now: int) -> None:
-    if migration.version == 1:
-        _refuse_taken_names(con, address, migration)
+def _migrate(con: sqlite3.Connection, migration: Migration, now: int) -> None:
     for statement in split(migration.text):
         con.execute(statement)
     con.execute(
@@ -64,10 +64,10 @@ def _migrate(con: sqlite3.Connection, address: Address, migration: Migration, no
     )
 
 
-def _refuse_taken_names(con: sqlite3.Connection, address: Address, first: Migration) -> None:
+def _refuse_taken_names(con: sqlite3.Connection, address: Address, pending: Sequence[Migration]) -> None:
     """Tables of the user's own are welcome beside ours, unless one has a name that we need."""
     there = {row[0].lower() for row in con.execute(SQL["taken_names"])}
-    words = (statement.split() for statement in split(first.text))
+    words = (statement.split() for migration in pending for statement in split(migration.text))
     ours = {_created(parts) for parts in words}
     if clash := sorted(there & ours):
         raise StoreError(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 
-from redrive.store.port import PolicyRow
+from redrive.store.port import AuditWrite, PolicyRow
 from redrive.store.rows import policy_row
+from redrive.store.sqlite.writes import note
 from redrive.store.statements import load
 
 __all__ = ["delete_policy", "pause", "paused", "policies", "resume", "set_policy"]
@@ -18,25 +19,33 @@ def policies(con: sqlite3.Connection) -> list[PolicyRow]:
     return [policy_row(row) for row in con.execute(SQL["policies"])]
 
 
-def set_policy(con: sqlite3.Connection, now: int, policy: PolicyRow) -> None:
+def set_policy(con: sqlite3.Connection, now: int, policy: PolicyRow, audit: AuditWrite) -> None:
     """Store a policy; the time is the store's, whatever the record says."""
     row = (policy.tenant, policy.workflow, policy.step, policy.policy, now, policy.updated_by)
     con.execute(SQL["put_policy"], row)
+    note(con, now, [audit])
 
 
-def delete_policy(con: sqlite3.Connection, tenant: str, workflow: str, step: str) -> bool:
+def delete_policy(con: sqlite3.Connection, now: int, place: tuple[str, str, str], audit: AuditWrite) -> bool:
     """Remove a policy; False if there was none."""
-    return con.execute(SQL["drop_policy"], (tenant, workflow, step)).rowcount == 1
+    return _noted(con, now, con.execute(SQL["drop_policy"], place).rowcount, audit)
 
 
-def pause(con: sqlite3.Connection, now: int, workflow: str, by: str) -> None:
+def pause(con: sqlite3.Connection, now: int, workflow: str, audit: AuditWrite) -> None:
     """Let nothing of the workflow be claimed."""
-    con.execute(SQL["pause"], (workflow, now, by))
+    _noted(con, now, con.execute(SQL["pause"], (workflow, now, audit.by)).rowcount, audit)
 
 
-def resume(con: sqlite3.Connection, workflow: str) -> None:
+def resume(con: sqlite3.Connection, now: int, workflow: str, audit: AuditWrite) -> None:
     """Undo a pause."""
-    con.execute(SQL["resume"], (workflow,))
+    _noted(con, now, con.execute(SQL["resume"], (workflow,)).rowcount, audit)
+
+
+def _noted(con: sqlite3.Connection, now: int, changed: int, audit: AuditWrite) -> bool:
+    """Note what somebody did, if it changed anything."""
+    if changed:
+        note(con, now, [audit])
+    return changed > 0
 
 
 def paused(con: sqlite3.Connection) -> dict[str, str]:

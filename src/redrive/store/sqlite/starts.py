@@ -11,7 +11,7 @@ from redrive.store.port import NewRun, Started
 from redrive.store.shapes import given_key
 from redrive.store.statements import load
 
-__all__ = ["start"]
+__all__ = ["drop_index", "put_index", "start"]
 
 SQL = load(__package__, "starts.sql")
 
@@ -85,6 +85,19 @@ def _insert(con: sqlite3.Connection, now: int, runs: Sequence[NewRun]) -> None:
     ]
     if keys:
         con.executemany(SQL["insert_key"], keys)
+    for id, run in enumerate(runs, first):
+        if run.index:
+            put_index(con, id, run.tenant, run.index)
+
+
+def put_index(con: sqlite3.Connection, run: int, tenant: str, index: Iterable[tuple[str, str]]) -> None:
+    """Keep what a run can be searched by."""
+    con.executemany(SQL["put_index"], [(field, value, run, tenant) for field, value in index])
+
+
+def drop_index(con: sqlite3.Connection, runs: Sequence[int]) -> None:
+    """Forget what runs could be searched by."""
+    con.execute(SQL["drop_index"], (json.dumps(runs),))
 
 
 def _run_row(id: int, run: NewRun, now: int) -> tuple[object, ...]:
@@ -102,6 +115,10 @@ def _run_row(id: int, run: NewRun, now: int) -> tuple[object, ...]:
         now,
         run.correlation_id,
         run.parent,
+        run.root,
+        run.replay_of,
+        run.generation,
+        run.letter,
     )
 
 

@@ -9,26 +9,51 @@ from redrive.clock import Clock
 from redrive.core.transition import Answer, Transition
 from redrive.store.port import (
     AttemptRow,
+    AuditFilter,
+    AuditRow,
+    AuditWrite,
+    Case,
     Catalogue,
     Claim,
     Claims,
     EntryRow,
+    GroupFilter,
+    GroupPage,
     HeldRun,
+    ItemMark,
+    KnownItem,
     LeaseLine,
     LetterFilter,
     LetterRow,
     NewRun,
+    NewSet,
     NewWorker,
     Page,
     PolicyRow,
     Purge,
     RunFilter,
     RunRow,
+    SetItemRow,
+    SetItemStatus,
+    SetRow,
     Started,
     Transaction,
+    Triage,
     WorkerRow,
 )
-from redrive.store.sqlite import chores, claims, lists, reads, settings, starts, workers, writes
+from redrive.store.sqlite import (
+    chores,
+    claims,
+    desk,
+    groups,
+    lists,
+    reads,
+    sets,
+    settings,
+    starts,
+    workers,
+    writes,
+)
 from redrive.store.sqlite.bell import Bell
 from redrive.store.sqlite.connection import Address, locate
 from redrive.store.sqlite.lease import FileLease, MemoryLease
@@ -126,8 +151,41 @@ class SqliteStore:
     async def overdue(self, margin: int, limit: int) -> list[HeldRun]:
         return await self._lines.read(lambda con: chores.overdue(con, self.now(), margin, limit))
 
+    async def expiring(self, limit: int) -> list[RunRow]:
+        return await self._lines.read(lambda con: chores.expiring(con, self.now(), limit))
+
     async def purge(self, purge: Purge) -> int:
         return await self._lines.write(lambda con: chores.purge(con, self.now(), purge))
+
+    async def fold(self, limit: int) -> int:
+        if not await self._lines.read(groups.anything_fed):
+            return 0
+        return await self._lines.write(lambda con: groups.fold(con, self.now(), limit))
+
+    async def claim_set(self, lease: int) -> SetRow | None:
+        if not await self._lines.read(lambda con: sets.any_set(con, self.now())):
+            return None
+        return await self._lines.write(lambda con: sets.claim_set(con, self.now(), lease))
+
+    async def advance(
+        self, set: SetRow, marks: Sequence[ItemMark], *, limit: int, lease: int
+    ) -> list[SetItemRow] | None:
+        turn = sets.Turn(now=self.now(), limit=limit, lease=lease)
+        return await self._lines.write(lambda con: sets.advance(con, turn, set, marks))
+
+    # -- people --------------------------------------------------------------------------------------
+
+    async def triage(self, triage: Triage) -> bool:
+        return await self._lines.write(lambda con: desk.triage(con, self.now(), triage))
+
+    async def note(self, lines: Sequence[AuditWrite]) -> None:
+        await self._lines.write(lambda con: writes.note(con, self.now(), lines))
+
+    async def begin_set(self, new: NewSet, audit: AuditWrite) -> None:
+        await self._lines.write(lambda con: sets.begin_set(con, self.now(), new, audit))
+
+    async def stop_set(self, public_id: str, audit: AuditWrite) -> bool:
+        return await self._lines.write(lambda con: sets.stop_set(con, self.now(), public_id, audit))
 
     # -- reading -------------------------------------------------------------------------------------
 
@@ -152,8 +210,31 @@ class SqliteStore:
     async def letter_of(self, run: int) -> LetterRow | None:
         return await self._lines.read(lambda con: reads.letter_of(con, run))
 
+    async def cases(self, ids: Sequence[str]) -> list[Case]:
+        return await self._lines.read(lambda con: desk.cases(con, ids))
+
+    async def audit(self, where: AuditFilter, *, limit: int, cursor: str | None) -> Page[AuditRow]:
+        return await self._lines.read(lambda con: lists.audit(con, where, limit, cursor))
+
+    async def known(self, names: Sequence[str]) -> list[KnownItem]:
+        return await self._lines.read(lambda con: desk.known(con, names))
+
     async def letters(self, where: LetterFilter, *, limit: int, cursor: str | None) -> Page[LetterRow]:
         return await self._lines.read(lambda con: lists.letters(con, where, limit, cursor))
+
+    async def count_letters(self, where: LetterFilter) -> int:
+        return await self._lines.read(lambda con: sets.count_letters(con, where))
+
+    async def set_of(self, public_id: str) -> SetRow | None:
+        return await self._lines.read(lambda con: sets.set_of(con, public_id))
+
+    async def set_items(
+        self, set: SetRow, status: SetItemStatus | None, *, limit: int, cursor: str | None
+    ) -> Page[SetItemRow]:
+        return await self._lines.read(lambda con: sets.set_items(con, set, status, limit, cursor))
+
+    async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
+        return await self._lines.read(lambda con: groups.groups(con, self.now(), where, limit, cursor))
 
     async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
         return await self._lines.read(lambda con: reads.unclaimable(con, self.now(), workflows))
@@ -163,17 +244,18 @@ class SqliteStore:
     async def policies(self) -> list[PolicyRow]:
         return await self._lines.read(settings.policies)
 
-    async def set_policy(self, policy: PolicyRow) -> None:
-        await self._lines.write(lambda con: settings.set_policy(con, self.now(), policy))
+    async def set_policy(self, policy: PolicyRow, audit: AuditWrite) -> None:
+        await self._lines.write(lambda con: settings.set_policy(con, self.now(), policy, audit))
 
-    async def delete_policy(self, tenant: str, workflow: str, step: str) -> bool:
-        return await self._lines.write(lambda con: settings.delete_policy(con, tenant, workflow, step))
+    async def delete_policy(self, tenant: str, workflow: str, step: str, audit: AuditWrite) -> bool:
+        place = (tenant, workflow, step)
+        return await self._lines.write(lambda con: settings.delete_policy(con, self.now(), place, audit))
 
-    async def pause(self, workflow: str, *, by: str) -> None:
-        await self._lines.write(lambda con: settings.pause(con, self.now(), workflow, by))
+    async def pause(self, workflow: str, audit: AuditWrite) -> None:
+        await self._lines.write(lambda con: settings.pause(con, self.now(), workflow, audit))
 
-    async def resume(self, workflow: str) -> None:
-        await self._lines.write(lambda con: settings.resume(con, workflow))
+    async def resume(self, workflow: str, audit: AuditWrite) -> None:
+        await self._lines.write(lambda con: settings.resume(con, self.now(), workflow, audit))
 
     async def paused(self) -> dict[str, str]:
         return await self._lines.read(settings.paused)

@@ -9,14 +9,27 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from redrive.core.states import FINAL
-from redrive.core.transition import Answer, AttemptWrite, EntryWrite, LetterWrite, RunWrite, Transition
+from redrive.core.states import CLOSED, FINAL
+from redrive.core.transition import (
+    Answer,
+    AttemptWrite,
+    AuditWrite,
+    EntryWrite,
+    LetterMove,
+    LetterWrite,
+    Reopening,
+    RunWrite,
+    Transition,
+)
+from redrive.store.named import named
 from redrive.store.shapes import ENDED, limits
+from redrive.store.sqlite import starts
 from redrive.store.statements import load
 
-__all__ = ["apply"]
+__all__ = ["apply", "note"]
 
 SQL = load(__package__, "writes.sql")
 
@@ -43,7 +56,17 @@ def apply(
         else:
             answers.append(lost)
     rows.write(con)
+    more = [
+        each for each, answer in zip(transitions, answers, strict=True) if answer.kept and _says_more(each)
+    ]
+    if more:
+        _decide_on_letters(con, more, now)
     return answers
+
+
+def note(con: sqlite3.Connection, now: int, lines: Iterable[AuditWrite]) -> None:
+    """Add lines to the audit log."""
+    con.executemany(SQL["put_audit"], [_audit_row(line, now) for line in lines])
 
 
 def _still_holds(con: sqlite3.Connection, transition: Transition) -> bool:
@@ -75,6 +98,7 @@ class _Rows:
         self._versions: list[_Row] = []
         self._results: list[_Row] = []
         self._letters: list[_Row] = []
+        self._audit: list[_Row] = []
 
     def add(self, transition: Transition) -> None:
         """Gather the rows of one transition."""
@@ -92,6 +116,8 @@ class _Rows:
             self._versions.append((transition.version, transition.run))
         if transition.letter is not None:
             self._letters.append(_letter_row(transition.run, transition.letter, self._now))
+        if transition.audit:
+            self._audit.extend(_audit_row(line, self._now) for line in transition.audit)
 
     def _add_change(self, transition: Transition, change: RunWrite) -> None:
         self._changes.append(_change_row(transition, change, self._now))
@@ -109,9 +135,66 @@ class _Rows:
             ("close_entries", self._closed),
             ("put_attempt", self._attempts),
             ("put_letter", self._letters),
+            ("put_audit", self._audit),
         ):
             if rows:
                 con.executemany(SQL[name], rows)
+
+
+# -- replays -------------------------------------------------------------------------------------------
+
+
+def _says_more(transition: Transition) -> bool:
+    return bool(
+        transition.move
+        or transition.ends_replay
+        or transition.replay
+        or transition.reopens
+        or transition.starts
+    )
+
+
+def _decide_on_letters(con: sqlite3.Connection, transitions: Sequence[Transition], now: int) -> None:
+    """Write what transitions say beyond runs and journals, kind by kind, as the PostgreSQL store does."""
+    reopened = [_reopened(each.run, each.reopens, now) for each in transitions if each.reopens]
+    con.executemany(SQL["reopen_run"], reopened)
+    edited = [each for each in reopened if each["input"] is not None or each["options"] is not None]
+    con.executemany(SQL["edit_input"], edited)
+    for name, field in (("supersede", "supersedes"), ("loosen", "loosens")):
+        marked = [
+            {"run": each["run"], "indexes": json.dumps(each[field])} for each in reopened if each[field]
+        ]
+        con.executemany(SQL[name], marked)
+    for each in transitions:
+        if each.reopens is not None and each.reopens.index is not None:
+            starts.drop_index(con, [each.run])
+            starts.put_index(con, each.run, each.tenant, each.reopens.index)
+    if begun := [run for each in transitions for run in each.starts]:
+        starts.start(con, now, begun)
+    con.executemany(SQL["move_letter"], [_moved(each.move, now) for each in transitions if each.move])
+    con.executemany(SQL["end_replay"], [ended for each in transitions for ended in _ended(each, now)])
+    con.executemany(
+        SQL["put_replay"],
+        [{**named(each.replay), "tenant": each.tenant, "now": now} for each in transitions if each.replay],
+    )
+
+
+def _reopened(run: int, reopening: Reopening, now: int) -> dict[str, Any]:
+    values = named(reopening)
+    del values["index"]  # which has a table of its own
+    return {**values, "run": run, "now": now}
+
+
+def _moved(move: LetterMove, now: int) -> dict[str, Any]:
+    return {**named(move), "status": move.status.value, "closed": move.status in CLOSED, "now": now}
+
+
+def _ended(transition: Transition, now: int) -> Iterator[dict[str, Any]]:
+    if transition.ends_replay is not None and transition.change is not None:
+        yield {"letter": transition.ends_replay, "outcome": transition.change.status.value, "now": now}
+
+
+# -- rows ------------------------------------------------------------------------------------------------
 
 
 def _entry_row(transition: Transition, entry: EntryWrite, now: int) -> _Row:
@@ -196,6 +279,21 @@ def _letter_row(run: int, letter: LetterWrite, now: int) -> _Row:
         now,
         now + letter.expires_in,
         run,
+    )
+
+
+def _audit_row(line: AuditWrite, now: int) -> _Row:
+    return (
+        line.tenant,
+        now,
+        line.event,
+        line.by,
+        line.subject,
+        line.letter,
+        line.before,
+        line.after,
+        line.reason,
+        line.token,
     )
 
 

@@ -235,8 +235,9 @@ CREATE TABLE redrive.pauses (
 -- They move rows and decide nothing. A later migration that needs another one adds it under a new name
 -- and leaves this one to the workers that still call it.
 
+-- STABLE, as its body is: only so can the planner put the body where the call stands.
 CREATE FUNCTION redrive.micros(moment timestamptz) RETURNS bigint
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+LANGUAGE sql STABLE PARALLEL SAFE
 RETURN CAST(extract(epoch FROM moment) * 1000000 AS bigint);
 
 -- The key of the lock between a worker's writes and the taking away of what it holds. Writers share it; who
@@ -380,7 +381,8 @@ BEGIN
         -- close_entries
         UPDATE redrive.entries AS e SET status = 'CANCELLED', ended_at = now, wake_at = NULL, limit_at = NULL
         FROM json_to_recordset(rare -> 'closes') AS c (t integer)
-        WHERE kept[c.t] AND e.run = apply.runs[c.t] AND e.ended_at IS NULL AND e.superseded = 0;
+        WHERE e.run = ANY (apply.runs) AND kept[c.t] AND e.run = apply.runs[c.t] AND e.ended_at IS NULL
+          AND e.superseded = 0;
 
         -- put_attempt
         INSERT INTO redrive.attempts (run, idx, attempt, fence, tenant, ending, began_at, ended_at, category, failure,

@@ -29,7 +29,7 @@ ORDER BY w.id;
 -- The runs that a worker holds.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, i.input, i.options
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.timeout, i.input, i.options
 FROM redrive.runs AS r LEFT JOIN redrive.inputs AS i ON i.run = r.id
 WHERE r.worker = CAST(:worker AS bigint)
 ORDER BY r.id;
@@ -47,7 +47,7 @@ WITH clock AS (
 )
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, i.input, i.options
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.timeout, i.input, i.options
 FROM late JOIN redrive.runs AS r ON r.id = late.run LEFT JOIN redrive.inputs AS i ON i.run = r.id
 ORDER BY late.since;
 
@@ -55,7 +55,7 @@ ORDER BY late.since;
 -- Unfinished runs that passed their deadline.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, i.input, i.options
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.timeout, i.input, i.options
 FROM redrive.runs AS r LEFT JOIN redrive.inputs AS i ON i.run = r.id
 WHERE r.deadline IS NOT NULL AND r.finished_at IS NULL
   AND r.deadline < COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) - CAST(:margin AS bigint)
@@ -64,7 +64,7 @@ ORDER BY r.deadline LIMIT CAST(:most AS bigint);
 -- name: open_entries
 -- The entries of these runs that have not ended.
 SELECT run, idx, key, kind, name, status, attempt, done, first_at, began_at, ended_at, wake_at, limit_at, input,
-       output, failure, options, superseded, heartbeat_at, heartbeat
+       output, failure, options, superseded, loose, heartbeat_at, heartbeat
 FROM redrive.entries
 WHERE run = ANY (CAST(:runs AS bigint[])) AND ended_at IS NULL AND superseded = 0
 ORDER BY run, idx;
@@ -73,21 +73,15 @@ ORDER BY run, idx;
 -- What time it is.
 SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp()));
 
--- name: expiring_letters
--- Open letters that nobody decided on in time.
-SELECT id, run FROM redrive.letters
-WHERE status = 'OPEN' AND expires_at <= CAST(:now AS bigint)
-ORDER BY expires_at LIMIT CAST(:most AS bigint) FOR UPDATE SKIP LOCKED;
-
--- name: expire_letter
--- Close letters that waited too long.
-UPDATE redrive.letters SET status = 'EXPIRED', closed_at = CAST(:now AS bigint), resolution = 'expired'
-WHERE id = ANY (CAST(:ids AS bigint[]));
-
--- name: fail_expired
--- The runs of expired letters have failed for good.
-UPDATE redrive.runs SET status = 'FAILED'
-WHERE id = ANY (CAST(:runs AS bigint[])) AND (status = 'DLQ_PENDING') IS TRUE;
+-- name: expiring
+-- Runs with open letters that nobody decided on in time.
+SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
+       r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.timeout, i.input, i.options
+FROM redrive.letters AS l JOIN redrive.runs AS r ON r.id = l.run LEFT JOIN redrive.inputs AS i ON i.run = r.id
+WHERE l.status = 'OPEN'
+  AND l.expires_at <= COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp()))
+ORDER BY l.expires_at LIMIT CAST(:most AS bigint);
 
 -- name: old_letters
 -- Letters that were closed long enough ago.
@@ -95,20 +89,28 @@ DELETE FROM redrive.letters WHERE id = ANY (ARRAY(
     SELECT id FROM redrive.letters
     WHERE closed_at IS NOT NULL AND closed_at <= CAST(:before AS bigint)
     ORDER BY closed_at LIMIT CAST(:most AS bigint) FOR UPDATE SKIP LOCKED))
-RETURNING id;
+RETURNING public_id;
 
 -- name: old_runs
--- Runs that ended long enough ago and that no undecided letter needs, and whether a key still names them.
+-- Runs that ended, and whose letters were closed, long enough ago, and whether a key still names them.
 SELECT r.id, EXISTS (SELECT 1 FROM redrive.idempotency AS k WHERE k.run = r.id) AS named
 FROM redrive.runs AS r
 WHERE r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS NULL
   AND r.finished_at <= CAST(:before AS bigint)
-  AND NOT EXISTS (SELECT 1 FROM redrive.letters AS l WHERE l.run = r.id AND l.status IN ('OPEN', 'REPLAYING') OFFSET 0)
+  AND NOT EXISTS (SELECT 1 FROM redrive.letters AS l
+                  WHERE l.run = r.id AND (l.closed_at IS NULL OR l.closed_at > CAST(:before AS bigint)) OFFSET 0)
 ORDER BY r.finished_at LIMIT CAST(:most AS bigint) FOR UPDATE OF r SKIP LOCKED;
 
 -- name: mark_purged
 -- What is left of a purged run while its key lives.
 UPDATE redrive.runs SET purged_at = CAST(:now AS bigint) WHERE id = ANY (CAST(:runs AS bigint[]));
+
+-- name: drop_replays
+-- The replays of purged runs that never had a letter.
+DELETE FROM redrive.replays AS p
+WHERE p.letter = ANY (ARRAY(
+          SELECT 'dl-' || r.public_id FROM redrive.runs AS r WHERE r.id = ANY (CAST(:runs AS bigint[]))))
+  AND NOT EXISTS (SELECT 1 FROM redrive.letters AS l WHERE l.public_id = p.letter OFFSET 0);
 
 -- name: drop_entries
 -- The journal of purged runs.
@@ -134,7 +136,8 @@ DELETE FROM redrive.runs WHERE id = ANY (CAST(:runs AS bigint[]));
 -- Idempotency keys that have expired, unless a letter could still replay their run.
 SELECT k.tenant, k.key, k.run FROM redrive.idempotency AS k
 WHERE k.expires_at <= CAST(:now AS bigint)
-  AND NOT EXISTS (SELECT 1 FROM redrive.letters AS l WHERE l.run = k.run AND l.status IN ('OPEN', 'REPLAYING') OFFSET 0)
+  AND NOT EXISTS (SELECT 1 FROM redrive.letters AS l
+                  WHERE l.public_id = 'dl-' || k.run_id AND l.status IN ('OPEN', 'REPLAYING') OFFSET 0)
 ORDER BY k.expires_at LIMIT CAST(:most AS bigint) FOR UPDATE OF k SKIP LOCKED;
 
 -- name: drop_key
@@ -154,3 +157,14 @@ DELETE FROM redrive.workers WHERE id = ANY (ARRAY(
       AND NOT EXISTS (SELECT 1 FROM redrive.runs AS r WHERE r.worker = w.id OFFSET 0)
     ORDER BY w.id LIMIT CAST(:most AS bigint) FOR UPDATE SKIP LOCKED))
 RETURNING id;
+
+-- name: old_audit
+-- Lines of the audit log that were kept long enough. They are in order of time, so the oldest ones tell.
+DELETE FROM redrive.audit WHERE id = ANY (ARRAY(
+    SELECT id FROM (SELECT id, at FROM redrive.audit ORDER BY id LIMIT CAST(:most AS bigint)) AS oldest
+    WHERE at <= CAST(:before AS bigint)))
+RETURNING id;
+
+-- name: old_replays
+-- The lineage of letters that are gone.
+DELETE FROM redrive.replays WHERE letter = ANY (CAST(:letters AS text[]));

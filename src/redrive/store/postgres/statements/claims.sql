@@ -105,18 +105,18 @@ WITH clock AS (
         version = CASE r.fence WHEN 0 THEN claimer.version ELSE r.version END
     FROM picked, claimer, clock WHERE r.id = picked.id
     RETURNING r.id, r.public_id, r.tenant, r.workflow, r.status, r.fence, r.version, r.deadline, r.deaths,
-              r.correlation_id, r.root, r.generation, r.created_at, r.diverged_at
+              r.correlation_id, r.root, r.generation, r.created_at, r.diverged_at, r.letter, r.sole_step
 )
 SELECT clock.now, claimer.id AS claimer, taken.id, taken.public_id, taken.tenant, taken.workflow, taken.status,
        taken.fence, taken.version, i.input, i.options, taken.deadline, taken.deaths, taken.correlation_id,
-       taken.root, taken.generation, taken.created_at, taken.diverged_at
+       taken.root, taken.generation, taken.created_at, taken.diverged_at, taken.letter, taken.sole_step
 FROM clock LEFT JOIN claimer ON true LEFT JOIN taken ON true LEFT JOIN redrive.inputs AS i ON i.run = taken.id
 ORDER BY taken.id;
 
 -- name: journals
 -- The journals of these runs, superseded entries too.
 SELECT run, idx, key, kind, name, status, attempt, done, first_at, began_at, ended_at, wake_at, limit_at, input,
-       output, failure, options, superseded, heartbeat_at, heartbeat
+       output, failure, options, superseded, loose, heartbeat_at, heartbeat
 FROM redrive.entries
 WHERE run = ANY (CAST(:runs AS bigint[]))
 ORDER BY run, idx;

@@ -1,10 +1,10 @@
--- Lists of runs and letters: the body of a query, and the conditions it is put together from.
+-- Lists of runs, letters and audit lines: the body of a query, and the conditions it is put together from.
 
 -- name: runs
 -- A page of runs; the conditions and the order are filled in.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.timeout
 FROM redrive.runs AS r WHERE {conditions} ORDER BY r.id {order} LIMIT CAST(:most AS bigint);
 
 -- name: runs.tenant
@@ -39,6 +39,11 @@ r.id IN (SELECT k.run FROM redrive.idempotency AS k WHERE k.given = :idempotency
 -- Runs of one queue.
 r.queue = :queue;
 
+-- name: runs.index
+-- Runs that have one of these values in a field to search by.
+r.id = ANY (ARRAY(SELECT x.run FROM redrive.run_index AS x
+         WHERE x.field = :index_0_field AND x.value = ANY (CAST(:index_0_values AS text[]))));
+
 -- name: runs.since
 -- Runs accepted at this time or later.
 r.created_at >= :since;
@@ -68,7 +73,7 @@ SELECT COALESCE(max(id), 0) FROM redrive.runs;
 SELECT l.id, l.public_id, l.tenant, l.run, l.run_id, l.workflow, l.status, l.code, l.stage, l.category, l.reason,
        l.failure, l.fingerprint, l.payload_hash, l.input, l.options, l.step, l.step_index, l.attempts,
        l.replay_count, l.owner, l.correlation_id, l.version, l.created_at, l.failed_at, l.closed_at, l.closed_by,
-       l.resolution, l.expires_at
+       l.resolution, l.expires_at, l.tags
 FROM redrive.letters AS l WHERE {conditions} ORDER BY l.id {order} LIMIT CAST(:most AS bigint);
 
 -- name: letters.tenant
@@ -105,7 +110,16 @@ l.fingerprint = :fingerprint;
 
 -- name: letters.owner
 -- Letters that somebody looks after.
-l.owner = :owner;
+l.owner IS NOT NULL AND l.owner = :owner;
+
+-- name: letters.tag
+-- Letters marked with a word.
+l.tags <> '[]' AND EXISTS (SELECT 1 FROM json_array_elements_text(CAST(l.tags AS json)) AS tag WHERE tag = :tag);
+
+-- name: letters.index
+-- Letters of runs that have one of these values in a field to search by.
+l.run = ANY (ARRAY(SELECT x.run FROM redrive.run_index AS x
+         WHERE x.field = :index_0_field AND x.value = ANY (CAST(:index_0_values AS text[]))));
 
 -- name: letters.since
 -- Letters written at this time or later.
@@ -134,3 +148,60 @@ SELECT created_at FROM redrive.letters WHERE id >= CAST(:id AS bigint) ORDER BY 
 -- name: letters.last
 -- The newest id.
 SELECT COALESCE(max(id), 0) FROM redrive.letters;
+
+-- name: audit
+-- A page of the audit log; the conditions and the order are filled in.
+SELECT a.id, a.tenant, a.at, a.event, a.by, a.subject, a.letter, a.before, a.after, a.reason
+FROM redrive.audit AS a WHERE {conditions} ORDER BY a.id {order} LIMIT CAST(:most AS bigint);
+
+-- name: audit.tenant
+-- Lines about one tenant.
+a.tenant = :tenant;
+
+-- name: audit.event
+-- Lines of one event.
+a.event = :event;
+
+-- name: audit.kind
+-- Lines of all events that begin like this.
+a.event >= :kind AND a.event < CAST(:kind AS text) || '~';
+
+-- name: audit.by
+-- Lines about what the engine did by itself, which most of them are.
+a.by = :by;
+
+-- name: audit.person
+-- Lines about what one person did; the rest is said so that the index made for that may be used.
+a.by = :person AND a.by <> 'redrive';
+
+-- name: audit.subject
+-- Lines about one run, policy or workflow.
+a.subject = :subject;
+
+-- name: audit.letter
+-- Lines about one letter.
+a.letter = :letter;
+
+-- name: audit.since
+-- Lines from this time on.
+a.at >= :since;
+
+-- name: audit.until
+-- Lines before this time.
+a.at < :until;
+
+-- name: audit.below
+-- Lines older than a place.
+a.id < :below;
+
+-- name: audit.above
+-- Lines newer than a place.
+a.id > :above;
+
+-- name: audit.at
+-- When the first line from an id on was written.
+SELECT at FROM redrive.audit WHERE id >= CAST(:id AS bigint) ORDER BY id LIMIT 1;
+
+-- name: audit.last
+-- The newest id.
+SELECT COALESCE(max(id), 0) FROM redrive.audit;

@@ -20,11 +20,11 @@ DELETE FROM redrive.policies WHERE tenant = :tenant AND workflow = :workflow AND
 -- Let nothing of a workflow be claimed; the first pause counts.
 INSERT INTO redrive.pauses (workflow, paused_at, paused_by)
 VALUES (:workflow, COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())), :by)
-ON CONFLICT (workflow) DO NOTHING;
+ON CONFLICT (workflow) DO NOTHING RETURNING 1;
 
 -- name: resume
 -- Undo a pause.
-DELETE FROM redrive.pauses WHERE workflow = :workflow;
+DELETE FROM redrive.pauses WHERE workflow = :workflow RETURNING 1;
 
 -- name: paused
 -- Paused workflows and who paused them.

@@ -1,6 +1,7 @@
 -- Applying transitions. What a batch writes is in the function `apply` of the schema, part by part under the names
 -- that the SQLite store uses: worker_lives, fences, under_way, change_run, clear_suspicion, set_version, put_result,
--- put_entry, close_entries, put_attempt, put_letter.
+-- put_entry, close_entries, put_attempt, put_letter. The rest is in `decide_on_letters`: reopen_run, edit_input,
+-- supersede, loosen, move_letter, end_replay, put_replay, put_audit.
 
 -- name: apply
 -- Write a batch of transitions, each only if its fence still holds.
@@ -11,3 +12,19 @@ SELECT now, kept FROM redrive.apply(
     :e_t, :e_idx, :e_tenant, :e_key, :e_kind, :e_name, :e_status, :e_attempt, :e_done, :e_began_ago, :e_ended,
     :e_wake_in, :e_timeout_in, :e_patience, :e_limit_in, :e_input, :e_output, :e_failure, :e_options,
     CAST(:rare AS json));
+
+-- name: apply_and_tell
+-- The same, where transitions say more: the rest is written by a second function that hears what was kept.
+SELECT applied.now, applied.kept, redrive.decide_on_letters(applied.now, :runs, applied.kept, CAST(:told AS json))
+FROM redrive.apply(
+    :worker, :now, :runs, :fences,
+    :c_t, :c_status, :c_wake_in, :c_release, :c_take, :c_final, :c_deaths, :c_diverged, :c_parked_on,
+    :r_t, :r_tenant, :r_output, :r_failure,
+    :e_t, :e_idx, :e_tenant, :e_key, :e_kind, :e_name, :e_status, :e_attempt, :e_done, :e_began_ago, :e_ended,
+    :e_wake_in, :e_timeout_in, :e_patience, :e_limit_in, :e_input, :e_output, :e_failure, :e_options,
+    CAST(:rare AS json)) AS applied;
+
+-- name: note
+-- Add lines to the audit log.
+SELECT redrive.decide_on_letters(COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())),
+                                 ARRAY[CAST(0 AS bigint)], ARRAY[true], CAST(:told AS json));

@@ -18,7 +18,7 @@ ORDER BY id;
 -- The runs that a worker holds.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, i.input, i.options
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.timeout, i.input, i.options
 FROM runs AS r LEFT JOIN inputs AS i ON i.run = r.id
 WHERE r.worker = ?
 ORDER BY r.id;
@@ -27,7 +27,7 @@ ORDER BY r.id;
 -- Runs in whose present claim a try passed its limit.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, i.input, i.options
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.timeout, i.input, i.options
 FROM (SELECT e.run FROM entries AS e INDEXED BY entries_limited
       CROSS JOIN runs AS holder ON holder.id = e.run
       WHERE e.limit_at IS NOT NULL AND e.limit_at < :before AND e.superseded = 0
@@ -39,7 +39,7 @@ CROSS JOIN runs AS r ON r.id = late.run LEFT JOIN inputs AS i ON i.run = r.id;
 -- Unfinished runs that passed their deadline.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, i.input, i.options
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.timeout, i.input, i.options
 FROM runs AS r INDEXED BY runs_deadline LEFT JOIN inputs AS i ON i.run = r.id
 WHERE r.deadline IS NOT NULL AND r.finished_at IS NULL AND r.deadline < ?
 ORDER BY r.deadline LIMIT ?;
@@ -47,41 +47,43 @@ ORDER BY r.deadline LIMIT ?;
 -- name: open_entries
 -- The entries of these runs that have not ended.
 SELECT run, idx, key, kind, name, status, attempt, done, first_at, began_at, ended_at, wake_at, limit_at, input,
-       output, failure, options, superseded, heartbeat_at, heartbeat
+       output, failure, options, superseded, loose, heartbeat_at, heartbeat
 FROM entries
 WHERE run IN (SELECT value FROM json_each(?)) AND ended_at IS NULL AND superseded = 0
 ORDER BY run, idx;
 
--- name: expiring_letters
--- Open letters that nobody decided on in time.
-SELECT id, run FROM letters INDEXED BY letters_expiring
-WHERE status = 'OPEN' AND expires_at <= ? ORDER BY expires_at LIMIT ?;
-
--- name: expire_letter
--- Close a letter that waited too long.
-UPDATE letters SET status = 'EXPIRED', closed_at = :now, resolution = 'expired' WHERE id = :id;
-
--- name: fail_expired
--- The run of an expired letter has failed for good.
-UPDATE runs SET status = 'FAILED' WHERE id = ? AND status = 'DLQ_PENDING';
+-- name: expiring
+-- Runs with open letters that nobody decided on in time.
+SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
+       r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.timeout, i.input, i.options
+FROM letters AS l INDEXED BY letters_expiring CROSS JOIN runs AS r ON r.id = l.run LEFT JOIN inputs AS i ON i.run = r.id
+WHERE l.status = 'OPEN' AND l.expires_at <= ? ORDER BY l.expires_at LIMIT ?;
 
 -- name: old_letters
 -- Letters that were closed long enough ago.
 DELETE FROM letters WHERE id IN (
     SELECT id FROM letters INDEXED BY letters_closed
-    WHERE closed_at IS NOT NULL AND closed_at <= ? ORDER BY closed_at LIMIT ?);
+    WHERE closed_at IS NOT NULL AND closed_at <= ? ORDER BY closed_at LIMIT ?)
+RETURNING public_id;
 
 -- name: old_runs
--- Runs that ended long enough ago and that no undecided letter needs, and whether a key still names them.
+-- Runs that ended, and whose letters were closed, long enough ago, and whether a key still names them.
 SELECT r.id, EXISTS (SELECT 1 FROM idempotency AS k WHERE k.run = r.id)
 FROM runs AS r INDEXED BY runs_finished
-WHERE r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS NULL AND r.finished_at <= ?
-  AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.run = r.id AND l.status IN ('OPEN', 'REPLAYING'))
-ORDER BY r.finished_at LIMIT ?;
+WHERE r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS NULL AND r.finished_at <= :before
+  AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.run = r.id AND (l.closed_at IS NULL OR l.closed_at > :before))
+ORDER BY r.finished_at LIMIT :most;
 
 -- name: mark_purged
 -- What is left of a purged run while its key lives.
 UPDATE runs SET purged_at = ? WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: drop_replays
+-- The replays of purged runs that never had a letter.
+DELETE FROM replays
+WHERE letter IN (SELECT 'dl-' || r.public_id FROM runs AS r WHERE r.id IN (SELECT value FROM json_each(?)))
+  AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.public_id = replays.letter);
 
 -- name: drop_entries
 -- The journal of purged runs.
@@ -107,7 +109,7 @@ DELETE FROM runs WHERE id IN (SELECT value FROM json_each(?));
 -- Idempotency keys that have expired, unless a letter could still replay their run.
 SELECT k.tenant, k.key, k.run FROM idempotency AS k INDEXED BY idempotency_expiring
 WHERE k.expires_at <= ?
-  AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.run = k.run AND l.status IN ('OPEN', 'REPLAYING'))
+  AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.public_id = 'dl-' || k.run_id AND l.status IN ('OPEN', 'REPLAYING'))
 ORDER BY k.expires_at LIMIT ?;
 
 -- name: drop_key
@@ -125,3 +127,12 @@ DELETE FROM workers WHERE id IN (
     WHERE state <> 'LIVE' AND lease_until <= ?
       AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.worker = workers.id)
     ORDER BY id LIMIT ?);
+
+-- name: old_audit
+-- Lines of the audit log that were kept long enough. They are in order of time, so the oldest ones tell.
+DELETE FROM audit WHERE id IN (
+    SELECT id FROM (SELECT id, at FROM audit ORDER BY id LIMIT :most) WHERE at <= :before);
+
+-- name: old_replays
+-- The lineage of letters that are gone.
+DELETE FROM replays WHERE letter IN (SELECT value FROM json_each(?));

@@ -85,7 +85,7 @@ WHERE id IN (SELECT value FROM json_each(:ids));
 -- Everything it takes to execute these runs, in order of their ids.
 SELECT runs.id, runs.public_id, runs.tenant, runs.workflow, runs.status, runs.fence, runs.version, inputs.input,
        inputs.options, runs.deadline, runs.deaths, runs.correlation_id, runs.root, runs.generation,
-       runs.created_at, runs.diverged_at
+       runs.created_at, runs.diverged_at, runs.letter, runs.sole_step
 FROM runs JOIN inputs ON inputs.run = runs.id
 WHERE runs.id IN (SELECT value FROM json_each(?))
 ORDER BY runs.id;
@@ -93,7 +93,7 @@ ORDER BY runs.id;
 -- name: journals
 -- The journals of these runs, as far as they count.
 SELECT run, idx, key, kind, name, status, attempt, done, first_at, began_at, ended_at, wake_at, limit_at, input,
-       output, failure, options, superseded, heartbeat_at, heartbeat
+       output, failure, options, superseded, loose, heartbeat_at, heartbeat
 FROM entries
 WHERE run IN (SELECT value FROM json_each(?))
 ORDER BY run, idx;

@@ -4,7 +4,8 @@
 -- One run with its payloads.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, i.input, i.options, o.output, o.failure
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.timeout, i.input, i.options,
+       o.output, o.failure
 FROM runs AS r LEFT JOIN inputs AS i ON i.run = r.id LEFT JOIN results AS o ON o.run = r.id
 WHERE r.public_id = :public_id AND (:tenant IS NULL OR r.tenant = :tenant);
 
@@ -12,14 +13,15 @@ WHERE r.public_id = :public_id AND (:tenant IS NULL OR r.tenant = :tenant);
 -- Several runs with their payloads.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, i.input, i.options, o.output, o.failure
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.timeout, i.input, i.options,
+       o.output, o.failure
 FROM runs AS r LEFT JOIN inputs AS i ON i.run = r.id LEFT JOIN results AS o ON o.run = r.id
 WHERE r.public_id IN (SELECT value FROM json_each(?));
 
 -- name: journal
 -- All entries of a run, superseded ones too.
 SELECT idx, key, kind, name, status, attempt, done, first_at, began_at, ended_at, wake_at, limit_at, input,
-       output, failure, options, superseded, heartbeat_at, heartbeat
+       output, failure, options, superseded, loose, heartbeat_at, heartbeat
 FROM entries WHERE run = ? ORDER BY idx;
 
 -- name: attempts
@@ -31,14 +33,14 @@ FROM attempts WHERE run = ? ORDER BY ended_at, began_at, idx, attempt, fence;
 -- One dead letter.
 SELECT id, public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, failure, fingerprint,
        payload_hash, input, options, step, step_index, attempts, replay_count, owner, correlation_id, version,
-       created_at, failed_at, closed_at, closed_by, resolution, expires_at
+       created_at, failed_at, closed_at, closed_by, resolution, expires_at, tags
 FROM letters WHERE public_id = :public_id AND (:tenant IS NULL OR tenant = :tenant);
 
 -- name: letter_of
 -- The dead letter of a run.
 SELECT id, public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, failure, fingerprint,
        payload_hash, input, options, step, step_index, attempts, replay_count, owner, correlation_id, version,
-       created_at, failed_at, closed_at, closed_by, resolution, expires_at
+       created_at, failed_at, closed_at, closed_by, resolution, expires_at, tags
 FROM letters WHERE run = ?;
 
 -- name: live_workflows

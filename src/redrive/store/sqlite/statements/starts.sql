@@ -12,7 +12,7 @@ FROM json_each(?) AS wanted
 JOIN idempotency AS k ON k.tenant = json_extract(wanted.value, '$[0]') AND k.key = json_extract(wanted.value, '$[1]')
 WHERE k.expires_at > ?
    OR EXISTS (SELECT 1 FROM letters
-              WHERE letters.tenant = k.tenant AND letters.run = k.run AND letters.status IN ('OPEN', 'REPLAYING'));
+              WHERE letters.tenant = k.tenant AND letters.public_id = 'dl-' || k.run_id AND letters.status IN ('OPEN', 'REPLAYING'));
 
 -- name: last_id
 -- The highest run id ever given; ids are never used twice, not even after a purge.
@@ -21,12 +21,20 @@ SELECT COALESCE(max(seq), 0) FROM sqlite_sequence WHERE name = 'runs';
 -- name: insert_run
 -- Accept a run.
 INSERT INTO runs (id, public_id, tenant, workflow, queue, rank, status, available_at, deadline, timeout, version,
-                  created_at, correlation_id, parent)
-VALUES (?, ?, ?, ?, ?, ?, 'PENDING', ?, ?, ?, ?, ?, ?, ?);
+                  created_at, correlation_id, parent, root, replay_of, generation, letter)
+VALUES (?, ?, ?, ?, ?, ?, 'PENDING', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_input
 -- Keep what an accepted run was given.
 INSERT INTO inputs (run, tenant, input, options) VALUES (?, ?, ?, ?);
+
+-- name: put_index
+-- Keep what an accepted run can be searched by.
+INSERT INTO run_index (field, value, run, tenant) VALUES (?, ?, ?, ?) ON CONFLICT (field, value, run) DO NOTHING;
+
+-- name: drop_index
+-- Runs that can be searched by this no longer.
+DELETE FROM run_index WHERE run IN (SELECT value FROM json_each(?));
 
 -- name: insert_key
 -- Bind an idempotency key to its run; only an expired one can be in the way, and gives up its place.

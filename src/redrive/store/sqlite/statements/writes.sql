@@ -96,3 +96,53 @@ ON CONFLICT (tenant, run) DO UPDATE SET
     step = excluded.step, step_index = excluded.step_index, attempts = excluded.attempts,
     version = excluded.version, failed_at = excluded.failed_at, expires_at = excluded.expires_at,
     closed_at = NULL, closed_by = NULL, resolution = NULL;
+
+-- name: move_letter
+-- A letter's new status; it is in the hands of whoever holds the run's fence. Closing it a second time changes nothing.
+UPDATE letters SET
+    status = :status,
+    closed_at = CASE WHEN :closed THEN :now END,
+    closed_by = :by,
+    resolution = :resolution,
+    run = CASE WHEN :run IS NULL THEN run ELSE (SELECT id FROM runs WHERE public_id = :run) END,
+    run_id = COALESCE(:run, run_id)
+WHERE public_id = :letter AND closed_at IS NULL;
+
+-- name: reopen_run
+-- An ended run goes on: with a fresh timeout, and with a letter that hears how it ends.
+UPDATE runs SET
+    deadline = :now + timeout,
+    letter = :letter,
+    sole_step = :sole_step,
+    generation = generation + :new_operation
+WHERE id = :run;
+
+-- name: edit_input
+-- What a replayed run is given instead.
+UPDATE inputs SET input = COALESCE(:input, input), options = COALESCE(:options, options) WHERE run = :run;
+
+-- name: supersede
+-- Entries that no longer count are kept for those who want to know. They are marked with the replay's number.
+UPDATE entries SET superseded = 1 + (SELECT COALESCE(max(superseded), 0) FROM entries WHERE run = :run), limit_at = NULL
+WHERE run = :run AND idx IN (SELECT value FROM json_each(:indexes)) AND superseded = 0;
+
+-- name: loosen
+-- Entries that the function need not come by again.
+UPDATE entries SET loose = 1 WHERE run = :run AND idx IN (SELECT value FROM json_each(:indexes));
+
+-- name: put_replay
+-- A decision to replay.
+INSERT INTO replays (letter, number, tenant, mode, digest, request, run_id, by, reason, key, changes, at)
+SELECT :letter, COALESCE(max(number), 0) + 1, :tenant, :mode, :digest, :request, :run_id, :by, :reason, :key,
+       :changes, :now
+FROM replays WHERE letter = :letter;
+
+-- name: end_replay
+-- How the replay that is under way ended.
+UPDATE replays SET ended_at = :now, outcome = :outcome WHERE letter = :letter AND ended_at IS NULL;
+
+-- name: put_audit
+-- A line of the audit log; one that is sent again is there already.
+INSERT INTO audit (tenant, at, event, by, subject, letter, before, after, reason, token)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (token) DO NOTHING;

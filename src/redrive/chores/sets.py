@@ -1,0 +1,52 @@
+"""Sets: decide on many letters, a batch at a time, wherever a node has time for it.
+
+    claim a set      for a short while, so that one node at a time works on it
+    note and fetch   what became of the last batch, and the next one, in one commit
+    decide           on each letter of the batch
+
+A node that dies leaves its set to another when the lease has passed. What it decided and did not note is
+found to be decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from redrive.clock import MICROS
+from redrive.store.port import ItemMark, SetItemRow, SetRow, Store
+
+__all__ = ["SetWorker"]
+
+_BATCH = 250
+_TURN = 20  # batches until another set may have its turn
+_LEASE = 15 * MICROS
+
+Decide = Callable[[SetRow, Sequence[SetItemRow]], Awaitable[list[ItemMark]]]
+
+
+class SetWorker:
+    """Works off sets. `decide` is what the desk does with a few letters of one."""
+
+    def __init__(self, store: Store, decide: Decide, *, batch: int = _BATCH) -> None:
+        self._store = store
+        self._decide = decide
+        self._batch = batch
+
+    async def run_once(self) -> int:
+        """Work on sets in turn until there are none; returns how many letters were decided on."""
+        total = 0
+        while (row := await self._store.claim_set(_LEASE)) is not None:
+            total += await self._turn(row)
+        return total
+
+    async def _turn(self, row: SetRow) -> int:
+        marks: list[ItemMark] = []
+        count = 0
+        for _ in range(_TURN):
+            items = await self._store.advance(row, marks, limit=self._batch, lease=_LEASE)
+            if items is None:
+                return count
+            marks = await self._decide(row, items) if items else []
+            count += len(marks)
+        await self._store.advance(row, marks, limit=0, lease=0)
+        return count

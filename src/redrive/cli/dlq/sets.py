@@ -1,0 +1,188 @@
+"""`redrive dlq sets`: decisions on many letters, and how far they are."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from redrive.cli.change import Change, changing
+from redrive.cli.exits import FAILED, INTERRUPTED, NOT_FOUND, Stopped
+from redrive.cli.hints import hint
+from redrive.cli.output import Column, Output, ago, as_json, clean, on_terminal, say, shown
+from redrive.cli.place import Place, ask, at_a_place
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+    from redrive.desk.sets import LetterSet, SetItem
+
+__all__ = ["follow", "sets", "told"]
+
+_LOOK = 0.3
+_SHOWN = 10
+_WORDS = {"REPLAY": "runs again", "RESOLVE": "resolves", "IGNORE": "ignores"}
+
+
+@click.group(short_help="Follow decisions on many letters.")
+def sets() -> None:
+    """Follow decisions on many letters, and stop them.
+
+    `dlq replay`, `resolve` and `ignore` with --all begin a set. Workers carry it out, each letter at most
+    once; it survives crashes.
+
+    \b
+    Examples:
+      redrive dlq sets show 01k9x7c6e1dwvth7nvsrs94zvk
+      redrive dlq sets stop 01k9x7c6e1dwvth7nvsrs94zvk
+    """
+
+
+@sets.command()
+@click.argument("id", metavar="SET")
+@click.option("--refused", is_flag=True, help="List the letters on which the decision was refused, and why.")
+@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="How many of them.")
+@click.option("--cursor", metavar="CURSOR", help="Go on where the last page ended.")
+@click.option("--wait", is_flag=True, help="Wait until it is done; exit code 1 if something was refused.")
+@shown
+@at_a_place
+def show(
+    id: str, refused: bool, limit: int, cursor: str | None, wait: bool, output: Output, place: Place
+) -> None:
+    """Show how far a set is, and what was refused. SET is its whole id.
+
+    \b
+    Examples:
+      redrive dlq sets show 01k9x7c6e1dwvth7nvsrs94zvk --wait
+      redrive dlq sets show 01k9x7c6e1dwvth7nvsrs94zvk --refused
+    """
+    if wait:
+        follow(place, id, output)
+    elif refused:
+        _list_refused(place, id, limit, cursor, output)
+    else:
+        one, failures = ask(place, lambda app: _look(app, id))
+        output.done(one.id, _json(one), "\n".join(_page(one, failures)))
+
+
+@sets.command()
+@click.argument("id", metavar="SET")
+@changing
+@shown
+@at_a_place
+def stop(id: str, change: Change, output: Output, place: Place) -> None:
+    """Decide on no further letter of a set. What was decided stays so.
+
+    \b
+    Examples:
+      redrive dlq sets stop 01k9x7c6e1dwvth7nvsrs94zvk
+    """
+
+    async def work(app: Redrive) -> LetterSet:
+        one = await _found(app, id)
+        change.confirm(f"Stop set {one.id} ({one.action}, {one.pending:,} letters to go)")
+        return one if change.dry_run else await app.dlq.stop_set(id, by=change.by)
+
+    one = ask(place, work)
+    verb = "would stop" if change.dry_run else "stopped"
+    output.done(
+        one.id, _json(one), f"{verb} set {one.id} after {one.done + one.failed:,} of {one.total:,} letters"
+    )
+
+
+def told(one: LetterSet) -> str:
+    """A set in one line."""
+    which = (
+        f"{one.done:,} of {one.total:,} letter{'s' * (one.total != 1)}"
+        if one.total or one.listed
+        else "its letters"
+    )
+    refused = f", {one.failed:,} refused" if one.failed else ""
+    return f"set {one.id} {_WORDS[one.action]} {which}{refused}: {one.status}"
+
+
+def follow(place: Place, id: str, output: Output) -> None:
+    """Wait until every letter of a set was decided on; 1 if some were refused or it was stopped."""
+    from redrive.store.port import SetStatus
+
+    try:
+        one, failures = ask(place, lambda app: _until_done(app, id, output))
+    except KeyboardInterrupt:
+        say(f"\nThe set goes on. To look at it again: {hint('dlq', 'sets', 'show', id)}")
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    output.done(one.id, _json(one), "\n".join(_page(one, failures)))
+    if one.failed or one.status is not SetStatus.DONE:
+        raise click.exceptions.Exit(FAILED)
+
+
+async def _until_done(app: Redrive, id: str, output: Output) -> tuple[LetterSet, list[SetItem]]:
+    import asyncio
+
+    hidden = output.json or output.quiet or not on_terminal()
+    one = await _found(app, id)
+    with click.progressbar(length=max(1, one.total), label="decided", file=sys.stderr, hidden=hidden) as bar:
+        while one.ended_at is None:
+            bar.length = max(1, one.total)
+            bar.update(one.done + one.failed - bar.pos)
+            await asyncio.sleep(_LOOK)
+            one = await _found(app, id)
+        bar.update(one.done + one.failed - bar.pos)
+    return await _look(app, id)
+
+
+async def _look(app: Redrive, id: str) -> tuple[LetterSet, list[SetItem]]:
+    one = await _found(app, id)
+    failures = (await app.dlq.set_items(id, status="FAILED", limit=_SHOWN)).items if one.failed else []
+    return one, failures
+
+
+async def _found(app: Redrive, id: str) -> LetterSet:
+    from redrive.errors import NotFound
+
+    try:
+        return await app.dlq.set(id)
+    except NotFound as error:
+        found = hint("audit", "list", "--event", "dlq.set_started")
+        raise Stopped(f"{error}; `{found}` shows those that were begun", NOT_FOUND) from error
+
+
+def _page(one: LetterSet, failures: list[SetItem]) -> list[str]:
+    from redrive.cli.runs.story import facts
+
+    lines = [
+        told(one),
+        *facts(
+            begun=f"{one.created_at:%Y-%m-%d %H:%M:%S} UTC, {ago(one.created_at)}, by {one.by}",
+            reason=one.reason,
+            mode=one.mode,
+            to_go=f"{one.pending:,}" if one.ended_at is None else None,
+            ended=None if one.ended_at is None else f"{one.ended_at:%Y-%m-%d %H:%M:%S} UTC",
+            stopped_by=one.stopped_by,
+        ),
+    ]
+    if failures:
+        lines += ["  refused", *(f"    {item.letter_id}: {clean(item.error or '')}" for item in failures)]
+        if one.failed > len(failures):
+            lines.append(f"  all of them:  {hint('dlq', 'sets', 'show', one.id, '--refused')}")
+    return lines
+
+
+def _list_refused(place: Place, id: str, limit: int, cursor: str | None, output: Output) -> None:
+    page = ask(place, lambda app: app.dlq.set_items(id, status="FAILED", limit=limit, cursor=cursor))
+    columns: list[Column[SetItem]] = [
+        Column("LETTER", lambda item: item.letter_id),
+        Column("WHEN", lambda item: item.at),
+        Column("WHY", lambda item: item.error, sentence=True),
+    ]
+    output.list(
+        page.items,
+        columns,
+        id=lambda item: item.letter_id,
+        empty="No letter of this set was refused.",
+        next=page.next,
+        prev=page.prev,
+    )
+
+
+def _json(one: LetterSet) -> dict[str, object]:
+    return {**as_json(one), "pending": one.pending}

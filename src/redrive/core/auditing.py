@@ -1,0 +1,86 @@
+"""The audit lines that the engine's own decisions leave behind. They name no values: those are the user's."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from redrive.core.ending import Ending
+from redrive.core.events import Event
+from redrive.core.outcome import Cancelled, Closed, Raised, RunView
+from redrive.core.states import LetterStatus, RunStatus
+from redrive.core.transition import AuditWrite, LetterWrite
+from redrive.core.verdict import Verdict
+
+__all__ = ["ENGINE", "failed_attempt", "letter_closed", "replay_ended", "run_cancelled", "run_failed"]
+
+ENGINE = "redrive"
+"""Who did it, where nobody did."""
+
+_CLOSINGS = {
+    LetterStatus.RESOLVED: Event.LETTER_RESOLVED,
+    LetterStatus.IGNORED: Event.LETTER_IGNORED,
+    LetterStatus.EXPIRED: Event.LETTER_EXPIRED,
+}
+
+
+def failed_attempt(outcome: Raised, verdict: Verdict) -> tuple[AuditWrite, ...]:
+    """A step's first failure, each retry that follows, and the end of all retries."""
+    events = [Event.ERROR_RECORDED] if outcome.attempt == 1 else []
+    if verdict.retry:
+        events.append(Event.RETRY_SCHEDULED)
+    elif verdict.exhausted:
+        events.append(Event.RETRY_EXHAUSTED)
+    elif not events:
+        events.append(Event.ERROR_RECORDED)
+    about = _json(step=outcome.place.name, attempt=outcome.attempt, category=outcome.failure.category.value)
+    return tuple(_line(event, outcome.run, after=about) for event in events)
+
+
+def run_failed(
+    run: RunView, ending: Ending, letter: LetterWrite | None, status: RunStatus
+) -> tuple[AuditWrite, ...]:
+    """A failure of the function itself, a new letter, a replay that failed."""
+    lines = []
+    if ending.step is None:
+        about = _json(category=ending.failure.category.value, code=ending.code.value)
+        lines.append(_line(Event.ERROR_RECORDED, run, after=about))
+    if run.letter is not None:
+        lines.append(replay_ended(run, status))
+    elif letter is not None:
+        about = _json(code=letter.code, stage=letter.stage, category=letter.category, step=letter.step)
+        lines.append(_line(Event.LETTER_CREATED, run, letter=letter.public_id, after=about))
+    return tuple(lines)
+
+
+def replay_ended(run: RunView, status: RunStatus) -> AuditWrite:
+    """How a replay went."""
+    good = status in (RunStatus.SUCCESS, RunStatus.PARTIAL)
+    event = Event.REPLAY_SUCCEEDED if good else Event.REPLAY_FAILED
+    return _line(event, run, letter=run.letter, after=_json(run=status.value))
+
+
+def run_cancelled(outcome: Cancelled) -> AuditWrite:
+    """Somebody cancelled a run."""
+    return _line(Event.RUN_CANCELLED, outcome.run, by=outcome.by, reason=outcome.reason or None)
+
+
+def letter_closed(outcome: Closed, status: RunStatus) -> AuditWrite:
+    """A letter was resolved, ignored, or left until its time was over."""
+    return _line(
+        _CLOSINGS[outcome.status],
+        outcome.run,
+        by=outcome.by,
+        letter=outcome.letter,
+        before=_json(letter=LetterStatus.OPEN.value, run=outcome.ended.value),
+        after=_json(letter=outcome.status.value, run=status.value),
+        reason=outcome.reason,
+    )
+
+
+def _line(event: Event, run: RunView, *, by: str = ENGINE, **rest: str | None) -> AuditWrite:
+    return AuditWrite(event=event.value, tenant=run.tenant, by=by, subject=run.public_id, **rest)
+
+
+def _json(**values: Any) -> str:
+    return json.dumps({name: value for name, value in values.items() if value is not None})

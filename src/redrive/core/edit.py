@@ -1,0 +1,256 @@
+"""Editing an input as JSON: put back what was hidden, apply a patch, show what changed.
+
+    original ──redact──▶ shown ──a person──▶ edited input, or patch
+                                                  │ unmask
+                                                  ▼
+    changes(original, new input)  ◀──  new input, or patch ──merge_patch──▶ new input
+
+Nothing is changed in place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from redrive.core.payload.explain import Path, path_text
+from redrive.core.payload.plain import MAX_DEPTH
+from redrive.core.redact import JSON, MASK, Redactor, is_masked, masked_paths
+from redrive.core.schema import too_deep
+from redrive.errors import InputError
+
+__all__ = ["Change", "ChangeKind", "changes", "merge_patch", "unmask"]
+
+ChangeKind: TypeAlias = Literal["added", "removed", "changed"]
+
+_NAMED = 5  # an error names this many places
+
+
+# -- patches -------------------------------------------------------------------------------------------
+
+
+def merge_patch(original: JSON, patch: JSON) -> dict[str, JSON]:
+    """The original with a merge patch applied (RFC 7396): null removes a field, a list is replaced whole."""
+    if not isinstance(patch, dict):
+        raise InputError("a patch must be a JSON object from field to new value; null removes a field.")
+    if not isinstance(original, dict):
+        raise InputError("only an input that is a JSON object can be patched; send the whole input instead.")
+    _refuse_depth(patch)
+    return _merged(original, patch)
+
+
+def _merged(target: JSON, patch: dict[str, JSON]) -> dict[str, JSON]:
+    merged = dict(target) if isinstance(target, dict) else {}
+    for key, wanted in patch.items():
+        if wanted is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = _merged(merged.get(key), wanted) if isinstance(wanted, dict) else wanted
+    return merged
+
+
+def _refuse_depth(value: JSON) -> None:
+    deep = too_deep(value)
+    if deep is not None:
+        raise InputError(
+            f"{path_text(deep)}: nested more than {MAX_DEPTH} levels deep; store it flat or pass a reference."
+        )
+
+
+# -- differences ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One place that differs. What was added has no `before`, what was removed no `after`."""
+
+    path: str
+    kind: ChangeKind
+    before: JSON = None
+    after: JSON = None
+
+    def to_json(self) -> dict[str, JSON]:
+        """The change as plain JSON, without the side that does not exist."""
+        missing = {"added": "before", "removed": "after"}.get(self.kind)
+        written = {"path": self.path, "kind": self.kind, "before": self.before, "after": self.after}
+        return {name: value for name, value in written.items() if name != missing}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, JSON]) -> Change:
+        """The change that `to_json` wrote."""
+        before, after = data.get("before"), data.get("after")
+        return cls(path=data["path"], kind=data["kind"], before=before, after=after)
+
+
+_Side: TypeAlias = tuple[JSON, ...]
+"""One value, or none where the place does not exist."""
+
+
+def changes(before: JSON, after: JSON, redactor: Redactor | None = None) -> tuple[Change, ...]:
+    """Every place that differs, in the order of `before`; items of lists are compared by position.
+
+    1, 1.0 and true differ, as the function may tell them apart. With a redactor the real values are
+    compared and what may be shown of them is returned: a new password is a change from `MASK` to `MASK`.
+    """
+    found: list[Change] = []
+    pending: list[tuple[Path, _Side, _Side]] = [((), (before,), (after,))]
+    while pending:  # a stack of its own: what people send may be nested deeper than Python's
+        path, old, new = pending.pop()
+        if old and new and _both_open(path, old[0], new[0], redactor):
+            pending.extend(reversed(_inside(path, old[0], new[0])))
+        elif not old or not new or _differ(old[0], new[0]):
+            found.append(_change(path, old, new, redactor))
+    return tuple(found)
+
+
+def _both_open(path: Path, old: JSON, new: JSON, redactor: Redactor | None) -> bool:
+    """True if the difference is to be told from the pieces."""
+    alike = type(old) is type(new) and isinstance(old, dict | list)
+    return alike and not (redactor is not None and redactor.hides(_last_name(path)))
+
+
+def _inside(path: Path, old: JSON, new: JSON) -> list[tuple[Path, _Side, _Side]]:
+    ours, theirs = _pieces(old), _pieces(new)
+    return [((*path, part), _side(ours, part), _side(theirs, part)) for part in {**ours, **theirs}]
+
+
+def _pieces(value: JSON) -> dict[str | int, JSON]:
+    return value if isinstance(value, dict) else dict(enumerate(value))
+
+
+def _side(pieces: dict[str | int, JSON], part: str | int) -> _Side:
+    return (pieces[part],) if part in pieces else ()
+
+
+def _differ(old: JSON, new: JSON) -> bool:
+    if type(old) is type(new) and isinstance(old, dict | list):
+        return bool(changes(old, new))
+    return type(old) is not type(new) or bool(old != new)
+
+
+def _change(path: Path, old: _Side, new: _Side, redactor: Redactor | None) -> Change:
+    before, after = (_shown(path, side, redactor) if side else None for side in (old, new))
+    kind: ChangeKind = "changed" if old and new else "removed" if old else "added"
+    names = path if redactor is None else tuple(_shown_part(part, redactor) for part in path)
+    return Change(path=path_text(names), kind=kind, before=before, after=after)
+
+
+def _shown(path: Path, side: _Side, redactor: Redactor | None) -> JSON:
+    if redactor is None:
+        return side[0]
+    (shown,) = redactor.redact({_last_name(path): side[0]}).values()
+    return shown
+
+
+def _shown_part(part: str | int, redactor: Redactor) -> str | int:
+    return redactor.text(part) if isinstance(part, str) else part
+
+
+def _last_name(path: Path) -> str:
+    return path[-1] if path and isinstance(path[-1], str) else ""
+
+
+# -- what was hidden -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A value of the original, and what a person saw of it."""
+
+    real: JSON
+    shown: JSON
+
+    def fields(self) -> dict[str, tuple[str, _Place]]:
+        """By the name that was shown: the real name, and the place."""
+        if not (isinstance(self.real, dict) and isinstance(self.shown, dict)):
+            return {}
+        pairs = zip(self.real.items(), self.shown.items(), strict=True)  # redacting keeps the order
+        return {seen: (name, _Place(real, shown)) for (name, real), (seen, shown) in pairs}
+
+    def items(self) -> list[_Place]:
+        if not (isinstance(self.real, list) and isinstance(self.shown, list)):
+            return []
+        return [_Place(real, shown) for real, shown in zip(self.real, self.shown, strict=True)]
+
+
+_NOWHERE = _Place(None, None)
+"""Stands beside what has no place in the original."""
+
+
+def unmask(edited: JSON, original: JSON, redactor: Redactor) -> JSON:
+    """What a person meant who edited the redacted original: every mask left in place is the real value again.
+
+    Serves whole inputs and merge patches alike. A mask that stands anywhere else, or in a list whose
+    items were moved so that it is not certain which of them it was, is an InputError.
+    """
+    _refuse_depth(edited)
+    lost: list[str] = []
+    meant = _restored(edited, _Place(original, redactor.redact(original)), (), lost)
+    if lost:
+        more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
+        raise InputError(
+            f"{', '.join(lost[:_NAMED])}{more}: {MASK} stands for a hidden value, but it is not certain for "
+            "which one. Type the real value or leave the field out of a patch."
+        )
+    return meant
+
+
+def _restored(edited: JSON, place: _Place, path: Path, lost: list[str]) -> JSON:
+    match edited:
+        case dict():
+            return _restored_object(edited, place, path, lost)
+        case list():
+            places = _counterparts(edited, place.items())
+            pairs = enumerate(zip(edited, places, strict=True))
+            return [_restored(one, beside, (*path, index), lost) for index, (one, beside) in pairs]
+        case str() if is_masked(edited):
+            if edited == place.shown:
+                return place.real
+            lost.append(path_text(path))
+    return edited
+
+
+def _restored_object(edited: dict[str, JSON], place: _Place, path: Path, lost: list[str]) -> dict[str, JSON]:
+    known = place.fields()
+    meant: dict[str, JSON] = {}
+    for key, inner in edited.items():
+        name, beside = known.get(key, (key, _NOWHERE))
+        below = (*path, key)
+        if name in meant or (key not in known and is_masked(key)):
+            lost.append(path_text(below))
+        meant[name] = _restored(inner, beside, below, lost)
+    return meant
+
+
+def _counterparts(edited: list[JSON], places: list[_Place]) -> Sequence[_Place]:
+    """For each item the place in the original that it was made from, as far as that is certain."""
+    shown = [place.shown for place in places]
+    added = [_NOWHERE] * (len(edited) - len(shown))
+    if edited[: len(shown)] == shown:
+        return places + added
+    if edited[len(added) :] == shown:
+        return added + places
+    twins = _twins(edited, places)
+    moved = any(twin and one != seen for one, seen, twin in zip(edited, shown, twins, strict=False))
+    if len(edited) == len(shown) and not moved:
+        return places  # items were edited where they stood
+    return [_only(twin) for twin in twins]
+
+
+def _twins(edited: list[JSON], places: list[_Place]) -> list[list[_Place]]:
+    """For each item with something hidden, the places that looked exactly like it."""
+    by_text: dict[str, list[_Place]] = {}
+    for place in places:
+        by_text.setdefault(_text(place.shown), []).append(place)
+    return [by_text.get(_text(one), []) if masked_paths(one) else [] for one in edited]
+
+
+def _only(twins: list[_Place]) -> _Place:
+    """The place, if it makes no difference which of them it was."""
+    return twins[0] if twins and all(twin.real == twins[0].real for twin in twins) else _NOWHERE
+
+
+def _text(value: JSON) -> str:
+    return json.dumps(value, sort_keys=True)

@@ -1,0 +1,108 @@
+"""The audit log's vocabulary: what an entry may be called, and how it reads in English and Polish.
+
+The names are stored and exported, so they never change; the labels are for people and may.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["EVENTS", "Event", "Label", "label"]
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """One event in words, in each language."""
+
+    en: str
+    pl: str
+
+
+class Event(StrEnum):
+    """What happened, or what a person decided."""
+
+    ERROR_RECORDED = "error.recorded"
+    RETRY_SCHEDULED = "error.retry_scheduled"
+    RETRY_EXHAUSTED = "error.retry_exhausted"
+
+    LETTER_CREATED = "dlq.created"
+    LETTER_RETRIED = "dlq.retry"
+    REPLAY_SUCCEEDED = "dlq.replay_succeeded"
+    REPLAY_FAILED = "dlq.replay_failed"
+    LETTER_RESOLVED = "dlq.resolved"
+    LETTER_IGNORED = "dlq.skipped"
+    LETTER_EXPIRED = "dlq.expired"
+    LETTER_ASSIGNED = "dlq.assigned"
+    LETTER_COMMENTED = "dlq.commented"
+    LETTER_TAGGED = "dlq.tagged"
+    LETTER_COMPLETED = "dlq.completed"
+    LETTER_REVEALED = "dlq.revealed"
+    SET_STARTED = "dlq.set_started"
+    SET_STOPPED = "dlq.set_stopped"
+
+    RUN_CANCELLED = "run.cancelled"
+    RUN_RETRIED = "run.retried"
+    POLICY_SET = "policy.set"
+    POLICY_DELETED = "policy.deleted"
+    WORKFLOW_PAUSED = "workflow.paused"
+    WORKFLOW_RESUMED = "workflow.resumed"
+    PAYLOAD_REENCRYPTED = "payload.reencrypted"
+
+    CIRCUIT_OPENED = "circuit.opened"
+    CIRCUIT_HALF_OPENED = "circuit.half_opened"
+    CIRCUIT_CLOSED = "circuit.closed"
+    CIRCUIT_RESET = "circuit.reset"
+
+    ROLLED_BACK = "execution.rollback"
+    SAGA_RESUMED = "saga.resumed"
+    SAGA_SKIPPED = "saga.skipped"
+    SAGA_MARKED_DONE = "saga.marked_done"
+
+
+_E = Event
+
+EVENTS: dict[str, Label] = {
+    _E.ERROR_RECORDED: Label("A failure was recorded", "Zapisano błąd"),
+    _E.RETRY_SCHEDULED: Label("Another attempt was scheduled", "Wyznaczono termin kolejnej próby"),
+    _E.RETRY_EXHAUSTED: Label("All attempts were used up", "Wykorzystano wszystkie próby"),
+    _E.LETTER_CREATED: Label("A dead letter was created", "Utworzono wpis w kolejce DLQ"),
+    _E.LETTER_RETRIED: Label("A dead letter was replayed", "Uruchomiono ponownie wpis z kolejki DLQ"),
+    _E.REPLAY_SUCCEEDED: Label("A replay succeeded", "Ponowne uruchomienie powiodło się"),
+    _E.REPLAY_FAILED: Label("A replay failed", "Ponowne uruchomienie nie powiodło się"),
+    _E.LETTER_RESOLVED: Label("A dead letter was resolved", "Zamknięto wpis DLQ jako rozwiązany"),
+    _E.LETTER_IGNORED: Label("A dead letter was ignored", "Zamknięto wpis DLQ bez działania"),
+    _E.LETTER_EXPIRED: Label("A dead letter expired", "Upłynął termin przechowywania wpisu DLQ"),
+    _E.LETTER_ASSIGNED: Label("A dead letter was assigned", "Przypisano wpis DLQ do osoby"),
+    _E.LETTER_COMMENTED: Label("A dead letter was commented on", "Dodano komentarz do wpisu DLQ"),
+    _E.LETTER_TAGGED: Label("The tags of a dead letter were changed", "Zmieniono etykiety wpisu DLQ"),
+    _E.LETTER_COMPLETED: Label("A step's result was given by hand", "Podano ręcznie wynik kroku"),
+    _E.LETTER_REVEALED: Label("Hidden data of a dead letter was shown", "Wyświetlono ukryte dane wpisu DLQ"),
+    _E.SET_STARTED: Label("Work on a set of dead letters began", "Rozpoczęto pracę na zbiorze wpisów DLQ"),
+    _E.SET_STOPPED: Label(
+        "Work on a set of dead letters was stopped", "Zatrzymano pracę na zbiorze wpisów DLQ"
+    ),
+    _E.RUN_CANCELLED: Label("A run was cancelled", "Anulowano przebieg"),
+    _E.RUN_RETRIED: Label("A run was retried", "Ponowiono przebieg"),
+    _E.POLICY_SET: Label("A policy was set", "Ustawiono zasady ponawiania"),
+    _E.POLICY_DELETED: Label("A policy was deleted", "Usunięto zasady ponawiania"),
+    _E.WORKFLOW_PAUSED: Label("A workflow was paused", "Wstrzymano przepływ pracy"),
+    _E.WORKFLOW_RESUMED: Label("A workflow was resumed", "Wznowiono przepływ pracy"),
+    _E.PAYLOAD_REENCRYPTED: Label("Payloads were encrypted anew", "Zaszyfrowano dane nowym kluczem"),
+    _E.CIRCUIT_OPENED: Label("A circuit was opened", "Bezpiecznik został otwarty"),
+    _E.CIRCUIT_HALF_OPENED: Label("A circuit lets probes through", "Bezpiecznik przepuszcza próby kontrolne"),
+    _E.CIRCUIT_CLOSED: Label("A circuit was closed", "Bezpiecznik został zamknięty"),
+    _E.CIRCUIT_RESET: Label("A circuit was reset", "Bezpiecznik został zresetowany"),
+    _E.ROLLED_BACK: Label("A run was rolled back", "Wycofano skutki przebiegu"),
+    _E.SAGA_RESUMED: Label("A rollback was resumed", "Wznowiono wycofywanie"),
+    _E.SAGA_SKIPPED: Label("A compensation was skipped", "Pominięto kompensację"),
+    _E.SAGA_MARKED_DONE: Label("A compensation was marked as done", "Oznaczono kompensację jako wykonaną"),
+}
+
+
+def label(event: str, language: str = "en") -> str:
+    """The event in words; its own name if it is unknown. A language we do not have is read as English."""
+    known = EVENTS.get(event)
+    if known is None:
+        return event
+    return known.pl if language == "pl" else known.en

@@ -1,0 +1,293 @@
+"""What a replay does to a run, decided from its journal alone.
+
+    plan(subject, request) -> Plan       which entries are done again, kept, or no longer binding
+
+A plan says the same to a dry run and to the real thing. Entries from the failed step on are divided so:
+
+    again   the failed step, and what was cancelled when it failed: superseded, begun anew if asked for
+    loose   recorded after it failed: its result stands if the function asks for it, which it need not
+    kept    everything else; the function comes by it as before
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from redrive.core.classify import Category
+from redrive.core.ending import Ending, Stage
+from redrive.core.journal import EntryRow, entry_key
+from redrive.core.options import StepOptions
+from redrive.core.states import EntryKind, RunStatus, StepStatus
+from redrive.errors import Conflict, InputError
+
+__all__ = ["Mode", "Plan", "ReplayRequest", "Subject", "plan", "skipped_key"]
+
+
+class Mode(StrEnum):
+    """How a run is replayed."""
+
+    FROM_FAILED = "FROM_FAILED"
+    STEP_ONLY = "STEP_ONLY"
+    FROM_STEP = "FROM_STEP"
+    SKIP = "SKIP"
+    COMPLETE = "COMPLETE"
+    FULL = "FULL"
+
+
+_EDITABLE = frozenset({Mode.FROM_FAILED, Mode.FROM_STEP, Mode.FULL})
+_OUTPUT = frozenset({Mode.SKIP, Mode.COMPLETE})
+_REPLAYABLE = frozenset({RunStatus.DLQ_PENDING, RunStatus.FAILED, RunStatus.TIMED_OUT, RunStatus.PARTIAL})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRequest:
+    """One decision to replay, as it was sent: `input`, `patch`, `output` and `skip_steps` hold JSON values.
+
+    Who asks, why, and under which key is not part of the decision: the same request sent by somebody else
+    is the same request.
+    """
+
+    mode: Mode = Mode.FROM_FAILED
+    from_step: int | None = None
+    input: dict[str, Any] | None = None
+    patch: dict[str, Any] | None = None
+    output: Any = None
+    skip_steps: Mapping[str, Any] = field(default_factory=dict)
+    retry: dict[str, Any] | None = None
+    new_operation: bool = False
+    _told: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if (self.from_step is not None) != (self.mode is Mode.FROM_STEP):
+            raise InputError("from_step is the index to begin at, and goes with mode FROM_STEP alone")
+        if self.input is not None and self.patch is not None:
+            raise InputError("send the whole input or a patch, not both")
+        if self.edits and self.mode not in _EDITABLE:
+            raise InputError(f"{self.mode} keeps the input; edit it with FROM_FAILED, FROM_STEP or FULL")
+        if self.output is not None and self.mode not in _OUTPUT:
+            raise InputError("output is what the failed step shall have given, and goes with mode SKIP alone")
+        if self.skip_steps and self.mode not in (Mode.FROM_FAILED, Mode.FROM_STEP):
+            raise InputError("skip_steps goes with FROM_FAILED and FROM_STEP")
+
+    @property
+    def edits(self) -> bool:
+        """True if the run is to go on with another input."""
+        return self.input is not None or self.patch is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """The decision as it is stored, and as equal ones are told; what was not said is left out."""
+        said = {
+            "mode": self.mode.value,
+            "from_step": self.from_step,
+            "input": self.input,
+            "patch": self.patch,
+            "skip_steps": dict(self.skip_steps) or None,
+            "retry": self.retry,
+            "new_operation": self.new_operation or None,
+        }
+        if self.mode in _OUTPUT:
+            said["output"] = {"value": self.output}
+        return {name: value for name, value in said.items() if value is not None}
+
+    @property
+    def text(self) -> str:
+        """The decision as it is stored, as text."""
+        return self._tell()[0]
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal decisions."""
+        return self._tell()[1]
+
+    def _tell(self) -> list[str]:
+        """Text and digest. Remembered: a set takes the same decision a hundred thousand times."""
+        if not self._told:
+            said = self.to_json()
+            digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+            self._told[:] = [json.dumps(said), digest]
+        return self._told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The run that is to be replayed, as far as a plan needs to know it."""
+
+    run_id: str
+    status: RunStatus
+    ended_at: int
+    ending: Ending | None
+    journal: tuple[EntryRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Which entries a replay does again, keeps, or leaves to the function to ask for."""
+
+    failed: EntryRow | None
+    next_index: int
+    again: tuple[EntryRow, ...] = ()
+    kept: tuple[EntryRow, ...] = ()
+    loose: tuple[EntryRow, ...] = ()
+
+
+def plan(subject: Subject, request: ReplayRequest) -> Plan:
+    """Decide what the replay does; a request that makes no sense for this run is refused with the reason."""
+    if subject.status not in _REPLAYABLE:
+        raise Conflict(f"run {subject.run_id} is {subject.status}: only a failed or partial run is replayed")
+    standing = tuple(entry for entry in subject.journal if not entry.superseded)
+    next_index = max((entry.index for entry in subject.journal), default=-1) + 1
+    failed = _failed_entry(subject, standing)
+    cause = failed or _reached_limit(subject, standing)
+    cut_off = _cut_off(subject, standing, cause)
+    match request.mode:
+        case Mode.FULL:
+            _refuse_all_anew(standing, request)
+            return Plan(failed=failed, next_index=next_index, again=standing)
+        case Mode.FROM_STEP:
+            again = _from_step(standing, cut_off, request)
+        case Mode.SKIP | Mode.COMPLETE:
+            _need_failed(failed, request.mode)
+            again = cut_off
+        case Mode.STEP_ONLY:
+            failed = _need_failed(failed, request.mode)
+            _refuse_second_call(failed)
+            again = (failed, *cut_off)
+        case Mode.FROM_FAILED:
+            again = cut_off
+            if cause is not None and not _is_skipped(cause, request):
+                _refuse_second_call(cause)
+                again = (cause, *again)
+    _refuse_uncertain(cut_off, request)
+    kept, loose = _divide(standing, cause, again, edited=request.edits)
+    _refuse_overwriting((*kept, *loose), request)
+    return Plan(failed=failed, next_index=next_index, again=again, kept=kept, loose=loose)
+
+
+def _failed_entry(subject: Subject, standing: Iterable[EntryRow]) -> EntryRow | None:
+    """The step whose failure ended the run, if a step's did."""
+    index = None if subject.ending is None else subject.ending.step_index
+    for entry in standing:
+        if entry.index == index and entry.status in (StepStatus.DLQ, StepStatus.FAILED):
+            return entry
+    return None
+
+
+def _reached_limit(subject: Subject, standing: tuple[EntryRow, ...]) -> EntryRow | None:
+    """The time limit (`redrive.timeout`) that ended the run: the last thing on record before it did."""
+    ending = subject.ending
+    if ending is None or ending.failure.category is not Category.TIMEOUT or ending.stage is not Stage.EXEC:
+        return None
+    last = max(standing, key=lambda entry: -1 if entry.done is None else entry.done, default=None)
+    return last if last is not None and last.kind is EntryKind.TIMER and last.done is not None else None
+
+
+def skipped_key(name: str) -> str:
+    """The key of a step that somebody named by its key, or by its name alone: its first call."""
+    return name if "#" in name else entry_key("", name, 0)
+
+
+def _divide(
+    standing: tuple[EntryRow, ...], failed: EntryRow | None, again: tuple[EntryRow, ...], *, edited: bool
+) -> tuple[tuple[EntryRow, ...], tuple[EntryRow, ...]]:
+    """What is left of the record, kept and loose: with another input the function may go other ways."""
+    gone = {entry.index for entry in again}
+    left = [entry for entry in standing if entry.index not in gone]
+    loose = tuple(entry for entry in left if edited or (failed is not None and _is_later(entry, failed)))
+    later = {entry.index for entry in loose}
+    return tuple(entry for entry in left if entry.index not in later), loose
+
+
+def _is_later(entry: EntryRow, failed: EntryRow) -> bool:
+    """True if the function may have recorded this because the step failed, or the step itself."""
+    if entry.done is None or failed.done is None:  # notes have no completion number
+        return entry.index > failed.index
+    return entry.done >= failed.done
+
+
+def _cut_off(
+    subject: Subject, standing: tuple[EntryRow, ...], failed: EntryRow | None
+) -> tuple[EntryRow, ...]:
+    """What was cancelled when the run failed or ended; what its own code cancelled before stays so."""
+    since = subject.ended_at
+    if failed is not None and failed.ended_at is not None:
+        since = failed.ended_at
+    return tuple(
+        entry
+        for entry in standing
+        if entry.status is StepStatus.CANCELLED and entry.ended_at is not None and entry.ended_at >= since
+    )
+
+
+def _from_step(
+    standing: tuple[EntryRow, ...], cut_off: tuple[EntryRow, ...], request: ReplayRequest
+) -> tuple[EntryRow, ...]:
+    index = request.from_step
+    if index not in {entry.index for entry in standing}:
+        known = ", ".join(f"{e.index} {e.name}" for e in standing if e.kind is EntryKind.STEP) or "none"
+        raise InputError(f"there is no step with index {index} to begin at; the recorded steps are {known}")
+    again = tuple(entry for entry in standing if entry.index >= index or entry in cut_off)
+    for entry in again:
+        if entry.index > index and _at_most_once(entry) and not _is_skipped(entry, request):
+            raise InputError(
+                f"step {entry.name!r} (index {entry.index}) runs at most once and would be called again: "
+                f"begin behind it, or at {entry.index} itself if it is certain that nothing happened"
+            )
+    return again
+
+
+def _refuse_uncertain(cut_off: tuple[EntryRow, ...], request: ReplayRequest) -> None:
+    """What runs at most once and was cut short with the run is not called again unless named."""
+    for entry in cut_off:
+        if _at_most_once(entry) and entry.index != request.from_step and not _is_skipped(entry, request):
+            raise InputError(
+                f"step {entry.name!r} runs at most once and was cut short when the run ended: it may have "
+                f"happened. Find out, then retry the run with its result in skip_steps, or begin at it with "
+                f"FROM_STEP {entry.index}"
+            )
+
+
+def _refuse_all_anew(standing: tuple[EntryRow, ...], request: ReplayRequest) -> None:
+    for entry in standing:
+        if _at_most_once(entry) and not request.new_operation:
+            raise InputError(
+                f"step {entry.name!r} runs at most once, and FULL would call it again: use FROM_STEP behind "
+                f"it, or say new_operation if this is to be a new operation"
+            )
+
+
+def _refuse_overwriting(staying: tuple[EntryRow, ...], request: ReplayRequest) -> None:
+    for entry in staying:
+        if _is_skipped(entry, request) and entry.status is StepStatus.SUCCESS:
+            raise InputError(
+                f"step {entry.name!r} succeeded and is not called again, so it cannot be skipped; "
+                f"to have another result for it, begin at it with FROM_STEP {entry.index}"
+            )
+
+
+def _need_failed(failed: EntryRow | None, mode: Mode) -> EntryRow:
+    if failed is None:
+        raise InputError(
+            f"{mode} is about a failed step, and no step failed here: use FROM_FAILED, FROM_STEP or FULL"
+        )
+    return failed
+
+
+def _refuse_second_call(failed: EntryRow) -> None:
+    if _at_most_once(failed):
+        raise InputError(
+            f"step {failed.name!r} runs at most once and may have happened: find out, then SKIP it with an "
+            f"output, complete it by hand, or begin at it with FROM_STEP {failed.index}"
+        )
+
+
+def _at_most_once(entry: EntryRow) -> bool:
+    return entry.options is not None and StepOptions.from_json(entry.options).at_most_once
+
+
+def _is_skipped(entry: EntryRow, request: ReplayRequest) -> bool:
+    return entry.key in {skipped_key(name) for name in request.skip_steps}

@@ -1,0 +1,45 @@
+"""`app.audit`: who did what, and what the engine decided, for as long as the log is kept."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from redrive.desk.shapes import AuditRecord, Shaper
+from redrive.store.port import AuditFilter, Page, Store
+
+__all__ = ["Audit"]
+
+_BATCH = 500
+
+
+class Audit:
+    """The audit log. Labels are in English, or in Polish with `language="pl"`."""
+
+    def __init__(self, store: Store, shaper: Shaper) -> None:
+        self._store = store
+        self._shaper = shaper
+
+    async def list(
+        self,
+        filter: AuditFilter | None = None,
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+        language: str = "en",
+    ) -> Page[AuditRecord]:
+        """A page of the log, newest first."""
+        page = await self._store.audit(filter or AuditFilter(), limit=limit, cursor=cursor)
+        return Page([self._shaper.line(row, language) for row in page.items], page.next, page.prev)
+
+    async def export(
+        self, filter: AuditFilter | None = None, *, language: str = "en"
+    ) -> AsyncIterator[AuditRecord]:
+        """Every line that matches, newest first, in constant memory."""
+        cursor: str | None = None
+        while True:
+            page = await self.list(filter, limit=_BATCH, cursor=cursor, language=language)
+            for line in page.items:
+                yield line
+            cursor = page.next
+            if cursor is None:
+                return

@@ -1,0 +1,154 @@
+"""Deciding on a few letters of a set at a time: read them, decide on each, write what may be written.
+
+One that is refused is marked with the reason, and the others go on. A replay carries the set's id as its
+key, so a letter whose decision was written before a crash, and not marked, is found to be done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Sequence
+
+from redrive.clock import Clock
+from redrive.core.keys import letter_id
+from redrive.core.outcome import Closed
+from redrive.core.replay import Mode, ReplayRequest
+from redrive.core.states import LetterStatus
+from redrive.desk.closing import closing
+from redrive.desk.replaying import Order, Prepared, Replay, Replayer
+from redrive.errors import ConfigurationError, Conflict, DataRefused, RedriveError, StoreError
+from redrive.settle.settler import LocalSettler
+from redrive.store.port import Case, ItemMark, SetItemRow, SetItemStatus, SetRow, Store
+from redrive.store.seal import is_sealed, why_sealed
+
+__all__ = ["REPLAY", "Batches", "order_of", "why_not"]
+
+log = logging.getLogger("redrive.desk")
+
+REPLAY = "REPLAY"
+CLOSINGS = {"RESOLVE": LetterStatus.RESOLVED, "IGNORE": LetterStatus.IGNORED}
+_BREATH = 25  # items between which others get their turn
+
+Cases = dict[str, Case]
+
+
+class Batches:
+    """Carries out what a set asks for."""
+
+    def __init__(self, store: Store, clock: Clock, replayer: Replayer) -> None:
+        self._store = store
+        self._replayer = replayer
+        self._settler = LocalSettler(store, clock)
+
+    async def decide(self, row: SetRow, items: Sequence[SetItemRow]) -> list[ItemMark]:
+        """Decide on these letters. One that changed meanwhile has no mark, and is looked at again."""
+        cases = await self._cases(row.tenant, [item.letter for item in items])
+        if row.action == REPLAY:
+            return await self._replay(row, items, cases)
+        return await self._close(row, items, cases)
+
+    async def _cases(self, tenant: str, ids: Sequence[str]) -> Cases:
+        """By the ids that were given: those of letters, or of the runs that letters were written for."""
+        found = _by_id(await self._store.cases(ids), tenant)
+        missing = [id for id in ids if id not in found]
+        if missing:
+            others = _by_id(await self._store.cases([letter_id(id) for id in missing]), tenant)
+            found.update({id: others[letter_id(id)] for id in missing if letter_id(id) in others})
+        return found
+
+    # -- replays -----------------------------------------------------------------------------------------
+
+    async def _replay(self, row: SetRow, items: Sequence[SetItemRow], cases: Cases) -> list[ItemMark]:
+        order = order_of(row)
+        marks: list[ItemMark] = []
+        prepared: list[tuple[SetItemRow, Prepared]] = []
+        for number, item in enumerate(items):
+            found = await self._prepared(order, item, cases.get(item.letter))
+            if isinstance(found, Prepared):
+                prepared.append((item, found))
+            else:
+                marks.append(found)
+            if number % _BREATH == 0:
+                await asyncio.sleep(0)
+        return marks + await self._apply(prepared)
+
+    async def _prepared(self, order: Order, item: SetItemRow, case: Case | None) -> Prepared | ItemMark:
+        try:
+            if case is None:
+                return _refused(item, f"there is no dead letter {item.letter!r}, or its run was purged")
+            before = await self._replayer.answered_before(case, order)
+            return _done(item, before) if before else await self._replayer.prepare(case, order)
+        except Exception as error:
+            return _refused(item, why_not(error, item.letter))
+
+    async def _apply(self, prepared: Sequence[tuple[SetItemRow, Prepared]]) -> list[ItemMark]:
+        if not prepared:
+            return []
+        try:
+            answers = await self._replayer.apply([each for _, each in prepared])
+        except DataRefused as error:
+            if len(prepared) == 1:
+                return [_refused(prepared[0][0], str(error))]
+            return [mark for each in prepared for mark in await self._apply([each])]
+        pairs = zip(prepared, answers, strict=True)
+        return [_done(item, answer) for (item, _), answer in pairs if answer is not None]
+
+    # -- closing -----------------------------------------------------------------------------------------
+
+    async def _close(self, row: SetRow, items: Sequence[SetItemRow], cases: Cases) -> list[ItemMark]:
+        marks: list[ItemMark] = []
+        closing: list[tuple[SetItemRow, Closed]] = []
+        for item in items:
+            found = _closing(row, item, cases.get(item.letter))
+            if isinstance(found, Closed):
+                closing.append((item, found))
+            else:
+                marks.append(found)
+        settled = await self._settler.settle([each for _, each in closing]) if closing else []
+        pairs = zip(closing, settled, strict=True)
+        return marks + [_done(item, None) for (item, _), answer in pairs if answer.kept]
+
+
+def order_of(row: SetRow) -> Order:
+    """What the set asks to be done with each letter, under a key of its own."""
+    if is_sealed(row.request or ""):
+        raise ConfigurationError(f"set {row.public_id} waits: {why_sealed(row.request or '')}")
+    said = json.loads(row.request or "{}")
+    output = said.pop("output", {}).get("value")
+    request = ReplayRequest(**{**said, "mode": Mode(said["mode"]), "output": output})
+    return Order(request=request, by=row.by, reason=row.reason, key=row.public_id)
+
+
+def why_not(error: Exception, letter: str) -> str:
+    """Why a letter cannot be decided on; trouble with the store is no reason, and is raised again."""
+    if isinstance(error, StoreError):
+        raise error
+    if isinstance(error, RedriveError):
+        return str(error)
+    log.error("letter %s of a set cannot be decided on", letter, exc_info=error)
+    return f"it cannot be decided on, for a reason nobody thought of: {type(error).__name__}: {error}"
+
+
+def _by_id(cases: Sequence[Case], tenant: str) -> Cases:
+    mine = [case for case in cases if case.letter is not None and tenant in ("", case.run.tenant)]
+    return {id: case for case in mine for id in (case.run.public_id, case.subject)}
+
+
+def _closing(row: SetRow, item: SetItemRow, case: Case | None) -> Closed | ItemMark:
+    if case is None or case.letter is None:
+        return _refused(item, f"there is no dead letter {item.letter!r}, or its run was purged")
+    try:
+        outcome = closing(case.run, case.letter, CLOSINGS[row.action], by=row.by, reason=row.reason)
+    except Conflict as refused:
+        return _refused(item, str(refused))
+    return outcome or _done(item, None)
+
+
+def _done(item: SetItemRow, answer: Replay | None) -> ItemMark:
+    return ItemMark(id=item.id, status=SetItemStatus.DONE, run_id=None if answer is None else answer.run_id)
+
+
+def _refused(item: SetItemRow, why: str) -> ItemMark:
+    return ItemMark(id=item.id, status=SetItemStatus.FAILED, error=why)

@@ -1,0 +1,132 @@
+"""Whether a value that a person typed fits: by type where the code is at hand, else by its schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from redrive.core.auditing import ENGINE
+from redrive.core.payload import Signature, check_size
+from redrive.core.schema import problems
+from redrive.errors import InputError, PayloadError, UnknownWorkflow
+from redrive.store.port import KnownItem, Store
+
+__all__ = ["Checker", "a_flag", "as_json", "is_id", "long_text", "person", "short_text"]
+
+_NAMED = 5
+_SHORT, _LONG = 255, 10_000
+
+
+class Checker:
+    """Checks and encodes inputs of workflows and outputs of steps.
+
+    `workflow` and `step` find the signatures of what this process registered; what others registered is
+    known from the catalogue, and their workers check it once more by type.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        workflow: Callable[[str], Signature | None],
+        step: Callable[[str], Signature | None],
+        max_payload: int,
+    ) -> None:
+        self._store = store
+        self._workflow = workflow
+        self._step = step
+        self._max_payload = max_payload
+
+    async def input(self, workflow: str, value: Any) -> str:
+        """A workflow's input as it is stored; InputError names every field that does not fit."""
+        what = f"the input of workflow {workflow!r}"
+        signature = self._workflow(workflow)
+        if signature is None:
+            schema = (await self._known("workflow", workflow)).schema_in
+            return self._fitting(value, schema, what)
+        text = as_json(value, what)
+        try:
+            args, kwargs = signature.decode(text)
+        except PayloadError as error:
+            raise InputError(f"{what} does not fit: {error}") from None
+        return self._sized(signature.encode(args, kwargs), what)
+
+    async def output(self, step: str, value: Any) -> str:
+        """A step's output as it is stored."""
+        what = f"the output of step {step!r}"
+        signature = self._step(step)
+        if signature is None:
+            schema = (await self._known("step", step)).schema_out
+            return self._fitting(value, schema, what)
+        text = as_json(value, what)
+        try:
+            signature.decode_result(text)
+        except PayloadError as error:
+            raise InputError(f"{what} does not fit: {error}") from None
+        return self._sized(text, what)
+
+    async def _known(self, kind: str, name: str) -> KnownItem:
+        for item in await self._store.known([name]):
+            if item.kind == kind:
+                return item
+        raise UnknownWorkflow(
+            f"no code that ever ran here registered a {kind} called {name!r}, so a value for it cannot be "
+            "checked; start a worker that has it"
+        )
+
+    def _fitting(self, value: Any, schema: str, what: str) -> str:
+        found = problems(value, json.loads(schema))
+        if found:
+            more = f" (and {len(found) - _NAMED} more)" if len(found) > _NAMED else ""
+            raise InputError(f"{what} does not fit: {'; '.join(map(str, found[:_NAMED]))}{more}")
+        return self._sized(as_json(value, what), what)
+
+    def _sized(self, text: str, what: str) -> str:
+        check_size(text, self._max_payload, what)
+        return text
+
+
+def as_json(value: Any, what: str) -> str:
+    """A value as it is stored; InputError if JSON or a database cannot hold it."""
+    try:
+        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{what} is not JSON: {error}") from None
+    return text
+
+
+def is_id(value: object) -> bool:
+    """False for what no store could be asked for."""
+    return isinstance(value, str) and value.isascii() and value.isprintable()
+
+
+def short_text(what: str, value: Any) -> str:
+    """A name of somebody or something."""
+    if not isinstance(value, str) or not value.strip() or len(value) > _SHORT or not value.isprintable():
+        raise InputError(f"{what} must be a text of 1 to {_SHORT} printable characters, not {value!r:.60}")
+    return value
+
+
+def person(by: Any) -> str:
+    """Who does something. The engine's own name is nobody else's."""
+    if by == ENGINE:
+        raise InputError(f"{ENGINE!r} is how the engine signs what it does itself; say who you are in `by`")
+    return short_text("by", by)
+
+
+def long_text(what: str, value: Any) -> str:
+    """What somebody says in words: every database can store it."""
+    if not isinstance(value, str) or not value.strip() or len(value) > _LONG:
+        raise InputError(f"{what} must be a text of 1 to {_LONG:,} characters, not {value!r:.60}")
+    if "\x00" in value or any("\ud800" <= sign <= "\udfff" for sign in value):
+        raise InputError(f"{what} has a NUL or half a character in it, which no database stores")
+    return value
+
+
+def a_flag(what: str, value: Any) -> bool:
+    """True or False; a word that happens to be true does not count."""
+    if not isinstance(value, bool):
+        raise InputError(f"{what} is True or False, not {value!r:.60}")
+    return value

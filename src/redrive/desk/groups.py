@@ -1,0 +1,68 @@
+"""Failure groups as people see them: what failed, how often, since when, with one letter to look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from redrive.desk.shapes import Shaper, moment
+from redrive.store.port import GroupPage, GroupRow
+
+__all__ = ["FailureGroup", "GroupList", "list_groups"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureGroup:
+    """The letters of a tenant that have one cause.
+
+    `open` of `total` wait for a decision. `trend` counts failures by hour over the last 24 hours, the
+    present hour last; `message` is that of the letter `sample_id`, which stands for all.
+    """
+
+    fingerprint: str
+    tenant: str
+    open: int
+    total: int
+    first_seen: datetime
+    last_seen: datetime
+    trend: tuple[int, ...]
+    workflows: tuple[str, ...]
+    steps: tuple[str, ...]
+    sample_id: str | None
+    message: str | None
+    code: str | None
+    category: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupList:
+    """A page of groups. All that happened before `as_of` is counted."""
+
+    items: list[FailureGroup]
+    next: str | None
+    prev: str | None
+    as_of: datetime
+
+
+def list_groups(page: GroupPage, shaper: Shaper) -> GroupList:
+    """A page of groups as it is shown, with secrets hidden."""
+    items = [_group(row, shaper) for row in page.items]
+    return GroupList(items=items, next=page.next, prev=page.prev, as_of=moment(page.as_of))
+
+
+def _group(row: GroupRow, shaper: Shaper) -> FailureGroup:
+    return FailureGroup(
+        fingerprint=row.fingerprint,
+        tenant=row.tenant,
+        open=row.open,
+        total=row.total,
+        first_seen=moment(row.first_seen),
+        last_seen=moment(row.last_seen),
+        trend=row.trend,
+        workflows=(row.workflow,),  # a fingerprint is made of one workflow and one step, among other things
+        steps=() if row.step is None else (row.step,),
+        sample_id=row.letter,
+        message=shaper.text(row.reason),
+        code=row.code,
+        category=row.category,
+    )

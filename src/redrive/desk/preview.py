@@ -1,0 +1,184 @@
+"""A dry run: what a replay would do again, what it would reuse, what to know before. No side effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from redrive.core.edit import Change
+from redrive.core.journal import EntryRow
+from redrive.core.keys import flow_key
+from redrive.core.options import StepOptions
+from redrive.core.replay import Mode, skipped_key
+from redrive.core.states import EntryKind, StepStatus
+from redrive.desk.replaying import Order, Prepared, Replayer, changes_of
+from redrive.desk.shapes import Shaper
+from redrive.store.port import KnownItem, Store
+
+__all__ = ["DryRun", "PlannedStep", "Previewer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    """A recorded step in a dry run. `idempotency_key` is what the outside world would see."""
+
+    index: int
+    key: str
+    name: str
+    kind: EntryKind
+    status: StepStatus
+    output: Any
+    effect: str | None
+    idempotency_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRun:
+    """What a replay would do.
+
+    `again`: recorded steps that run again. `reused`: results that stand; `computed_before_the_edit` says
+    that they came of the original input. `given`: what a person gives instead. Then come whatever steps
+    follow, which no record can name. `unregistered`: names that no code here has any more.
+    """
+
+    letter_id: str
+    run_id: str
+    mode: str
+    new_run: bool
+    again: tuple[PlannedStep, ...]
+    reused: tuple[PlannedStep, ...]
+    given: tuple[str, ...]
+    changes: tuple[Change, ...]
+    computed_before_the_edit: bool
+    unregistered: tuple[str, ...]
+    recorded_version: str
+    newest_version: str | None
+    open_circuits: tuple[str, ...]
+    warnings: tuple[str, ...]
+    then: str = "and whatever follows"
+
+    @property
+    def effects(self) -> tuple[PlannedStep, ...]:
+        """The steps that would act on the outside world again."""
+        return tuple(step for step in self.again if step.effect is not None)
+
+
+class Previewer:
+    """Makes dry runs out of what a replay prepares."""
+
+    def __init__(self, store: Store, replayer: Replayer, shaper: Shaper) -> None:
+        self._store = store
+        self._replayer = replayer
+        self._shaper = shaper
+
+    async def preview(self, id: str, order: Order, *, tenant: str | None = None) -> DryRun:
+        """What the decision would do; refused for the same reasons as the real thing."""
+        case = await self._replayer.case(id, tenant=tenant)
+        await self._replayer.answered_before(case, order)
+        return await self._shaped(await self._replayer.prepare(case, order))
+
+    async def _shaped(self, prepared: Prepared) -> DryRun:
+        case, decision = prepared.case, prepared.decision
+        plan, request = decision.plan, decision.request
+        names = {entry.name for entry in case.journal if entry.kind is EntryKind.STEP}
+        known = await self._store.known([case.run.workflow, *sorted(names)])
+        again = self._steps(prepared, _begun_anew(prepared), known)
+        newest = _newest(known, case.run.workflow)
+        return DryRun(
+            letter_id=case.subject,
+            run_id=case.run.public_id,
+            mode=request.mode.value,
+            new_run=request.mode is Mode.FULL,
+            again=again,
+            reused=self._steps(prepared, _without_given(prepared, _ended(prepared)), known),
+            given=_given(prepared),
+            changes=changes_of(decision.changes),
+            computed_before_the_edit=request.edits and bool(plan.kept or plan.loose),
+            unregistered=_unregistered(case.run.workflow, names, known),
+            recorded_version=case.run.version,
+            newest_version=newest,
+            open_circuits=(),
+            warnings=tuple(_warnings(prepared, again, newest)),
+        )
+
+    def _steps(
+        self, prepared: Prepared, entries: Iterable[EntryRow], known: list[KnownItem]
+    ) -> tuple[PlannedStep, ...]:
+        options = {item.name: item.options for item in known if item.kind == "step"}
+        return tuple(
+            self._step(prepared, entry, entry.options or options.get(entry.name))
+            for entry in entries
+            if entry.kind is EntryKind.STEP
+        )
+
+    def _step(self, prepared: Prepared, entry: EntryRow, options: str | None) -> PlannedStep:
+        run = prepared.case.run
+        generation = run.generation + prepared.decision.request.new_operation
+        return PlannedStep(
+            index=entry.index,
+            key=entry.key,
+            name=entry.name,
+            kind=entry.kind,
+            status=entry.status,
+            output=self._shaper.payload(entry.output),
+            effect=None if options is None else StepOptions.from_json(options).effect,
+            idempotency_key=flow_key(run.tenant, run.root or run.public_id, entry.key, generation),
+        )
+
+
+def _begun_anew(prepared: Prepared) -> Iterable[EntryRow]:
+    """What is done again; a replay of one step alone lets nothing else begin that was cut off."""
+    plan, mode = prepared.decision.plan, prepared.decision.request.mode
+    if mode is Mode.STEP_ONLY and plan.failed is not None:
+        return (plan.failed,)
+    cut_short = [entry for entry in (*plan.kept, *plan.loose) if entry.ended_at is None]
+    return _without_given(prepared, (*plan.again, *cut_short))
+
+
+def _ended(prepared: Prepared) -> Iterable[EntryRow]:
+    """What stays on record; a step that was cut short has nothing to reuse."""
+    plan = prepared.decision.plan
+    return [entry for entry in (*plan.kept, *plan.loose) if entry.ended_at is not None]
+
+
+def _without_given(prepared: Prepared, entries: Iterable[EntryRow]) -> Iterable[EntryRow]:
+    failed, decision = prepared.decision.plan.failed, prepared.decision
+    given = {skipped_key(name) for name in decision.skipped}
+    if failed is not None and decision.output is not None:
+        given.add(failed.key)
+    return [entry for entry in entries if entry.key not in given]
+
+
+def _given(prepared: Prepared) -> tuple[str, ...]:
+    failed, decision = prepared.decision.plan.failed, prepared.decision
+    by_hand = (failed.name,) if failed is not None and decision.output is not None else ()
+    return (*by_hand, *decision.skipped)
+
+
+def _newest(known: Iterable[KnownItem], workflow: str) -> str | None:
+    return next((item.version for item in known if (item.kind, item.name) == ("workflow", workflow)), None)
+
+
+def _unregistered(workflow: str, steps: set[str], known: Iterable[KnownItem]) -> tuple[str, ...]:
+    newest = _newest(known, workflow)
+    there = {item.name for item in known if item.kind == "step" and item.version == newest}
+    gone = sorted(steps - there)
+    return tuple(gone) if newest is not None else (workflow, *gone)
+
+
+def _warnings(prepared: Prepared, again: Iterable[PlannedStep], newest: str | None) -> Iterable[str]:
+    request, run = prepared.decision.request, prepared.case.run
+    if newest is not None and newest != run.version:
+        yield f"the code has changed since: recorded with version {run.version}, the newest is {newest}"
+    if newest is None:
+        yield f"no code ever registered workflow {run.workflow!r}: nothing will run until a worker has it"
+    if request.edits and (prepared.decision.plan.kept or prepared.decision.plan.loose):
+        yield "results that are reused were computed from the original input"
+    if request.new_operation:
+        yield "outside services will see new idempotency keys and take every call for a new one"
+    for step in again:
+        if step.status is StepStatus.RUNNING:
+            yield f"{step.name} was cut short: it may have happened, so look first"
+        if step.status is StepStatus.SUCCESS and step.effect is not None:
+            yield f"{step.name} succeeded before and acts on the outside world again: {step.effect}"

@@ -1,0 +1,360 @@
+"""Replaying runs: one decision, applied once, however often it is sent.
+
+The run's fence is what decides between those who press the button at the same moment: the decision is
+made on what was read under it, and only one can be written. Whoever comes second looks again, and finds
+either the same decision at work, whose answer is then theirs as well, or another one, which is a conflict.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from redrive.clock import Clock
+from redrive.core.auditing import ENGINE
+from redrive.core.edit import Change, changes, merge_patch, unmask
+from redrive.core.ending import Ending
+from redrive.core.journal import entry_name
+from redrive.core.keys import letter_id
+from redrive.core.redact import Redactor
+from redrive.core.reopen import Decision, reopened, restarted
+from redrive.core.replay import Mode, Plan, ReplayRequest, Subject, plan, skipped_key
+from redrive.core.states import CLOSED, FINAL, LetterStatus, RunStatus
+from redrive.core.transition import NewRun, Transition
+from redrive.desk.checks import Checker, a_flag, as_json, is_id, long_text, person, short_text
+from redrive.desk.shapes import moment
+from redrive.errors import ConfigurationError, Conflict, InputError, NotFound
+from redrive.policy import RetryPolicy
+from redrive.settle.settler import until_answered
+from redrive.settle.view import view_of
+from redrive.store.port import Case, LetterRow, ReplayRow, Store
+from redrive.store.seal import is_sealed, why_sealed
+
+__all__ = ["Order", "Prepared", "Replay", "Replayer", "changes_of", "request_of"]
+
+_OBJECTS = frozenset({"input", "patch", "skip_steps"})
+_JSON = _OBJECTS | {"output"}
+_OPTIONS = _JSON | {"from_step", "retry", "new_operation"}
+_GOOD = frozenset({RunStatus.SUCCESS, RunStatus.PARTIAL})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A request with who sends it. `key` makes a repeat of it the same decision, whatever happened since.
+
+    `of_run`: the run is meant, whatever became of its letter.
+    """
+
+    request: ReplayRequest
+    by: str
+    reason: str | None = None
+    key: str | None = None
+    of_run: bool = False
+
+    def __post_init__(self) -> None:
+        person(self.by)
+        if self.reason is not None:
+            long_text("reason", self.reason)
+        if self.key is not None:
+            short_text("idempotency_key", self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """The answer to a decision: which replay of which letter, and the run it lets go on or starts."""
+
+    letter_id: str
+    number: int
+    mode: str
+    run_id: str
+    by: str
+    reason: str | None
+    at: datetime
+    changes: tuple[Change, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A case with what was decided about it: the decision, and the rows it would write."""
+
+    case: Case
+    decision: Decision
+    transition: Transition
+
+
+class Replayer:
+    """Plans and applies replays, one or many at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        checker: Checker,
+        redactor: Redactor,
+        on_change: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._checker = checker
+        self._redactor = redactor
+        self._on_change = on_change
+
+    async def replay(self, id: str, order: Order, *, tenant: str | None = None) -> Replay:
+        """Apply the decision, or find that it was applied before."""
+        while True:
+            case = await self.case(id, tenant=tenant)
+            before = await self.answered_before(case, order)
+            if before is not None:
+                return before
+            prepared = await self.prepare(case, order)
+            (answer,) = await self.apply([prepared])
+            if answer is not None:
+                return answer
+
+    async def case(self, id: str, *, tenant: str | None = None) -> Case:
+        """What there is to know, by the id of a letter or of a run."""
+        for case in await self._store.cases([id]) if is_id(id) else ():
+            if tenant in (None, case.run.tenant):
+                return case
+        raise NotFound(f"there is no dead letter or run {id!r}")
+
+    async def letter(self, id: str, *, tenant: str | None = None) -> tuple[Case, LetterRow]:
+        """The same for a dead letter; a run's id names its letter, wherever that is by now."""
+        for known in (id, letter_id(id)) if is_id(id) else ():
+            for case in await self._store.cases([known]):
+                if case.letter is not None and tenant in (None, case.run.tenant):
+                    return case, case.letter
+            if await self._store.letter(known, tenant=tenant) is not None:
+                raise Conflict(f"the run of {known} was purged, so nothing can be decided about it any more")
+        raise NotFound(f"there is no dead letter {id!r}")
+
+    async def apply(self, prepared: Sequence[Prepared]) -> list[Replay | None]:
+        """Write decisions; None where the run has changed since it was looked at."""
+        transitions = [each.transition for each in prepared]
+        answers = await until_answered(lambda: self._store.apply(transitions), self._clock)
+        given = [
+            _answer(each, answer.now) if answer.kept else None
+            for each, answer in zip(prepared, answers, strict=True)
+        ]
+        for each in prepared:
+            self._on_change(each.case.run.public_id)
+        return given
+
+    async def answered_before(self, case: Case, order: Order) -> Replay | None:
+        """The answer that the same decision got; Conflict if another one is in force."""
+        for row in case.replays:
+            if order.key is not None and row.key == order.key:
+                if row.digest != order.request.digest:
+                    raise Conflict(f"key {order.key!r} was used for another decision on {case.subject}")
+                return _recorded(row)
+        last = case.replays[-1] if case.replays else None
+        letter = case.letter
+        if order.of_run and letter is not None and letter.status in CLOSED:
+            letter = None
+        became = None if last is None else await self._status(case, last)
+        if last is not None and last.digest == order.request.digest and _in_force(letter, last, became):
+            return _recorded(last)
+        _refuse(letter)
+        elsewhere = last is not None and last.run_id != case.run.public_id
+        if letter is None and last is not None and elsewhere and became is not RunStatus.CANCELLED:
+            raise Conflict(f"run {case.run.public_id} was replayed as {last.run_id}; decide about that one")
+        return None
+
+    async def _status(self, case: Case, last: ReplayRow) -> RunStatus | None:
+        """How the run stands that the last replay let go on or started; None if it was purged."""
+        if last.run_id == case.run.public_id:
+            return case.run.status
+        started = await self._store.run(last.run_id)
+        return None if started is None else started.status
+
+    async def prepare(self, case: Case, order: Order) -> Prepared:
+        """Plan the decision and check its values; every reason to refuse it is found here."""
+        request, run = order.request, case.run
+        if run.input is None:
+            raise Conflict(
+                f"run {run.public_id} was purged: its input and steps are gone, it cannot be replayed"
+            )
+        intended = plan(_subject(case), request)
+        text, edits = await self._edited(case, request)
+        decision = Decision(
+            request=request,
+            plan=intended,
+            letter=case.subject,
+            is_open=case.letter is not None and case.letter.status is LetterStatus.OPEN,
+            by=order.by,
+            reason=order.reason,
+            key=order.key,
+            input=text,
+            changes=json.dumps([each.to_json() for each in edits]) if request.edits else None,
+            output=await self._output(intended, request),
+            skipped=await self._skipped(request.skip_steps),
+        )
+        return Prepared(case=case, decision=decision, transition=self._transition(case, decision))
+
+    def _transition(self, case: Case, decision: Decision) -> Transition:
+        view, status = replace(view_of(case.run), letter=None), case.run.status
+        if decision.request.mode is not Mode.FULL:
+            return reopened(view, status, decision)
+        return restarted(view, status, decision, _again(case, self._clock.new_id()))
+
+    async def _edited(self, case: Case, request: ReplayRequest) -> tuple[str | None, tuple[Change, ...]]:
+        if not request.edits:
+            return None, ()
+        if is_sealed(case.run.input or ""):
+            raise ConfigurationError(f"the input cannot be edited here: {why_sealed(case.run.input or '')}")
+        original = json.loads(case.run.input or "null")
+        if request.patch is not None:
+            wanted = merge_patch(original, unmask(request.patch, original, self._redactor))
+        else:
+            wanted = unmask(request.input, original, self._redactor)
+        text = await self._checker.input(case.run.workflow, wanted)
+        return text, changes(original, json.loads(text), self._redactor)
+
+    async def _output(self, intended: Plan, request: ReplayRequest) -> str | None:
+        if request.mode not in (Mode.SKIP, Mode.COMPLETE) or intended.failed is None:
+            return None
+        return await self._checker.output(intended.failed.name, request.output)
+
+    async def _skipped(self, outputs: Mapping[str, Any]) -> dict[str, str]:
+        return {
+            name: await self._checker.output(entry_name(skipped_key(name)), output)
+            for name, output in outputs.items()
+        }
+
+
+def _in_force(letter: LetterRow | None, last: ReplayRow, became: RunStatus | None) -> bool:
+    """True while a replay goes on, and ever after if it ended well; a failed one is history."""
+    if letter is not None:
+        ended_well = last.outcome in _GOOD
+        return letter.status is LetterStatus.REPLAYING or (
+            letter.status is LetterStatus.RESOLVED and ended_well
+        )
+    return became is not None and (became not in FINAL or became in _GOOD)
+
+
+def request_of(mode: str, **options: Any) -> ReplayRequest:
+    """A request as people and programs write it."""
+    if unknown := ", ".join(sorted(options.keys() - _OPTIONS)):
+        raise InputError(f"a replay has no option {unknown}; it has {', '.join(sorted(_OPTIONS))}")
+    chosen = _mode(mode)
+    retry = options.pop("retry", None)
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise InputError(f"retry takes a RetryPolicy, not {type(retry).__name__}")
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given.keys() & _OBJECTS:
+        _refuse_other_than_object(name, given[name])
+    for name in given.keys() & _JSON:
+        as_json(given[name], name)
+    _refuse_twice([skipped_key(name) for name in given.get("skip_steps", ())])
+    if type(given.get("from_step", 0)) is not int:
+        raise InputError(f"from_step is the index of a step, not {given['from_step']!r:.60}")
+    a_flag("new_operation", given.get("new_operation", False))
+    return ReplayRequest(mode=chosen, retry=None if retry is None else retry.to_json(), **given)
+
+
+def _mode(mode: Any) -> Mode:
+    for known in Mode:
+        if isinstance(mode, str) and mode.upper() == known:
+            return known
+    raise InputError(f"there is no replay mode {mode!r:.60}; there are {', '.join(Mode)}")
+
+
+def _refuse_other_than_object(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise InputError(f"{name} must be an object from name to value, not {value!r:.60}")
+
+
+def _refuse_twice(keys: Sequence[str]) -> None:
+    for key in keys:
+        if keys.count(key) > 1:
+            raise InputError(f"skip_steps gives step {key!r} two results")
+
+
+def _subject(case: Case) -> Subject:
+    run = case.run
+    return Subject(
+        run_id=run.public_id,
+        status=run.status,
+        ended_at=run.finished_at or 0,
+        ending=None if run.failure is None else _ending(run.failure),
+        journal=case.journal,
+    )
+
+
+@lru_cache(maxsize=64)
+def _ending(text: str) -> Ending:
+    """Remembered, because letters that are replayed together often say the same."""
+    return Ending.from_json(text)
+
+
+def _refuse(letter: LetterRow | None) -> None:
+    """A letter that is being replayed or closed takes no other decision; its run may be retried by name."""
+    if letter is None or letter.status is LetterStatus.OPEN:
+        return
+    if letter.status is LetterStatus.REPLAYING:
+        raise Conflict(
+            f"{letter.public_id} is being replayed already, with another decision; wait how that ends"
+        )
+    if letter.closed_by == ENGINE and letter.status is LetterStatus.RESOLVED:
+        raise Conflict(f"{letter.public_id} is resolved ({letter.resolution}): see its run {letter.run_id}")
+    raise Conflict(
+        f"{letter.public_id} was closed ({letter.status}: {letter.resolution}); "
+        f"retry its run {letter.run_id} instead"
+    )
+
+
+def _again(case: Case, public_id: str) -> NewRun:
+    run = case.run
+    return NewRun(
+        public_id=public_id,
+        tenant=run.tenant,
+        workflow=run.workflow,
+        input=run.input or "",
+        options=run.options or "",
+        queue=run.queue,
+        priority=run.priority,
+        timeout=run.timeout,
+        version=run.version,
+        correlation_id=run.correlation_id,
+        parent=run.parent,
+        root=run.root or run.public_id,
+        replay_of=run.public_id,
+        generation=run.generation,
+    )
+
+
+def _answer(prepared: Prepared, now: int) -> Replay:
+    wanted, case = prepared.transition.replay, prepared.case
+    assert wanted is not None
+    return Replay(
+        letter_id=case.subject,
+        number=len(case.replays) + 1,
+        mode=wanted.mode,
+        run_id=wanted.run_id,
+        by=wanted.by,
+        reason=wanted.reason,
+        at=moment(now),
+        changes=changes_of(wanted.changes),
+    )
+
+
+def _recorded(row: ReplayRow) -> Replay:
+    return Replay(
+        letter_id=row.letter,
+        number=row.number,
+        mode=row.mode,
+        run_id=row.run_id,
+        by=row.by,
+        reason=row.reason,
+        at=moment(row.at),
+        changes=changes_of(row.changes),
+    )
+
+
+def changes_of(text: str | None) -> tuple[Change, ...]:
+    """The differences of an edited input, as they were stored."""
+    return () if text is None else tuple(Change.from_json(each) for each in json.loads(text))

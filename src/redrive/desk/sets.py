@@ -1,0 +1,271 @@
+"""Sets: one decision on many letters, carried out by whichever node has time, with progress to look at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+
+from redrive.clock import Clock
+from redrive.core.events import Event
+from redrive.core.replay import ReplayRequest
+from redrive.core.states import LetterStatus
+from redrive.core.transition import AuditWrite
+from redrive.desk.batches import REPLAY, why_not
+from redrive.desk.checks import is_id, long_text, person
+from redrive.desk.preview import DryRun, Previewer
+from redrive.desk.replaying import Order
+from redrive.desk.shapes import Shaper, moment
+from redrive.errors import Conflict, InputError, NotFound
+from redrive.store.filters import states
+from redrive.store.port import LetterFilter, NewSet, Page, SetItemRow, SetItemStatus, SetRow, SetStatus, Store
+from redrive.store.seal import is_sealed
+
+__all__ = ["DryRunOfMany", "LetterSet", "Refusal", "SetItem", "Sets"]
+
+MOST_IDS = 100_000
+CHECKED = 500
+SAMPLE = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterSet:
+    """A decision on many letters and how far it is.
+
+    `total` grows until all letters are `listed`. `done` were decided on: a replay goes on, or is over;
+    `failed` are letters on which the decision was refused, which `set_items` lists with the reasons.
+    """
+
+    id: str
+    action: str
+    mode: str | None
+    status: SetStatus
+    total: int
+    done: int
+    failed: int
+    listed: bool
+    tenant: str | None
+    by: str
+    reason: str | None
+    created_at: datetime
+    ended_at: datetime | None
+    stopped_by: str | None
+
+    @property
+    def pending(self) -> int:
+        """Letters that are listed and not decided on."""
+        return self.total - self.done - self.failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetItem:
+    """One letter of a set: the run that its replay lets go on, or why the decision was refused."""
+
+    letter_id: str
+    status: SetItemStatus
+    run_id: str | None
+    error: str | None
+    at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A letter on which a decision would be refused."""
+
+    letter_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRunOfMany:
+    """What a replay of many letters would do.
+
+    `total` letters match. The first `checked` of them were looked at: `refused` says which of those would be
+    refused, `sample` shows a few of the others.
+    """
+
+    total: int
+    checked: int
+    refused: tuple[Refusal, ...]
+    sample: tuple[DryRun, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Meant:
+    """Which letters somebody means, and whose."""
+
+    tenant: str
+    where: LetterFilter | None
+    letters: tuple[str, ...]
+
+
+class Sets:
+    """Begins sets, shows them, stops them."""
+
+    def __init__(self, store: Store, clock: Clock, previewer: Previewer, shaper: Shaper) -> None:
+        self._store = store
+        self._clock = clock
+        self._previewer = previewer
+        self._shaper = shaper
+
+    async def begin(
+        self,
+        action: str,
+        what: LetterFilter | Iterable[str],
+        order: Order | None = None,
+        *,
+        by: str,
+        reason: str | None,
+        tenant: str | None,
+    ) -> LetterSet:
+        """Accept a decision on many letters; nodes with a worker carry it out from now on."""
+        meant = _meant(what, tenant)
+        request = None if order is None else order.request
+        new = NewSet(
+            public_id=self._clock.new_id(),
+            tenant=meant.tenant,
+            action=action,
+            by=person(by),
+            reason=None if reason is None else long_text("reason", reason),
+            request=None if request is None else request.text,
+            where=meant.where,
+            letters=meant.letters,
+        )
+        await self._store.begin_set(new, self._line(Event.SET_STARTED, new, after=_about(new, request)))
+        return await self.get(new.public_id)
+
+    async def get(self, id: str, *, tenant: str | None = None) -> LetterSet:
+        """A set and how far it is."""
+        return _shaped(await self._find(id, tenant))
+
+    async def items(
+        self, id: str, status: str | None, limit: int, cursor: str | None, tenant: str | None
+    ) -> Page[SetItem]:
+        """A page of a set's letters."""
+        row = await self._find(id, tenant)
+        try:
+            wanted = None if status is None else SetItemStatus(status)
+        except ValueError:
+            raise InputError(f"letters of a set are {', '.join(SetItemStatus)}, not {status!r}") from None
+        page = await self._store.set_items(row, wanted, limit=limit, cursor=cursor)
+        return Page([self._item(item) for item in page.items], page.next, page.prev)
+
+    async def stop(self, id: str, *, by: str, tenant: str | None = None) -> LetterSet:
+        """Decide on no further letter of a set. Stopping a stopped one changes nothing."""
+        row = await self._find(id, tenant)
+        line = self._line(Event.SET_STOPPED, row, by=person(by))
+        if (
+            not await self._store.stop_set(id, line)
+            and (await self._find(id, tenant)).status is SetStatus.DONE
+        ):
+            raise Conflict(f"set {id} is done: all its letters were decided on")
+        return await self.get(id, tenant=tenant)
+
+    async def preview(
+        self, what: LetterFilter | Iterable[str], order: Order, tenant: str | None
+    ) -> DryRunOfMany:
+        """What a replay of many would do; nothing is changed."""
+        meant = _meant(what, tenant)
+        ids = meant.letters[:CHECKED]
+        total = len(meant.letters)
+        if meant.where is not None:
+            total = await self._store.count_letters(meant.where)
+            page = await self._store.letters(
+                replace(meant.where, status=LetterStatus.OPEN), limit=CHECKED, cursor=None
+            )
+            ids = tuple(letter.public_id for letter in page.items)
+        refused: list[Refusal] = []
+        sample: list[DryRun] = []
+        for id in ids:
+            try:
+                shown = await self._previewer.preview(id, order, tenant=meant.tenant or None)
+            except Exception as error:
+                refused.append(Refusal(id, self._shaper.text(why_not(error, id)) or ""))
+            else:
+                sample += [shown] if len(sample) < SAMPLE else []
+        return DryRunOfMany(total=total, checked=len(ids), refused=tuple(refused), sample=tuple(sample))
+
+    async def _find(self, id: str, tenant: str | None) -> SetRow:
+        row = await self._store.set_of(id) if is_id(id) else None
+        if row is None or tenant not in (None, row.tenant):
+            raise NotFound(f"there is no set {id!r}")
+        return row
+
+    def _line(
+        self, event: Event, about: NewSet | SetRow, *, by: str | None = None, after: str | None = None
+    ) -> AuditWrite:
+        return AuditWrite(
+            event=event.value,
+            tenant=about.tenant,
+            by=by or about.by,
+            subject=about.public_id,
+            after=after,
+            reason=about.reason,
+            token=self._clock.new_id(),
+        )
+
+    def _item(self, item: SetItemRow) -> SetItem:
+        return SetItem(
+            letter_id=item.letter,
+            status=item.status,
+            run_id=item.run_id,
+            error=self._shaper.text(item.error),
+            at=None if item.at is None else moment(item.at),
+        )
+
+
+def _meant(what: LetterFilter | Iterable[str], tenant: str | None) -> _Meant:
+    if isinstance(what, LetterFilter):
+        return _filtered(what, tenant)
+    if isinstance(what, str) or not isinstance(what, Iterable):
+        raise InputError(f"give a LetterFilter or a list of ids, not {what!r:.60}")
+    ids = tuple(dict.fromkeys(what))
+    for id in ids:
+        if not is_id(id):
+            raise InputError(f"{id!r:.60} is no id of a dead letter")
+    if not ids or len(ids) > MOST_IDS:
+        raise InputError(f"give from 1 to {MOST_IDS:,} ids, not {len(ids):,}; or a LetterFilter")
+    return _Meant(tenant or "", None, ids)
+
+
+def _filtered(where: LetterFilter, tenant: str | None) -> _Meant:
+    wanted = states(where.status, LetterStatus)
+    if wanted is not None and LetterStatus.OPEN.value not in wanted:
+        raise InputError(f"only open letters are decided on, and the filter wants {', '.join(wanted)}")
+    if None not in (tenant, where.tenant) and tenant != where.tenant:
+        raise InputError(f"the filter names tenant {where.tenant!r}, and the call {tenant!r}")
+    chosen = replace(where, tenant=tenant if where.tenant is None else where.tenant)
+    return _Meant(chosen.tenant or "", chosen, ())
+
+
+def _about(new: NewSet, request: ReplayRequest | None) -> str:
+    about: dict[str, object] = {"action": new.action}
+    if request is not None:
+        about["mode"] = request.mode.value
+    if new.where is None:
+        about["letters"] = len(new.letters)
+    else:
+        about["filter"] = {name: value for name, value in asdict(new.where).items() if value is not None}
+    return json.dumps(about, ensure_ascii=False)
+
+
+def _shaped(row: SetRow) -> LetterSet:
+    readable = row.request is not None and not is_sealed(row.request)
+    mode = json.loads(row.request or "{}")["mode"] if row.action == REPLAY and readable else None
+    return LetterSet(
+        id=row.public_id,
+        action=row.action,
+        mode=mode,
+        status=row.status,
+        total=row.total,
+        done=row.done,
+        failed=row.failed,
+        listed=row.listed,
+        tenant=row.tenant or None,
+        by=row.by,
+        reason=row.reason,
+        created_at=moment(row.created_at),
+        ended_at=None if row.ended_at is None else moment(row.ended_at),
+        stopped_by=row.closed_by,
+    )

@@ -1,0 +1,70 @@
+"""What the failure desk asks of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from redrive.store.port import AuditWrite, Case, KnownItem, LetterRow, ReplayRow, Triage
+from redrive.store.postgres.claims import journals
+from redrive.store.postgres.database_clock import DatabaseClock
+from redrive.store.postgres.line import Line
+from redrive.store.postgres.reads import runs_by_id
+from redrive.store.postgres.sql import load
+from redrive.store.postgres.telling import audit_lines
+from redrive.store.postgres.text import as_given, as_stored
+from redrive.store.rows import known_item, letter_row, replay_row
+from redrive.store.shapes import owner_and_tags
+
+__all__ = ["cases", "known", "note", "triage"]
+
+SQL = load("desk.sql")
+WRITES = load("writes.sql")
+
+
+async def cases(line: Line, ids: Sequence[str]) -> list[Case]:
+    """Runs with their letters, journals and replays, each named by its letter's or its own id."""
+    async with line.picture():
+        letters = {letter.run_id: letter for letter in await _letters(line, ids)}
+        runs = await runs_by_id(line, [*letters, *ids])
+        entries = await journals(line, [run.id for run in runs])
+        found = [
+            Case(run=run, letter=letters.get(run.public_id), journal=entries.get(run.id, ()), replays=())
+            for run in runs
+        ]
+        replays = await _replays(line, [case.subject for case in found])
+    return [replace(case, replays=replays.get(case.subject, ())) for case in found]
+
+
+async def _letters(line: Line, ids: Sequence[str]) -> list[LetterRow]:
+    found = await line.rows(SQL["letters_by_id"], ids=ids)
+    found += await line.rows(SQL["letters_of_runs"], ids=ids)
+    return [letter_row(as_given(row)) for row in found]
+
+
+async def _replays(line: Line, letters: Sequence[str]) -> dict[str, tuple[ReplayRow, ...]]:
+    rows = [replay_row(as_given(row)) for row in await line.rows(SQL["replays"], letters=letters)]
+    return {letter: tuple(group) for letter, group in groupby(rows, key=lambda replay: replay.letter)}
+
+
+async def triage(line: Line, clock: DatabaseClock, triage: Triage) -> bool:
+    """Note something on a letter, and that it was noted."""
+    owner, tags = owner_and_tags(triage)
+    async with line.transaction():
+        found = await line.rows(SQL["triage"], letter=triage.letter, owner=as_stored(owner), tags=tags)
+        if found:
+            await note(line, clock, [triage.audit])
+    return bool(found)
+
+
+async def note(line: Line, clock: DatabaseClock, lines: Iterable[AuditWrite]) -> None:
+    """Add lines to the audit log."""
+    await line.rows(WRITES["note"], now=clock.given(), told=audit_lines(lines))
+
+
+async def known(line: Line, names: Sequence[str]) -> list[KnownItem]:
+    """Workflows and steps of these names, each once, newest code first."""
+    found = [known_item(as_given(row)) for row in await line.rows(SQL["known"], names=names)]
+    newest = groupby(found, key=lambda item: (item.kind, item.name))
+    return [next(items) for _, items in newest]

@@ -1,0 +1,182 @@
+"""Sets of letters that are decided on together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from redrive.store import statements
+from redrive.store.filters import clauses, parameters
+from redrive.store.pages import Request
+from redrive.store.port import (
+    AuditWrite,
+    ItemMark,
+    LetterFilter,
+    NewSet,
+    Page,
+    SetItemRow,
+    SetItemStatus,
+    SetRow,
+)
+from redrive.store.postgres.database_clock import DatabaseClock
+from redrive.store.postgres.desk import note
+from redrive.store.postgres.line import Line
+from redrive.store.postgres.lists import SQL as LISTS
+from redrive.store.postgres.sql import load, prepare
+from redrive.store.postgres.text import as_given, as_stored
+from redrive.store.wanted import conditions_of, item_row, open_letters, set_row, stored
+
+__all__ = [
+    "advance",
+    "begin_set",
+    "claim_set",
+    "count_letters",
+    "purge",
+    "set_items",
+    "set_of",
+    "stop_set",
+]
+
+SQL = load("sets.sql")
+PARTS = statements.load(__package__, "sets.sql")
+MOMENT = load("chores.sql")["moment"]
+
+GATHERED = 5000
+"""Letters of a filter that are listed at a time: well ahead of those that are worked off."""
+
+
+async def begin_set(line: Line, clock: DatabaseClock, new: NewSet, audit: AuditWrite) -> None:
+    """Accept a set, with its letters if they are named."""
+    async with line.transaction():
+        begun = await line.value(
+            SQL["put_set"],
+            public_id=new.public_id,
+            tenant=new.tenant,
+            action=new.action,
+            by=new.by,
+            reason=as_stored(new.reason),
+            request=as_stored(new.request),
+            wanted=as_stored(stored(new)),
+            upto=await line.value(SQL["highest_letter"]),
+            listed=int(new.where is None),
+            total=len(new.letters),
+            now=await _now(line, clock),
+        )
+        if begun is None:
+            return
+        if new.letters:
+            await line.rows(SQL["put_item"], set=begun, tenant=new.tenant, letters=list(new.letters))
+        await note(line, clock, [audit])
+
+
+async def claim_set(line: Line, clock: DatabaseClock, lease: int) -> SetRow | None:
+    """Take the set that has waited longest; several nodes take different ones."""
+    now = await _now(line, clock)
+    if not await line.value(SQL["any_set"], now=now):
+        return None
+    row = await line.row(SQL["claim_set"], now=now, lease=lease)
+    return None if row is None else set_row(as_given(row))
+
+
+async def advance(
+    line: Line, clock: DatabaseClock, set: SetRow, marks: Sequence[ItemMark], limit: int, lease: int
+) -> list[SetItemRow] | None:
+    """Note what was decided, list more letters, and return the next ones."""
+    async with line.transaction():
+        now = await _now(line, clock)
+        await _mark(line, now, set, marks)
+        kept = await line.row(SQL["keep_set"], set=set.id, fence=set.fence, now=now, lease=lease)
+        if kept is None:
+            return None
+        wanted, upto, reached, listed = as_given(kept)
+        if not listed:
+            listed = await _gather(line, set, conditions_of(wanted, above=reached, upto=upto))
+        items = await line.rows(SQL["pending"], set=set.id, most=limit)
+        if not items and listed and limit:
+            await line.rows(SQL["end_set"], set=set.id, now=now)
+            return None
+    return [SetItemRow(id=number, letter=letter) for number, letter in items]
+
+
+async def _mark(line: Line, now: int, set: SetRow, marks: Sequence[ItemMark]) -> None:
+    if not marks:
+        return
+    marked = await line.rows(
+        SQL["mark_item"],
+        set=set.id,
+        now=now,
+        number=[mark.id for mark in marks],
+        status=[mark.status.value for mark in marks],
+        run_id=[mark.run_id for mark in marks],
+        error=[as_stored(mark.error) for mark in marks],
+    )
+    counts = Counter(row["status"] for row in marked)
+    done, failed = counts[SetItemStatus.DONE.value], counts[SetItemStatus.FAILED.value]
+    await line.rows(SQL["count_marked"], set=set.id, done=done, failed=failed)
+
+
+async def _gather(line: Line, set: SetRow, values: dict[str, Any]) -> bool:
+    """List the next letters that a filter names; True if those were the last."""
+    statement = prepare(PARTS["gather"].format(conditions=_wanted(values)))
+    found = await line.rows(statement, **_stored(values), set=set.id, owner=set.tenant, most=GATHERED)
+    last = len(found) < GATHERED
+    reached = max((row["number"] for row in found), default=values["above"])
+    await line.rows(SQL["note_gathered"], set=set.id, count=len(found), reached=reached, listed=int(last))
+    return last
+
+
+async def stop_set(line: Line, clock: DatabaseClock, public_id: str, audit: AuditWrite) -> bool:
+    """End a set before its time, and note who did."""
+    async with line.transaction():
+        now = await _now(line, clock)
+        stopped = await line.rows(SQL["stop_set"], set=public_id, now=now, by=audit.by)
+        if stopped:
+            await note(line, clock, [audit])
+    return bool(stopped)
+
+
+async def set_of(line: Line, public_id: str) -> SetRow | None:
+    """One set."""
+    row = await line.row(SQL["set_by_id"], set=public_id)
+    return None if row is None else set_row(as_given(row))
+
+
+async def set_items(
+    line: Line, set: SetRow, status: SetItemStatus | None, limit: int, cursor: str | None
+) -> Page[SetItemRow]:
+    """A page of a set's letters, the last ones first."""
+    request = Request.of(limit, cursor)
+    window = request.window
+    bounds = {"below": window.below, "above": window.above}
+    names = [status.value if status else "all", *(name for name, at in bounds.items() if at is not None)]
+    wanted = " AND ".join(PARTS[f"items.{name}"] for name in names)
+    order = "DESC" if window.above is None else "ASC"
+    statement = prepare(PARTS["items"].format(conditions=wanted, order=order))
+    rows = await line.rows(statement, **bounds, set=set.id, most=window.most)
+    return request.page([item_row(as_given(row)) for row in rows])
+
+
+async def count_letters(line: Line, where: LetterFilter) -> int:
+    """How many open letters match."""
+    values = open_letters(where)
+    statement = prepare(PARTS["count_letters"].format(conditions=_wanted(values)))
+    return int(await line.value(statement, **_stored(values)))
+
+
+async def purge(line: Line, before: int, limit: int) -> int:
+    """Remove sets that ended long enough ago, first their letters; return how many rows went."""
+    removed = await line.rows(SQL["old_items"], before=before, most=limit)
+    return len(removed) + len(await line.rows(SQL["old_sets"], before=before))
+
+
+async def _now(line: Line, clock: DatabaseClock) -> int:
+    return clock.heard(await line.value(MOMENT, now=clock.given()))
+
+
+def _wanted(values: dict[str, Any]) -> str:
+    return clauses(LISTS, "letters", values)
+
+
+def _stored(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: as_stored(value) for name, value in parameters(values, list).items()}

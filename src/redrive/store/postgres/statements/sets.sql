@@ -1,0 +1,133 @@
+-- Sets of letters that are decided on together: listing them, working them off, looking at them.
+
+-- name: highest_letter
+-- The newest letter; later ones do not belong to a set that begins now.
+SELECT COALESCE(max(id), 0) FROM redrive.letters;
+
+-- name: put_set
+-- Begin a set; one that is sent again is there already.
+INSERT INTO redrive.sets (public_id, tenant, action, status, by, reason, request, wanted, upto, reached, listed, total,
+                          created_at, lease_until)
+VALUES (:public_id, :tenant, :action, 'RUNNING', :by, :reason, :request, :wanted, :upto, 0, :listed, :total, :now, :now)
+ON CONFLICT (public_id) DO NOTHING
+RETURNING id;
+
+-- name: put_item
+-- The letters of a set, by the ids that were given.
+INSERT INTO redrive.set_items (set_id, number, tenant, letter, status)
+SELECT CAST(:set AS bigint), n.number, :tenant, n.letter, 'PENDING'
+FROM unnest(CAST(:letters AS text[])) WITH ORDINALITY AS n (letter, number);
+
+-- name: any_set
+-- Whether there is a set to work on: a look that takes no lock.
+SELECT EXISTS (SELECT 1 FROM redrive.sets WHERE status = 'RUNNING' AND lease_until <= CAST(:now AS bigint));
+
+-- name: claim_set
+-- Take the set that has waited longest, for a while.
+UPDATE redrive.sets SET fence = fence + 1, lease_until = CAST(:now AS bigint) + CAST(:lease AS bigint)
+WHERE id = (SELECT id FROM redrive.sets WHERE status = 'RUNNING' AND lease_until <= CAST(:now AS bigint)
+            ORDER BY lease_until, id LIMIT 1 FOR UPDATE SKIP LOCKED)
+RETURNING id, public_id, tenant, action, status, by, reason, request, wanted, listed, total, done, failed, created_at,
+          ended_at, closed_by, fence;
+
+-- name: mark_item
+-- What became of the decision on letters; said a second time, it changes nothing. The set is named beside each number,
+-- and those that are pending are told by having no time, or the planner would look through all of them.
+UPDATE redrive.set_items AS i SET status = n.status, run_id = n.run_id, error = n.error, at = CAST(:now AS bigint)
+FROM (SELECT CAST(:set AS bigint) AS set_id, m.number, m.status, m.run_id, m.error
+      FROM unnest(CAST(:number AS bigint[]), CAST(:status AS text[]), CAST(:run_id AS text[]), CAST(:error AS text[]))
+          AS m (number, status, run_id, error) OFFSET 0) AS n
+WHERE i.set_id = n.set_id AND i.number = n.number AND i.at IS NULL
+RETURNING i.status;
+
+-- name: count_marked
+-- Add what was marked to the set's counts.
+UPDATE redrive.sets SET done = done + CAST(:done AS bigint), failed = failed + CAST(:failed AS bigint) WHERE id = :set;
+
+-- name: keep_set
+-- Go on with a set, unless it was stopped or taken over.
+UPDATE redrive.sets SET lease_until = CAST(:now AS bigint) + CAST(:lease AS bigint)
+WHERE id = :set AND fence = :fence AND status = 'RUNNING'
+RETURNING wanted, upto, reached, listed;
+
+-- name: gather
+-- List the next letters of a set; the conditions are filled in.
+INSERT INTO redrive.set_items (set_id, number, tenant, letter, status)
+SELECT CAST(:set AS bigint), l.id, CAST(:owner AS text), l.public_id, 'PENDING' FROM redrive.letters AS l
+WHERE {conditions} ORDER BY l.id LIMIT CAST(:most AS bigint)
+RETURNING number;
+
+-- name: note_gathered
+-- How far a set is listed.
+UPDATE redrive.sets SET total = total + CAST(:count AS bigint), reached = :reached, listed = :listed WHERE id = :set;
+
+-- name: pending
+-- The next letters to decide on.
+SELECT number, letter FROM redrive.set_items
+WHERE set_id = :set AND status = 'PENDING' ORDER BY number LIMIT CAST(:most AS bigint);
+
+-- name: end_set
+-- All letters of the set were decided on.
+UPDATE redrive.sets SET status = 'DONE', ended_at = :now WHERE id = :set AND status = 'RUNNING';
+
+-- name: stop_set
+-- No further letter of the set is decided on.
+UPDATE redrive.sets SET status = 'STOPPED', ended_at = :now, closed_by = :by WHERE public_id = :set AND status = 'RUNNING'
+RETURNING id;
+
+-- name: set_by_id
+-- A set.
+SELECT id, public_id, tenant, action, status, by, reason, request, wanted, listed, total, done, failed, created_at,
+       ended_at, closed_by, fence
+FROM redrive.sets WHERE public_id = :set;
+
+-- name: items
+-- A page of a set's letters; the conditions and the order are filled in.
+SELECT i.number, i.letter, i.status, i.run_id, i.error, i.at
+FROM redrive.set_items AS i WHERE i.set_id = :set AND {conditions} ORDER BY i.number {order} LIMIT CAST(:most AS bigint);
+
+-- name: items.all
+-- Whatever became of them.
+true;
+
+-- name: items.PENDING
+-- Letters that were not decided on yet.
+i.status = 'PENDING';
+
+-- name: items.DONE
+-- Letters that were decided on.
+i.status = 'DONE';
+
+-- name: items.FAILED
+-- Letters on which the decision was refused.
+i.status = 'FAILED';
+
+-- name: items.below
+-- Letters before a place.
+i.number < :below;
+
+-- name: items.above
+-- Letters behind a place.
+i.number > :above;
+
+-- name: count_letters
+-- How many letters there are; the conditions are filled in.
+SELECT count(*) FROM redrive.letters AS l WHERE {conditions};
+
+-- name: old_items
+-- Letters of sets that ended long enough ago.
+DELETE FROM redrive.set_items AS d USING (
+    SELECT i.set_id, i.number
+    FROM (SELECT id FROM redrive.sets WHERE ended_at IS NOT NULL AND ended_at <= CAST(:before AS bigint)
+          ORDER BY ended_at LIMIT 10) AS s
+    JOIN redrive.set_items AS i ON i.set_id = s.id LIMIT CAST(:most AS bigint)) AS o
+WHERE d.set_id = o.set_id AND d.number = o.number
+RETURNING d.number;
+
+-- name: old_sets
+-- Sets that ended long enough ago, once their letters are gone.
+DELETE FROM redrive.sets WHERE id = ANY (ARRAY(
+    SELECT s.id FROM redrive.sets AS s WHERE s.ended_at IS NOT NULL AND s.ended_at <= CAST(:before AS bigint)
+      AND NOT EXISTS (SELECT 1 FROM redrive.set_items AS i WHERE i.set_id = s.id OFFSET 0)
+    ORDER BY s.ended_at LIMIT 10 FOR UPDATE OF s SKIP LOCKED))
+RETURNING id;

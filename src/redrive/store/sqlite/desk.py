@@ -1,0 +1,68 @@
+"""What the failure desk asks of the store."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from redrive.store.port import Case, KnownItem, LetterRow, ReplayRow, Triage
+from redrive.store.rows import known_item, letter_row, replay_row
+from redrive.store.shapes import owner_and_tags
+from redrive.store.sqlite.claims import journals
+from redrive.store.sqlite.connection import picture
+from redrive.store.sqlite.reads import runs_by_id
+from redrive.store.sqlite.writes import note
+from redrive.store.statements import load
+
+__all__ = ["cases", "known", "triage"]
+
+SQL = load(__package__, "desk.sql")
+
+
+def cases(con: sqlite3.Connection, ids: Sequence[str]) -> list[Case]:
+    """Runs with their letters, journals and replays, each named by its letter's or its own id."""
+    with picture(con):
+        letters = {letter.run_id: letter for letter in _letters(con, ids)}
+        runs = runs_by_id(con, [*letters, *ids])
+        entries = journals(con, [run.id for run in runs])
+        found = [
+            Case(run=run, letter=letters.get(run.public_id), journal=entries.get(run.id, ()), replays=())
+            for run in runs
+        ]
+        replays = _replays(con, [case.subject for case in found])
+    return [replace(case, replays=replays.get(case.subject, ())) for case in found]
+
+
+def _letters(con: sqlite3.Connection, ids: Sequence[str]) -> list[LetterRow]:
+    wanted = _json(ids)
+    found = con.execute(SQL["letters_by_id"], (wanted,)).fetchall()
+    return [letter_row(row) for row in found + con.execute(SQL["letters_of_runs"], (wanted,)).fetchall()]
+
+
+def _replays(con: sqlite3.Connection, letters: Iterable[str]) -> dict[str, tuple[ReplayRow, ...]]:
+    rows = [replay_row(row) for row in con.execute(SQL["replays"], (_json(letters),))]
+    return {letter: tuple(group) for letter, group in groupby(rows, key=lambda replay: replay.letter)}
+
+
+def triage(con: sqlite3.Connection, now: int, triage: Triage) -> bool:
+    """Note something on a letter, and that it was noted."""
+    owner, tags = owner_and_tags(triage)
+    values = {"letter": triage.letter, "owner": owner, "tags": tags}
+    if con.execute(SQL["triage"], values).rowcount == 0:
+        return False
+    note(con, now, [triage.audit])
+    return True
+
+
+def known(con: sqlite3.Connection, names: Sequence[str]) -> list[KnownItem]:
+    """Workflows and steps of these names, each once, newest code first."""
+    found = [known_item(row) for row in con.execute(SQL["known"], (_json(names),))]
+    newest = groupby(found, key=lambda item: (item.kind, item.name))
+    return [next(items) for _, items in newest]
+
+
+def _json(values: Iterable[object]) -> str:
+    return json.dumps(list(values), ensure_ascii=False)

@@ -1,0 +1,50 @@
+"""An SQLite file as rows of texts: see `redrive.store.reseal`."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from redrive.store.reseal import Exchange, Table, TextRow
+from redrive.store.sqlite.connection import connect, locate, writing
+from redrive.store.sqlite.refusals import meaning
+from redrive.store.statements import load
+
+__all__ = ["SqliteTexts"]
+
+SQL = load(__package__, "reseal.sql")
+
+Result = TypeVar("Result")
+
+
+class SqliteTexts:
+    """The texts of a file, through a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._address = locate(url)
+        self._con = connect(self._address)
+
+    async def page(self, table: Table, after: tuple[Any, ...], most: int) -> list[TextRow]:
+        end = 1 + len(table.key)
+        rows = await self._run(lambda con: con.execute(SQL[f"texts.{table.name}"], (*after, most)).fetchall())
+        return [TextRow(row[0], row[1:end], row[end:]) for row in rows]
+
+    async def swap(self, table: Table, exchanges: Sequence[Exchange]) -> int:
+        rows = [(*each.texts, *each.row.key, *each.row.texts) for each in exchanges]
+
+        def write(con: sqlite3.Connection) -> int:
+            with writing(con):
+                return con.executemany(SQL[f"swap.{table.name}"], rows).rowcount
+
+        return await self._run(write)
+
+    async def close(self) -> None:
+        self._con.close()
+
+    async def _run(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
+        try:
+            return await asyncio.to_thread(work, self._con)
+        except sqlite3.Error as error:
+            raise meaning(error, self._address.path) or error from error

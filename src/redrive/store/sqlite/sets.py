@@ -1,0 +1,173 @@
+"""Sets of letters that are decided on together."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from redrive.store.filters import clauses, parameters
+from redrive.store.pages import Request
+from redrive.store.port import (
+    AuditWrite,
+    ItemMark,
+    LetterFilter,
+    NewSet,
+    Page,
+    SetItemRow,
+    SetItemStatus,
+    SetRow,
+)
+from redrive.store.sqlite.lists import SQL as LISTS
+from redrive.store.sqlite.lists import json_list
+from redrive.store.sqlite.writes import note
+from redrive.store.statements import load
+from redrive.store.wanted import conditions_of, item_row, open_letters, set_row, stored
+
+__all__ = [
+    "Turn",
+    "advance",
+    "any_set",
+    "begin_set",
+    "claim_set",
+    "count_letters",
+    "purge",
+    "set_items",
+    "set_of",
+    "stop_set",
+]
+
+SQL = load(__package__, "sets.sql")
+
+GATHERED = 5000
+"""Letters of a filter that are listed at a time: well ahead of those that are worked off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """When a set is worked on, for how many letters, and for how long nobody else may."""
+
+    now: int
+    limit: int
+    lease: int
+
+
+def begin_set(con: sqlite3.Connection, now: int, new: NewSet, audit: AuditWrite) -> None:
+    """Accept a set, with its letters if they are named."""
+    values = {
+        **asdict(new),
+        "wanted": stored(new),
+        "upto": con.execute(SQL["highest_letter"]).fetchone()[0],
+        "listed": new.where is None,
+        "total": len(new.letters),
+        "now": now,
+    }
+    del values["where"], values["letters"]
+    begun = con.execute(SQL["put_set"], values).fetchall()
+    if not begun:
+        return
+    items = [
+        {"set": begun[0][0], "number": number, "tenant": new.tenant, "letter": letter}
+        for number, letter in enumerate(new.letters, 1)
+    ]
+    con.executemany(SQL["put_item"], items)
+    note(con, now, [audit])
+
+
+def any_set(con: sqlite3.Connection, now: int) -> bool:
+    """Whether there is a set to work on; asked first, because most of the time there is none."""
+    return bool(con.execute(SQL["any_set"], {"now": now}).fetchone()[0])
+
+
+def claim_set(con: sqlite3.Connection, now: int, lease: int) -> SetRow | None:
+    """Take the set that has waited longest."""
+    found = con.execute(SQL["claim_set"], {"now": now, "lease": lease}).fetchall()
+    return set_row(found[0]) if found else None
+
+
+def advance(
+    con: sqlite3.Connection, turn: Turn, set: SetRow, marks: Sequence[ItemMark]
+) -> list[SetItemRow] | None:
+    """Note what was decided, list more letters, and return the next ones."""
+    _mark(con, turn.now, set, marks)
+    held = {"set": set.id, "fence": set.fence, "now": turn.now, "lease": turn.lease}
+    kept = con.execute(SQL["keep_set"], held).fetchall()
+    if not kept:
+        return None
+    wanted, upto, reached, listed = kept[0]
+    if not listed:
+        listed = _gather(con, set, conditions_of(wanted, above=reached, upto=upto))
+    items = con.execute(SQL["pending"], {"set": set.id, "most": turn.limit}).fetchall()
+    if not items and listed and turn.limit:
+        con.execute(SQL["end_set"], {"set": set.id, "now": turn.now})
+        return None
+    return [SetItemRow(id=number, letter=letter) for number, letter in items]
+
+
+def _mark(con: sqlite3.Connection, now: int, set: SetRow, marks: Sequence[ItemMark]) -> None:
+    counts: dict[str, int] = {}
+    for status, name in ((SetItemStatus.DONE, "done"), (SetItemStatus.FAILED, "failed")):
+        rows = [
+            {"set": set.id, "number": mark.id, "status": status.value, "run_id": mark.run_id,
+             "error": mark.error, "now": now}
+            for mark in marks if mark.status is status
+        ]  # fmt: skip
+        counts[name] = con.executemany(SQL["mark_item"], rows).rowcount if rows else 0
+    if any(counts.values()):
+        con.execute(SQL["count_marked"], {"set": set.id, **counts})
+
+
+def _gather(con: sqlite3.Connection, set: SetRow, values: dict[str, Any]) -> bool:
+    """List the next letters that a filter names; True if those were the last."""
+    wanted = clauses(LISTS, "letters", values)
+    asked = {**parameters(values, json_list), "set": set.id, "owner": set.tenant, "most": GATHERED}
+    found = con.execute(SQL["gather"].format(conditions=wanted), asked).fetchall()
+    last = len(found) < GATHERED
+    reached = max((number for (number,) in found), default=values["above"])
+    how_far = {"set": set.id, "count": len(found), "reached": reached, "listed": last}
+    con.execute(SQL["note_gathered"], how_far)
+    return last
+
+
+def stop_set(con: sqlite3.Connection, now: int, public_id: str, audit: AuditWrite) -> bool:
+    """End a set before its time, and note who did."""
+    stopped = con.execute(SQL["stop_set"], {"set": public_id, "now": now, "by": audit.by}).fetchall()
+    if stopped:
+        note(con, now, [audit])
+    return bool(stopped)
+
+
+def set_of(con: sqlite3.Connection, public_id: str) -> SetRow | None:
+    """One set."""
+    row = con.execute(SQL["set_by_id"], {"set": public_id}).fetchone()
+    return None if row is None else set_row(row)
+
+
+def set_items(
+    con: sqlite3.Connection, set: SetRow, status: SetItemStatus | None, limit: int, cursor: str | None
+) -> Page[SetItemRow]:
+    """A page of a set's letters, the last ones first."""
+    request = Request.of(limit, cursor)
+    window = request.window
+    bounds = {"below": window.below, "above": window.above}
+    names = [status.value if status else "all", *(name for name, at in bounds.items() if at is not None)]
+    wanted = " AND ".join(SQL[f"items.{name}"] for name in names)
+    order = "DESC" if window.above is None else "ASC"
+    statement = SQL["items"].format(conditions=wanted, order=order)
+    rows = con.execute(statement, {**bounds, "set": set.id, "most": window.most})
+    return request.page([item_row(row) for row in rows])
+
+
+def count_letters(con: sqlite3.Connection, where: LetterFilter) -> int:
+    """How many open letters match."""
+    values = open_letters(where)
+    statement = SQL["count_letters"].format(conditions=clauses(LISTS, "letters", values))
+    (count,) = con.execute(statement, parameters(values, json_list)).fetchone()
+    return int(count)
+
+
+def purge(con: sqlite3.Connection, before: int, limit: int) -> int:
+    """Remove sets that ended long enough ago, first their letters; return how many rows went."""
+    removed = con.execute(SQL["old_items"], {"before": before, "most": limit}).rowcount
+    return removed + con.execute(SQL["old_sets"], {"before": before}).rowcount

@@ -1,0 +1,120 @@
+-- Sets of letters that are decided on together: listing them, working them off, looking at them.
+
+-- name: highest_letter
+-- The newest letter; later ones do not belong to a set that begins now.
+SELECT COALESCE(max(id), 0) FROM letters;
+
+-- name: put_set
+-- Begin a set; one that is sent again is there already.
+INSERT INTO sets (public_id, tenant, action, status, by, reason, request, wanted, upto, reached, listed, total,
+                  created_at, lease_until)
+VALUES (:public_id, :tenant, :action, 'RUNNING', :by, :reason, :request, :wanted, :upto, 0, :listed, :total, :now, :now)
+ON CONFLICT (public_id) DO NOTHING
+RETURNING id;
+
+-- name: put_item
+-- A letter of a set, by the id that was given.
+INSERT INTO set_items (set_id, number, tenant, letter, status) VALUES (:set, :number, :tenant, :letter, 'PENDING');
+
+-- name: any_set
+-- Whether there is a set to work on: a look that takes no lock.
+SELECT EXISTS (SELECT 1 FROM sets WHERE status = 'RUNNING' AND lease_until <= :now);
+
+-- name: claim_set
+-- Take the set that has waited longest, for a while.
+UPDATE sets SET fence = fence + 1, lease_until = :now + :lease
+WHERE id = (SELECT id FROM sets WHERE status = 'RUNNING' AND lease_until <= :now ORDER BY lease_until, id LIMIT 1)
+RETURNING id, public_id, tenant, action, status, by, reason, request, wanted, listed, total, done, failed, created_at,
+          ended_at, closed_by, fence;
+
+-- name: mark_item
+-- What became of the decision on a letter; said a second time, it changes nothing.
+UPDATE set_items SET status = :status, run_id = :run_id, error = :error, at = :now
+WHERE set_id = :set AND number = :number AND status = 'PENDING';
+
+-- name: count_marked
+-- Add what was marked to the set's counts.
+UPDATE sets SET done = done + :done, failed = failed + :failed WHERE id = :set;
+
+-- name: keep_set
+-- Go on with a set, unless it was stopped or taken over.
+UPDATE sets SET lease_until = :now + :lease WHERE id = :set AND fence = :fence AND status = 'RUNNING'
+RETURNING wanted, upto, reached, listed;
+
+-- name: gather
+-- List the next letters of a set; the conditions are filled in.
+INSERT INTO set_items (set_id, number, tenant, letter, status)
+SELECT :set, l.id, :owner, l.public_id, 'PENDING' FROM letters AS l
+WHERE {conditions} ORDER BY l.id LIMIT :most
+RETURNING number;
+
+-- name: note_gathered
+-- How far a set is listed.
+UPDATE sets SET total = total + :count, reached = :reached, listed = :listed WHERE id = :set;
+
+-- name: pending
+-- The next letters to decide on.
+SELECT number, letter FROM set_items INDEXED BY set_items_by_status
+WHERE set_id = :set AND status = 'PENDING' ORDER BY number LIMIT :most;
+
+-- name: end_set
+-- All letters of the set were decided on.
+UPDATE sets SET status = 'DONE', ended_at = :now WHERE id = :set AND status = 'RUNNING';
+
+-- name: stop_set
+-- No further letter of the set is decided on.
+UPDATE sets SET status = 'STOPPED', ended_at = :now, closed_by = :by WHERE public_id = :set AND status = 'RUNNING'
+RETURNING id;
+
+-- name: set_by_id
+-- A set.
+SELECT id, public_id, tenant, action, status, by, reason, request, wanted, listed, total, done, failed, created_at,
+       ended_at, closed_by, fence
+FROM sets WHERE public_id = :set;
+
+-- name: items
+-- A page of a set's letters; the conditions and the order are filled in.
+SELECT i.number, i.letter, i.status, i.run_id, i.error, i.at
+FROM set_items AS i WHERE i.set_id = :set AND {conditions} ORDER BY i.number {order} LIMIT :most;
+
+-- name: items.all
+-- Whatever became of them.
+true;
+
+-- name: items.PENDING
+-- Letters that were not decided on yet.
+i.status = 'PENDING';
+
+-- name: items.DONE
+-- Letters that were decided on.
+i.status = 'DONE';
+
+-- name: items.FAILED
+-- Letters on which the decision was refused.
+i.status = 'FAILED';
+
+-- name: items.below
+-- Letters before a place.
+i.number < :below;
+
+-- name: items.above
+-- Letters behind a place.
+i.number > :above;
+
+-- name: count_letters
+-- How many letters there are; the conditions are filled in.
+SELECT count(*) FROM letters AS l WHERE {conditions};
+
+-- name: old_items
+-- Letters of sets that ended long enough ago.
+DELETE FROM set_items WHERE (set_id, number) IN (
+    SELECT i.set_id, i.number
+    FROM (SELECT id FROM sets WHERE ended_at IS NOT NULL AND ended_at <= :before ORDER BY ended_at LIMIT 10) AS s
+    CROSS JOIN set_items AS i ON i.set_id = s.id LIMIT :most);
+
+-- name: old_sets
+-- Sets that ended long enough ago, once their letters are gone.
+DELETE FROM sets WHERE id IN (
+    SELECT s.id FROM sets AS s WHERE s.ended_at IS NOT NULL AND s.ended_at <= :before
+      AND NOT EXISTS (SELECT 1 FROM set_items AS i WHERE i.set_id = s.id)
+    ORDER BY s.ended_at LIMIT 10);

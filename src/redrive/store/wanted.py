@@ -1,0 +1,53 @@
+"""Sets and their letters from rows; filters of sets as they are stored, and the conditions they make."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from redrive.core.states import LetterStatus
+from redrive.store.filters import given
+from redrive.store.port import LetterFilter, NewSet, SetItemRow, SetItemStatus, SetRow, SetStatus
+
+__all__ = ["conditions_of", "item_row", "open_letters", "set_row", "stored"]
+
+_SET = (
+    "id", "public_id", "tenant", "action", "status", "by", "reason", "request", "wanted", "listed", "total",
+    "done", "failed", "created_at", "ended_at", "closed_by", "fence",
+)  # fmt: skip
+
+
+def set_row(row: Any) -> SetRow:
+    """One row of `sets`."""
+    values: dict[str, Any] = dict(zip(_SET, row, strict=True))
+    values["status"] = SetStatus(values["status"])
+    values["listed"] = bool(values["listed"])
+    return SetRow(**values)
+
+
+def item_row(row: Any) -> SetItemRow:
+    """One row of `set_items`."""
+    number, letter, status, run_id, error, at = row
+    return SetItemRow(
+        id=number, letter=letter, status=SetItemStatus(status), run_id=run_id, error=error, at=at
+    )
+
+
+def stored(new: NewSet) -> str | None:
+    """The filter of a set as text; None if its letters are named."""
+    if new.where is None:
+        return None
+    said = {name: value for name, value in asdict(new.where).items() if value is not None}
+    said.pop("status", None)  # open ones, whatever else was asked for
+    return json.dumps(said, ensure_ascii=False)
+
+
+def conditions_of(wanted: str, *, above: int, upto: int) -> dict[str, Any]:
+    """What the next letters of a set must fulfil: those behind `above`, as far as the set goes."""
+    return {**open_letters(LetterFilter(**json.loads(wanted))), "above": above, "below": upto + 1}
+
+
+def open_letters(where: LetterFilter) -> dict[str, Any]:
+    """What a filter says, for letters that are open."""
+    return {**given(where), "status": LetterStatus.OPEN.value}

@@ -1,0 +1,188 @@
+"""`redrive dlq groups`, decisions on all letters that match a filter, and `redrive dlq sets`."""
+
+import json
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+from console import PATIENCE, Terminal, piped
+from dlq_kit import Shop, working
+
+
+def counted() -> list[dict[str, object]]:
+    """The groups, once a worker has counted both letters."""
+    limit = time.monotonic() + PATIENCE
+    while len(items := json.loads(piped("dlq", "groups", "--json").output)["items"]) < 2:
+        assert time.monotonic() < limit, items
+    return items
+
+
+def until(ready: Callable[[], bool]) -> None:
+    limit = time.monotonic() + PATIENCE
+    while not ready():
+        assert time.monotonic() < limit
+
+
+# -- groups --------------------------------------------------------------------------------------------
+
+
+def test_failures_are_listed_by_their_cause(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+    with working(shop):
+        wrong, down = counted()
+    assert (wrong["steps"], wrong["open"], wrong["sample_id"]) == (["book"], 1, f"dl-{shop.wrong}")
+    lines = [line.split("\t") for line in piped("dlq", "groups").output.splitlines()]
+    assert [line[:4] for line in lines] == [
+        [wrong["fingerprint"], "1", "sell", "book"],
+        [down["fingerprint"], "1", "sell", "charge"],
+    ]
+    assert lines[0][5] == ",".join(["0"] * 23 + ["1"])
+    assert piped("dlq", "groups", "-q").output.split() == [wrong["fingerprint"], down["fingerprint"]]
+    assert piped("dlq", "groups", "--tenant", "acme").output == ""
+    letters = piped("dlq", "list", "-q", "--fingerprint", str(down["fingerprint"])).output
+    assert letters == f"dl-{shop.down}\n"
+    table = terminal("dlq", "groups")
+    assert (table.end(), "Counted up to" in table.text) == (0, True)
+    assert f"redrive dlq replay --all --fingerprint {wrong['fingerprint']}" in table.text
+    assert max(map(len, table.text.splitlines())) <= 80
+
+
+def test_a_group_without_open_letters_is_shown_on_demand(shop: Shop) -> None:
+    with working(shop):
+        counted()
+        assert piped("dlq", "ignore", shop.down).exit_code == 0
+        until(lambda: len(piped("dlq", "groups", "-q").output.split()) == 1)
+    assert len(piped("dlq", "groups", "-q", "--closed").output.split()) == 2
+
+
+# -- all that match ------------------------------------------------------------------------------------
+
+
+def test_all_letters_of_a_filter_run_again(shop: Shop) -> None:
+    with working(shop):
+        patch = ["--patch", '{"order": {"country": "DE"}}', "--by", "kim", "--reason", "the bank is back"]
+        result = piped("dlq", "replay", "--all", "--workflow", "sell", *patch, "--wait", "--json")
+        done = json.loads(result.stdout)
+        assert (result.exit_code, done["total"], done["done"], done["by"]) == (0, 2, 2, "kim")
+        until(lambda: piped("runs", "list", "-q", "--status", "SUCCESS").output.count("\n") == 2)
+    assert sorted(shop.calls()) == ["book", "book", "charge tok-7"]
+    assert shop.letter(shop.down).replays[0].reason == "the bank is back"
+
+
+def test_a_dry_run_counts_and_shows_one(shop: Shop) -> None:
+    result = piped("dlq", "replay", "--all", "--dry-run", "--mode", "from_step", "--from-step", "2")
+    lines = result.stdout.splitlines()
+    assert lines[:2] == ["would run again 2 dead letters", "1 would be refused:"]
+    assert lines[2].startswith(f"  dl-{shop.down}: there is no step with index 2 to begin at")
+    assert f"dl-{shop.wrong} would run again, from a chosen step." in lines[4]
+    assert {shop.letter(run).status for run in (shop.down, shop.wrong)} == {"OPEN"}
+
+
+@pytest.mark.parametrize(("verb", "status"), [("resolve", "RESOLVED"), ("ignore", "IGNORED")])
+def test_all_letters_of_a_filter_are_closed(shop: Shop, verb: str, status: str) -> None:
+    dry = piped("dlq", verb, "--all", "--step", "charge", "--dry-run")
+    assert dry.stdout == f"would {verb} 1 dead letter\n"
+    with working(shop):
+        done = piped("dlq", verb, "--all", "--step", "charge", "--reason", "a test", "--wait")
+    assert done.exit_code == 0, done.output
+    assert [shop.letter(run).status for run in (shop.down, shop.wrong)] == [status, "OPEN"]
+    assert shop.letter(shop.down).resolution == "a test"
+
+
+def test_what_is_refused_is_told_and_the_others_go_on(shop: Shop) -> None:
+    with working(shop):
+        begun = json.loads(piped("dlq", "replay", "--all", "--from-step", "2", "--json").stdout)
+        followed = piped("dlq", "sets", "show", begun["id"], "--wait")
+    assert followed.exit_code == 1
+    assert f"set {begun['id']} runs again 1 of 2 letters, 1 refused: DONE" in followed.stdout
+    assert f"    dl-{shop.down}: there is no step with index 2" in followed.stdout
+    refused = piped("dlq", "sets", "show", begun["id"], "--refused")
+    assert refused.stdout.startswith(f"dl-{shop.down}\t")
+    assert shop.letter(shop.down).status == "OPEN"
+
+
+def test_nothing_that_matches_means_nothing_done(shop: Shop) -> None:
+    result = piped("dlq", "replay", "--all", "--code", "parse_error")
+    assert (result.exit_code, result.stdout) == (0, "no open letter matches, so nothing was done\n")
+    assert piped("audit", "list", "--event", "dlq.set_started").stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "name letters by their ids"),
+        (["--code", "timeout"], "give --all and a filter"),
+        (["dl-1", "--all"], "but not both"),
+        (["dl-1", "--code", "timeout"], "but not both"),
+        (["--all", "--input", "{}"], "--patch changes fields of many"),
+        (["--all", "--from-step", "charge"], "takes a step's number"),
+        (["--all", "--key", "k"], "--key is for letters that are named"),
+    ],
+)
+def test_a_choice_that_is_not_clear_is_refused(shop: Shop, options: list[str], words: str) -> None:
+    result = piped("dlq", "replay", *options)
+    assert (result.exit_code, words in result.stderr) == (2, True), result.stderr
+
+
+# -- sets ----------------------------------------------------------------------------------------------
+
+
+def test_a_set_is_shown_and_stopped(shop: Shop) -> None:
+    begun = piped("dlq", "replay", "--all", "-q", "--by", "kim")  # no worker is there to carry it out
+    id = begun.stdout.strip()
+    assert "No worker is alive" in begun.stderr
+    page = piped("dlq", "sets", "show", id).stdout
+    assert page.startswith(f"set {id} runs again ")
+    assert ", by kim\n" in page
+    assert json.loads(piped("dlq", "sets", "show", id, "--json").stdout)["status"] == "RUNNING"
+    assert piped("dlq", "sets", "stop", id, "--dry-run").stdout.startswith(f"would stop set {id}")
+    assert piped("dlq", "sets", "stop", id, "--by", "lee").exit_code == 0
+    stopped = json.loads(piped("dlq", "sets", "show", id, "--json").stdout)
+    assert (stopped["status"], stopped["stopped_by"], stopped["done"]) == ("STOPPED", "lee", 0)
+    assert piped("dlq", "sets", "show", id, "--wait").exit_code == 1
+    with working(shop):
+        pass
+    assert shop.letter(shop.down).status == "OPEN"
+
+
+def test_an_unknown_set_says_where_to_look(shop: Shop) -> None:
+    for command in (["show"], ["stop"], ["show", "--wait"]):
+        result = piped("dlq", "sets", *command, "01m7gtc6tf9mkk1pvk7wg972gw")
+        assert result.exit_code == 3
+        assert "`redrive audit list --event dlq.set_started` shows those that were begun" in result.stderr
+
+
+def test_a_person_is_asked_with_the_number(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+    asking = terminal("dlq", "replay", "--all")
+    asking.wait_for("Run again 2 dead letters? [y/N]")
+    asking.type("n\n")
+    assert asking.end() == 5
+    assert piped("audit", "list", "--event", "dlq.set_started").stdout == ""
+
+
+def test_a_large_number_is_typed(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+    lines = "".join(
+        f'{{"order": {{"number": {n}, "country": "XX", "card_token": "t"}}}}\n' for n in range(100)
+    )
+    assert (
+        piped("runs", "start", "sell", "--many", "-", "-q", "--app", "shop:app", stdin=lines).exit_code == 0
+    )
+    with working(shop):
+        until(lambda: not piped("runs", "list", "-q", "--status", "PENDING", "--status", "RUNNING").output)
+    asking = terminal("dlq", "ignore", "--all")
+    asking.wait_for("Type 102 to go on")
+    asking.type("y\n")
+    assert asking.end() == 5
+    agreed = terminal("dlq", "ignore", "--all")
+    agreed.wait_for("Type 102 to go on")
+    agreed.type("102\n")
+    assert agreed.end() == 0
+    assert "To follow it: redrive dlq sets show " in agreed.text
+
+
+def test_ctrl_c_leaves_the_set_going(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+    waiting = terminal("dlq", "ignore", "--all", "--yes", "--wait")
+    waiting.wait_for("decided")
+    waiting.process.send_signal(signal.SIGINT)
+    assert waiting.end() == 130
+    assert "The set goes on." in waiting.text

@@ -1,0 +1,163 @@
+"""The pictures of the terminal in docs/triage.md are what the terminal shows.
+
+Each block that begins with `$ redrive` is typed on a terminal, in the order of the page, in a small shop
+with a worker. An answer that the page shows behind a question is given. Ids, times and the widths of bars
+are not compared, and `…` stands for any text.
+"""
+
+import asyncio
+import contextlib
+import re
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from console import PATIENCE, Terminal, piped
+from dlq_kit import Shop, play, working
+
+PAGE = Path(__file__).parents[2] / "docs/triage.md"
+DOWN, WRONG = "01k9x7ha3vq4d2m8t6c5b0ne1w", "01k9x7j5rr0c9f3z7wt2e8sd4m"
+SHOP = """
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+from redrive import NonRetryable, Redrive, RetryPolicy
+
+app = Redrive(lease="5s")
+VAT = {"DE": Decimal("0.19"), "PL": Decimal("0.23")}
+
+
+@dataclass
+class Order:
+    number: int
+    country: str
+    card_token: str
+
+
+@app.step
+async def reserve(order: Order) -> str:
+    return f"R-{order.number}"
+
+
+@app.step(effect="charges the card", retry=RetryPolicy(max_retries=2, base_delay="20ms", jitter=0))
+async def charge(order: Order) -> str:
+    if Path("bank-is-down").exists():
+        raise ConnectionError("the bank does not answer")
+    return f"payment {order.number}"
+
+
+@app.step(effect="writes to the books")
+async def book(order: Order) -> str:
+    if order.country not in VAT:
+        raise NonRetryable(f"there is no VAT rate for {order.country}")
+    return f"booked with {VAT[order.country]} VAT"
+
+
+@app.workflow
+async def sell(order: Order) -> str:
+    await reserve(order)
+    await charge(order)
+    return await book(order)
+"""
+EDITOR = """
+import pathlib, sys
+file = pathlib.Path(sys.argv[1])
+text = file.read_text("utf-8")
+pathlib.Path("seen").write_text(text, "utf-8")
+file.write_text(text.replace('"PO"', '"PL"'), "utf-8")
+"""
+_VARIES = [
+    (r"\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)?", "<time>"),
+    (r"next at \d\d:\d\d:\d\d", "next at <time>"),
+    (r"\d{4}-\d\d-\d\d UTC", "<day> UTC"),
+    (r"\((now|\d+ m?s ago)\)|\b(now|\d+ m?s ago)\b *", "<ago>"),
+    (r" [█╌ ]*[█╌][█╌ ]* +(under )?[\d.]+ m?s\b", " <bar>"),
+    (r"[▁▂▃▄▅▆▇█]{24}", "<trend>"),
+    (r"\bset [0-9a-z]{26}", "set <id>"),
+]
+
+
+def pictures() -> Iterator[str]:
+    yield from re.findall(r"^```text\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def same_for_everybody(text: str) -> str:
+    """The text without what differs from time to time; spaces and line ends are one space."""
+    for pattern, name in _VARIES:
+        text = re.sub(pattern, name, text)
+    return " ".join(text.split())
+
+
+def assert_shows(screen: str, picture: str) -> None:
+    parts = (re.escape(part.strip()) for part in same_for_everybody(picture).split("…"))
+    shown = re.fullmatch(r"\s?.*?\s?".join(parts), same_for_everybody(screen))
+    assert shown, f"shown:\n{screen}\n\nthe page:\n{picture}"
+
+
+@pytest.fixture
+def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    """The shop of the page, with one failure at the bank and one in the data."""
+    (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
+    (tmp_path / "editor.py").write_text(EDITOR, encoding="utf-8")
+    monkeypatch.setenv("REDRIVE_URL", f"sqlite:///{tmp_path / 'shop.db'}")
+    monkeypatch.setenv("EDITOR", f"{sys.executable} {tmp_path / 'editor.py'}")
+    monkeypatch.setenv("VISUAL", "")
+    monkeypatch.setenv("LOGNAME", "kim")
+    shop = Shop(tmp_path, f"sqlite:///{tmp_path / 'shop.db'}", "", "")
+    with contextlib.chdir(tmp_path):
+        return asyncio.run(play(shop.app(), tmp_path))
+
+
+def test_the_pictures_are_true(
+    real: Shop, terminal: Callable[..., Terminal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(real.folder)
+    ids = {DOWN: real.down, WRONG: real.wrong}
+    shown = 0
+    with working(real):
+        _until_counted()
+        for picture in pictures():
+            if picture.startswith("# The input"):
+                screen = (real.folder / "seen").read_text(encoding="utf-8")
+                assert_shows(_paged(screen, ids), picture)
+                continue
+            command, _, wanted = picture.partition("\n")
+            assert command.startswith("$ redrive "), command
+            typed = terminal(*shlex.split(_real(command[2:], ids))[1:])
+            for answer in re.findall(r"\[y/N\]: (\w)", picture):
+                typed.wait_for("[y/N]:")
+                typed.type(f"{answer}\n")
+            typed.end()
+            assert_shows(_paged(typed.text, ids), wanted)
+            shown += 1
+    assert shown >= 10
+
+
+def _until_counted() -> None:
+    """The worker counts groups a little late; the page begins when it has."""
+    limit = time.monotonic() + PATIENCE
+    while len(piped("dlq", "groups", "-q").output.split()) < 2:
+        assert time.monotonic() < limit
+
+
+def _paged(text: str, ids: dict[str, str]) -> str:
+    for on_page, id in ids.items():
+        text = text.replace(id, on_page)
+    return text
+
+
+def _real(text: str, ids: dict[str, str]) -> str:
+    for on_page, id in ids.items():
+        text = text.replace(on_page, id)
+    return text
+
+
+def test_a_picture_that_is_wrong_is_noticed() -> None:
+    assert_shows("run 7 ended 3 s ago\n", "run 7 ended 8 s ago")
+    assert_shows("a\nb\nc\n", "a\n…\nc")
+    with pytest.raises(AssertionError, match="the page"):
+        assert_shows("run 7 failed\n", "run 7 ended")

@@ -1,0 +1,129 @@
+"""`redrive dlq show` and `list`: the page an accountant reads."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from console import Terminal, piped
+from dlq_kit import Shop, working
+
+
+def section(page: str, title: str) -> list[str]:
+    """The lines below a title, up to the next empty one."""
+    return page.split(f"\n{title}\n")[1].split("\n\n")[0].splitlines()
+
+
+def test_the_page_says_what_happened_why_and_what_to_do(shop: Shop) -> None:
+    page = piped("dlq", "show", shop.down).output
+    head = page.split("\n\n")
+    assert head[0] == f"dead letter dl-{shop.down}  sell  OPEN"
+    what, why, stands = head[1].splitlines()
+    assert what.endswith(
+        "step 'charge' of 'sell' failed, after 2 attempts: the bank does not \ufffd[31manswer"
+    )
+    assert why == "  It is here because it was tried as often as it may be, and failed each time."
+    assert stands == "  It waits for a person."
+    assert section(page, "what the steps gave") == ['  0 reserve: "R-7"', "  1 charge: failed, no result"]
+    assert '        "card_token": "••••••"' in section(page, "the input")
+    assert section(page, "what was done about it")[0].endswith("redrive: A dead letter was created")
+    assert section(page, "what you can do now")[:3] == [
+        f"  run it again: redrive dlq replay dl-{shop.down}",
+        f"  correct it:   redrive dlq edit dl-{shop.down}",
+        f"  look first:   redrive dlq replay dl-{shop.down} --dry-run",
+    ]
+
+
+def test_an_error_in_the_data_is_corrected_first(shop: Shop) -> None:
+    page = piped("dlq", "show", shop.wrong).output
+    assert "the error is of a kind that trying again does not mend" in page
+    assert section(page, "what you can do now")[0] == f"  correct it:   redrive dlq edit dl-{shop.wrong}"
+
+
+def test_the_page_tells_what_was_done_in_order(shop: Shop) -> None:
+    assert piped("dlq", "assign", shop.wrong, "--to", "kim", "--by", "lee").exit_code == 0
+    assert piped("dlq", "comment", shop.wrong, "asked the customer", "--by", "kim").exit_code == 0
+    assert piped("dlq", "tag", shop.wrong, "vat", "urgent", "--by", "kim").exit_code == 0
+    with working(shop):
+        patch = ["--patch", '{"order": {"country": "XX"}}', "--reason", "a guess"]
+        assert piped("dlq", "replay", shop.wrong, *patch, "--by", "kim", "--wait").exit_code == 1
+    page = piped("dlq", "show", shop.wrong).output
+    assert "It was run again once since, and failed again. It waits for a person." in page
+    assert "  owner        kim\n  tags         vat urgent\n" in page
+    assert [line[19:] for line in section(page, "what was done about it")[1:4]] == [
+        "lee: assigned it to kim",
+        "kim: said: asked the customer",
+        "kim: tagged it: vat, urgent",
+    ]
+    assert section(page, "what was done about it")[4].endswith(
+        "kim: ran it again, from where it failed: failed again (a guess)"
+    )
+    assert len(section(page, "what was done about it")) == 6
+    assert section(page, "what was done about it")[5] == '      ~ order.country: "PO" becomes "XX"'
+    assert "  2 book, set aside by a replay: failed, no result" in section(page, "what the steps gave")
+
+
+def test_a_letter_that_was_closed_says_so(shop: Shop) -> None:
+    assert piped("dlq", "resolve", shop.down, "--by", "kim", "--reason", "refunded").exit_code == 0
+    page = piped("dlq", "show", shop.down).output
+    assert "It was closed as RESOLVED by kim: refunded. Nothing is left to do." in page
+    assert section(page, "what you can do now") == [f"  run it anyway:redrive runs retry {shop.down}"]
+
+
+def test_a_letter_that_is_running_again_says_where(shop: Shop) -> None:
+    assert piped("dlq", "replay", shop.down).exit_code == 0
+    page = piped("dlq", "show", shop.down).output
+    assert f"It is running again, as run {shop.down}." in page
+    assert section(page, "what you can do now") == [f"  follow it:    redrive runs watch {shop.down}"]
+
+
+def test_a_letter_whose_replay_succeeded_leads_to_its_run(shop: Shop) -> None:
+    with working(shop):
+        assert piped("dlq", "replay", shop.down, "--wait").exit_code == 0
+    page = piped("dlq", "show", shop.down).output
+    assert section(page, "what was done about it")[1].endswith("from where it failed: it succeeded")
+    assert section(page, "what you can do now") == [f"  how it ended: redrive runs show {shop.down}"]
+
+
+def test_hidden_values_are_shown_on_demand_and_the_log_says_who_looked(shop: Shop) -> None:
+    hidden = json.loads(piped("dlq", "show", shop.down, "--json").output)
+    assert hidden["input"]["order"]["card_token"] == "••••••"
+    shown = json.loads(piped("dlq", "show", shop.down, "--json", "--reveal", "--by", "kim").output)
+    assert shown["input"]["order"]["card_token"] == "tok-7"
+    (line,) = json.loads(piped("audit", "list", "--event", "dlq.revealed", "--json").output)["items"]
+    assert (line["by"], line["letter"]) == ("kim", f"dl-{shop.down}")
+
+
+def test_no_line_of_the_page_is_wider_than_the_terminal(
+    shop: Shop, terminal: Callable[..., Terminal]
+) -> None:
+    page = terminal("dlq", "show", shop.down)
+    assert page.end() == 0
+    prose = page.text.split("for a developer")[0] + page.text.split("what you can do now")[1]
+    assert max(map(len, prose.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("option", [("--tag", "vat"), ("--owner", "kim")])
+def test_letters_are_found_by_what_was_noted(shop: Shop, option: tuple[str, str]) -> None:
+    assert piped("dlq", "list", "-q", *option).output == ""
+    assert piped("dlq", "tag", shop.down, "vat").exit_code == 0
+    assert piped("dlq", "assign", shop.down, "--to", "kim").exit_code == 0
+    assert piped("dlq", "list", "-q", *option).output == f"dl-{shop.down}\n"
+
+
+def test_among_all_letters_the_status_is_told(shop: Shop) -> None:
+    assert piped("dlq", "ignore", shop.down).exit_code == 0
+    lines = piped("dlq", "list", "--status", "all").output.splitlines()
+    assert [line.split("\t")[7] for line in lines] == ["OPEN", "IGNORED"]
+
+
+def test_the_list_says_what_the_error_said(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+    table = terminal("dlq", "list")
+    assert table.end() == 0
+    assert "    no VAT rate for 'PO' (step 'book' failed once" in table.text
+    assert piped("dlq", "list").output.split("\t")[6] == "no VAT rate for 'PO'"
+
+
+def test_an_unknown_letter_says_where_to_look(shop: Shop) -> None:
+    result = piped("dlq", "show", "dl-01m7gtc6tf9mkk1pvk7wg972gw")
+    assert result.exit_code == 3
+    assert "`redrive dlq list` shows those that are open" in result.stderr

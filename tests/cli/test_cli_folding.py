@@ -1,0 +1,58 @@
+"""Lines on a terminal end between words; commands stay whole; pipes get what was written."""
+
+import io
+from collections.abc import Callable
+
+import pytest
+from console import Terminal
+from playroom import Toys
+
+from redrive.cli.folding import folded
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+
+
+def test_a_pipe_gets_the_text_as_it_is() -> None:
+    text = "one two three four five six seven eight nine ten"
+    assert folded(text, io.StringIO()) == text
+
+
+def test_a_screen_gets_lines_that_end_between_words() -> None:
+    text = "one two three four five six seven eight nine ten"
+    assert folded(text, Screen()) == "one two three four five six seven eight\nnine ten"
+    assert folded(f"  {text}", Screen(), deeper="  ").splitlines()[1] == "    eight nine ten"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["redrive runs why 01k9x7 --app company.shop:app", ".venv/bin/redrive dlq show dl-01k9x7 --app a:b"],
+)
+def test_a_command_is_never_folded(command: str) -> None:
+    assert folded(f"To understand it, type this: {command}", Screen()).splitlines()[-1] == command
+    assert f"`{command}`" in folded(f"there is no run 'zzz'; `{command}` shows the newest", Screen())
+
+
+def test_lines_and_words_longer_than_the_screen_stay() -> None:
+    assert folded("a\n  b", Screen()) == "a\n  b"
+    assert folded("x" * 50, Screen()) == "x" * 50
+
+
+def test_commands_fit_an_ordinary_terminal(toys: Toys, terminal: Callable[..., Terminal]) -> None:
+    for command in (
+        ["runs", "why", toys.wet],
+        ["runs", "show", toys.wet],
+        ["doctor"],
+        ["runs", "show", "zzzz"],
+    ):
+        shown = terminal(*command)
+        shown.end()
+        too_long = [line for line in shown.text.splitlines() if len(line) > 80 and "redrive" not in line]
+        assert too_long == []

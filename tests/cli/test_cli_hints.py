@@ -1,0 +1,214 @@
+"""Hints can be typed as they stand: they name a program that is found, and the store that was meant."""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from console import Terminal, piped
+from playroom import Toys
+
+from redrive.cli.hints import program, ways_to_find
+
+BIN = Path(sys.executable).parent
+
+
+def last_line(text: str) -> str:
+    return text.strip().splitlines()[-1]
+
+
+# -- the store and the app -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def elsewhere(toys: Toys, monkeypatch: pytest.MonkeyPatch) -> Toys:
+    """The environment says nothing about the store; only options do."""
+    monkeypatch.delenv("REDRIVE_URL")
+    return toys
+
+
+def test_what_was_given_is_carried_on(elsewhere: Toys) -> None:
+    by_url = piped("runs", "show", elsewhere.wet, "--url", elsewhere.url).output
+    assert last_line(by_url).endswith(f"redrive runs why {elsewhere.wet} --url {elsewhere.url}")
+    by_app = piped("runs", "show", elsewhere.wet, "--app", "toys:app").output
+    assert last_line(by_app).endswith(f"redrive runs why {elsewhere.wet} --app toys:app")
+
+
+def test_what_the_environment_says_is_not_repeated(toys: Toys) -> None:
+    assert last_line(piped("runs", "show", toys.wet).output).endswith(f"redrive runs why {toys.wet}")
+
+
+def test_each_hint_on_the_way_to_a_letter_works_when_it_is_typed(elsewhere: Toys) -> None:
+    shown = piped("runs", "show", elsewhere.wet, "--app", "toys:app").output
+    why = piped(*shlex.split(last_line(shown).partition("redrive ")[2]))
+    assert why.exit_code == 0
+    (line,) = [line for line in why.output.splitlines() if "Its dead letter has everything: " in line]
+    letter = piped(*shlex.split(line.partition("redrive ")[2]))
+    assert letter.exit_code == 0
+    (line,) = [line for line in letter.output.splitlines() if "the whole run: " in line]
+    run = piped(*shlex.split(line.partition("redrive ")[2]))
+    assert run.exit_code == 0
+    assert run.output.startswith(f"run {elsewhere.wet}  make  DLQ_PENDING\n")
+
+
+def test_a_worker_is_named_with_the_app_that_was_named(elsewhere: Toys) -> None:
+    assert (
+        "Start one: redrive worker toys:app\n"
+        in piped("runs", "why", elsewhere.sleeping, "--app", "toys:app").output
+    )
+    by_url = piped("runs", "why", elsewhere.sleeping, "--url", elsewhere.url).output
+    assert f"Start one: redrive worker module:app --url {elsewhere.url}\n" in by_url
+
+
+def test_the_doctor_and_errors_carry_it_on_as_well(elsewhere: Toys) -> None:
+    assert "    redrive dlq list --app toys:app\n" in piped("doctor", "--app", "toys:app").output
+    missing = piped("runs", "show", "zzzz", "--app", "toys:app")
+    assert "`redrive runs list --app toys:app` shows the newest" in missing.stderr
+    nobody = piped("workflows", "pause", "mak", "--app", "toys:app")
+    assert "(`redrive workflows list --app toys:app` shows all)" in nobody.stderr
+
+
+def test_a_password_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = piped("doctor", "--url", "postgresql://kim:hush@127.0.0.1:1/none")
+    assert "hush" not in result.output
+    assert result.exit_code == 1
+
+
+# -- the program ---------------------------------------------------------------------------------------
+
+
+def test_it_is_called_by_its_name_where_that_is_enough() -> None:
+    assert program() == "redrive"
+    assert ways_to_find() == []
+
+
+def test_a_program_that_is_not_on_the_path_is_named_as_it_was_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert program() == str(BIN / "redrive")
+    monkeypatch.setattr(sys, "argv", ["../bin/redrive"])
+    assert program() == "../bin/redrive"
+
+
+def test_called_as_a_module_it_is_named_by_its_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "argv", ["somewhere/redrive/__main__.py"])
+    monkeypatch.chdir(tmp_path)
+    assert program() == str(BIN / "redrive")
+    monkeypatch.chdir(BIN.parent)
+    assert program() == f"{BIN.name}/redrive"
+    assert ways_to_find() == [f". {BIN / 'activate'}"]
+
+
+def test_without_a_script_the_module_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "argv", ["somewhere/redrive/__main__.py"])
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert program() == f"{tmp_path / 'python'} -m redrive"
+    assert ways_to_find() == [f'export PATH={tmp_path}:"$PATH"']
+
+
+def test_what_the_demo_says_to_type_works_in_a_new_terminal(tmp_path: Path) -> None:
+    """As `./dev demo` calls it: the shell of another terminal does not know where redrive is."""
+    demo = [sys.executable, "-m", "redrive", "demo", "--seconds", "1", "--dir", str(tmp_path / "shop")]
+    said = subprocess.run(demo, capture_output=True, text=True, check=True, timeout=60).stdout
+    lines = [line.strip() for line in said.partition("To look at it:")[2].strip().splitlines()]
+    assert lines[-1].startswith("redrive runs list")
+    lines = [line for line in lines if " ID " not in line]  # a person puts an id there
+    bare = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    typed = subprocess.run(
+        ["sh", "-e"],
+        input="\n".join(lines),
+        cwd=tmp_path,
+        env=bare,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert typed.returncode == 0, typed.stderr
+    assert "fulfil" in typed.stdout
+
+
+def test_init_says_how_to_go_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "redrive", "init", "new"]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    next_lines = [line.strip() for line in said.partition("Next:")[2].strip().splitlines()]
+    assert next_lines == [f". {BIN / 'activate'}", "cd new", "redrive dev shop:app"]
+    assert "Next:\n  cd new\n  redrive dev shop:app\n" in piped("init", str(tmp_path / "b")).output.replace(
+        str(tmp_path / "b"), "new"
+    )
+
+
+# -- asking --------------------------------------------------------------------------------------------
+
+
+def test_a_prefix_that_fits_nothing_is_said_before_anybody_is_asked(
+    toys: Toys, terminal: Callable[..., Terminal]
+) -> None:
+    shown = terminal("runs", "cancel", "zzzz")
+    assert shown.end() == 3
+    assert "there is no run 'zzzz'" in shown.text
+    assert "[y/N]" not in shown.text
+
+
+def test_the_question_names_the_whole_id(toys: Toys, terminal: Callable[..., Terminal]) -> None:
+    asked = terminal("runs", "cancel", toys.sleeping[:25])
+    asked.wait_for(f"Cancel run {toys.sleeping} (rest, SLEEPING), for good? [y/N]")
+    asked.type("n\n")
+    assert asked.end() == 5
+
+
+@pytest.mark.parametrize("command", [["workflows", "pause", "mak"], ["policies", "delete", "--step", "none"]])
+def test_nobody_is_asked_about_what_is_not_there(
+    toys: Toys, terminal: Callable[..., Terminal], command: list[str]
+) -> None:
+    shown = terminal(*command)
+    assert shown.end() == 3
+    assert "[y/N]" not in shown.text
+
+
+# -- policies for what nobody knows --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--step", "pain"], "there is no step 'pain' in the newest 50 runs; did you mean 'paint'?"),
+        (
+            ["--step", "pain", "--app", "toys:app"],
+            "there is no step 'pain' in the app; did you mean 'paint'?",
+        ),
+        (["--workflow", "mak"], "nobody has registered a workflow 'mak'; did you mean 'make'?"),
+    ],
+)
+def test_a_policy_for_what_nobody_knows_needs_a_yes(toys: Toys, arguments: list[str], words: str) -> None:
+    refused = piped("policies", "set", *arguments, "max_retries=1")
+    assert (refused.exit_code, words in refused.stderr) == (3, True), refused.stderr
+    assert piped("policies", "list").output == ""
+    sure = piped("policies", "set", *arguments, "max_retries=1", "--yes")
+    assert (sure.exit_code, words in sure.stderr) == (0, True)
+    assert piped("policies", "list").output != ""
+
+
+def test_a_person_is_asked_whether_an_unknown_step_is_meant(
+    toys: Toys, terminal: Callable[..., Terminal]
+) -> None:
+    asked = terminal("policies", "set", "--step", "pain", "max_retries=1")
+    asked.wait_for("Store this policy for step 'pain' all the same? [y/N]")
+    asked.type("n\n")
+    assert asked.end() == 5
+    assert "did you mean 'paint'?" in asked.text
+    assert piped("policies", "list").output == ""
+
+
+def test_a_known_step_raises_no_doubt(toys: Toys) -> None:
+    result = piped("policies", "set", "--step", "paint", "--workflow", "make", "max_retries=1")
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_reasons_are_read_whole_on_a_small_terminal(toys: Toys, terminal: Callable[..., Terminal]) -> None:
+    shown = terminal("dlq", "list")
+    assert shown.end() == 0
+    lines = shown.text.splitlines()
+    assert lines[0].split() == ["ID", "WORKFLOW", "STEP", "CODE", "FAILED"]
+    assert max(map(len, lines)) <= 80
+    assert "step 'paint' failed once (unknown): it was raised as NonRetryable" in " ".join(shown.text.split())

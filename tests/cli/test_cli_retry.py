@@ -1,0 +1,101 @@
+"""`redrive runs retry`: run again what failed, whatever became of its dead letter."""
+
+import json
+from pathlib import Path
+
+import pytest
+from console import piped
+from dlq_kit import Shop, working
+from playroom import Toys
+
+
+def test_a_run_with_an_open_letter_is_replayed_through_it(shop: Shop) -> None:
+    with working(shop):
+        result = piped("runs", "retry", shop.down, "--wait", "--by", "kim", "--reason", "the bank is back")
+    assert result.exit_code == 0, result.output
+    assert shop.calls() == ["charge tok-7", "book"]
+    letter = shop.letter(shop.down)
+    assert (letter.status, letter.replays[0].by) == ("RESOLVED", "kim")
+
+
+def test_a_run_whose_letter_is_closed_is_retried_all_the_same(shop: Shop) -> None:
+    assert piped("dlq", "ignore", shop.down).exit_code == 0
+    with working(shop):
+        result = piped("runs", "retry", shop.down[:20], "--wait", "--json")
+    assert json.loads(result.stdout)["ended"] == "SUCCESS"
+    assert shop.letter(shop.down).status == "IGNORED"
+
+
+def test_a_dry_run_says_it_and_does_nothing(shop: Shop) -> None:
+    result = piped("runs", "retry", shop.down, "--dry-run", "--skip-step", 'charge="by hand"')
+    assert "  Taken as given, not run:\n    charge\n" in result.stdout
+    assert result.stdout.endswith("Nothing was changed.\n")
+    assert shop.letter(shop.down).status == "OPEN"
+
+
+def test_skipped_steps_are_not_called(shop: Shop) -> None:
+    Path("bank-is-down").touch()
+    with working(shop):
+        skipped = ["--skip-step", 'charge="paid by hand"', "--skip-step", 'book="booked by hand"']
+        result = piped("runs", "retry", shop.down, *skipped, "--wait")
+    assert (result.exit_code, shop.calls()) == (0, []), result.output
+    assert shop.run(shop.down).output == "booked by hand"
+
+
+def test_the_failed_step_is_skipped_with_an_output(shop: Shop) -> None:
+    with working(shop):
+        result = piped("runs", "retry", shop.wrong, "--mode", "skip_failed", "--output", '"none"', "--wait")
+    assert (result.exit_code, shop.run(shop.wrong).output) == (0, "none"), result.output
+
+
+def test_a_full_retry_with_another_input_is_a_new_run(shop: Shop) -> None:
+    whole = '{"order": {"number": 9, "country": "DE", "card_token": "••••••"}}'
+    with working(shop):
+        result = piped("runs", "retry", shop.wrong, "--mode", "full", "--input", whole, "--wait", "--json")
+    run = shop.run(json.loads(result.stdout)["run_id"])
+    assert (run.replay_of, run.output) == (shop.wrong, "booked 9")
+    assert shop.calls() == ["reserve", "charge tok-8", "book"]
+
+
+def test_many_are_retried_with_one_patch(shop: Shop) -> None:
+    with working(shop):
+        patch = ["--patch", '{"order": {"country": "DE"}}', "--wait"]
+        result = piped("runs", "retry", "-", *patch, stdin=f"{shop.down}\n{shop.wrong}\n")
+    assert result.exit_code == 0, result.output
+    assert {shop.run(id).status for id in (shop.down, shop.wrong)} == {"SUCCESS"}
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--skip-step", "charge"], 2, "is no NAME=JSON"),
+        (["--skip-step", "charge=hello"], 2, "needs quotes of its own: '\"hello\"'"),
+        (["--skip-step", "bake=1"], 3, "'bake'"),
+        (["--skip-step", "charge=7"], 5, "the output of step 'charge' does not fit"),
+        (["--mode", "full", "--skip-step", 'charge="x"'], 5, "skip_steps"),
+        (["--input", "{}", "--patch", "{}"], 2, "exclude each other"),
+        (["--input", "{}", "-"], 2, "--patch changes fields of many"),
+        (["--input", "{}"], 5, "order"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_changes_nothing(
+    shop: Shop, options: list[str], code: int, words: str
+) -> None:
+    result = piped("runs", "retry", shop.down, *options)
+    assert (result.exit_code, words in result.stderr) == (code, True), result.stderr
+    assert shop.letter(shop.down).status == "OPEN"
+
+
+def test_the_same_decision_once_more_gets_the_first_ones_answer(shop: Shop) -> None:
+    with working(shop):
+        assert piped("runs", "retry", shop.down, "--wait", "--by", "kim").exit_code == 0
+    again = piped("runs", "retry", shop.down)
+    assert (again.exit_code, f"{shop.down} was decided before, by kim at " in again.stdout) == (0, True)
+    assert piped("runs", "retry", shop.down, "--mode", "full").exit_code == 4
+    assert len(shop.letter(shop.down).replays) == 1
+
+
+def test_a_run_that_went_well_or_is_not_there_is_not_retried(toys: Toys) -> None:
+    assert piped("runs", "retry", toys.good).exit_code == 4
+    assert piped("runs", "retry", "01m7gtc6tf9mkk1pvk7wg972gw").exit_code == 3
+    assert piped("runs", "retry", "zz").exit_code == 3

@@ -1,0 +1,75 @@
+"""The names and labels of the audit log."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, fields
+
+import pytest
+
+from redrive.core.events import EVENTS, Event, Label, label
+
+AGREED = {
+    "error.recorded",
+    "error.retry_scheduled",
+    "error.retry_exhausted",
+    "dlq.created",
+    "dlq.retry",
+    "dlq.resolved",
+    "dlq.skipped",
+    "circuit.opened",
+    "circuit.closed",
+    "execution.rollback",
+    "dlq.replay_succeeded",
+    "dlq.replay_failed",
+    "dlq.expired",
+    "dlq.assigned",
+    "dlq.commented",
+    "dlq.tagged",
+    "dlq.completed",
+    "dlq.revealed",
+    "dlq.set_started",
+    "dlq.set_stopped",
+    "run.cancelled",
+    "run.retried",
+    "policy.set",
+    "policy.deleted",
+    "workflow.paused",
+    "workflow.resumed",
+    "payload.reencrypted",
+    "circuit.half_opened",
+    "circuit.reset",
+    "saga.resumed",
+    "saga.skipped",
+    "saga.marked_done",
+}
+"""What is stored and exported: a name may be added, never changed."""
+
+
+def test_the_names_are_the_agreed_ones() -> None:
+    assert {event.value for event in Event} == AGREED
+
+
+def test_every_event_has_a_label_and_every_label_an_event() -> None:
+    assert EVENTS.keys() == set(Event)
+
+
+@pytest.mark.parametrize("language", [field.name for field in fields(Label)])
+def test_labels_are_there_and_tell_events_apart(language: str) -> None:
+    labels = [getattr(each, language) for each in EVENTS.values()]
+    assert all(text and text == text.strip() for text in labels)
+    assert len(set(labels)) == len(EVENTS)
+
+
+def test_no_label_was_left_untranslated() -> None:
+    assert not [name for name, each in EVENTS.items() if len(set(astuple(each))) < 2]
+
+
+def test_a_label_is_found_by_name_and_language() -> None:
+    assert label("dlq.skipped") == "A dead letter was ignored"
+    assert label(Event.LETTER_IGNORED, "pl") == "Zamknięto wpis DLQ bez działania"
+    assert label("dlq.skipped", "de") == label("dlq.skipped")
+
+
+@pytest.mark.parametrize("language", ["en", "pl"])
+def test_an_unknown_event_is_its_own_label(language: str) -> None:
+    assert label("moon.landed", language) == "moon.landed"

@@ -1,0 +1,74 @@
+"""What is kept of an input to search by."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.core.index import index_text, index_values
+from redrive.errors import InputError
+
+INPUT = json.dumps(
+    {
+        "order": {"id": 42, "lines": [{"sku": "a"}], "paid": True, "rate": 1.5, "note": None},
+        "tags": ["x", 7, None, ["y"]],
+        "email": "ann@example.org",
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("email", ["ann@example.org"]),
+        ("order.id", ["42"]),
+        ("order.paid", ["true"]),
+        ("order.rate", ["1.5"]),
+        ("order.note", []),
+        ("order.lines", []),
+        ("order.missing.deeper", []),
+        ("email.deeper", []),
+        ("tags", ["x", "7"]),
+        ("missing", []),
+    ],
+)
+def test_a_field_gives_its_texts(field: str, values: list[str]) -> None:
+    assert index_values(INPUT, [field]) == tuple((field, value) for value in values)
+
+
+def test_nothing_is_read_where_nothing_is_declared() -> None:
+    assert index_values("no JSON at all", ()) == ()
+
+
+def test_an_input_that_cannot_be_read_is_found_by_nothing() -> None:
+    assert index_values("enc1:00000000:xyz", ["email"]) == ()
+
+
+def test_a_value_is_kept_once_and_a_long_list_by_its_beginning() -> None:
+    text = json.dumps({"tags": ["a", "a", *map(str, range(1000))]})
+    values = index_values(text, ["tags", "tags"])
+    assert values[:2] == (("tags", "a"), ("tags", "0"))
+    assert len(values) == 99
+
+
+@given(st.text())
+def test_every_text_is_kept_in_a_form_that_any_database_indexes(text: str) -> None:
+    kept = index_text(text)
+    assert len(kept) <= 200
+    assert kept.isprintable()
+    assert index_text(kept) == kept
+
+
+@given(st.text(), st.text())
+def test_different_texts_stay_different(one: str, other: str) -> None:
+    assert (index_text(one) == index_text(other)) == (one == other)
+
+
+@pytest.mark.parametrize("value", [None, {}, [], b"x"])
+def test_what_cannot_be_searched_for_is_refused(value: Any) -> None:
+    with pytest.raises(InputError, match="texts, numbers"):
+        index_text(value)

@@ -1,0 +1,38 @@
+"""Some people at one computer: `python desk_people.py URL LETTER MODE COUNT`.
+
+Says "ready", waits for a line, lets them all decide at once, and tells what each was answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+
+from redrive import Redrive
+from redrive.errors import Conflict
+
+
+async def decide(app: Redrive, letter: str, mode: str) -> list[object]:
+    try:
+        if mode in ("resolve", "ignore"):
+            return [mode, str((await getattr(app.dlq, mode)(letter, by=f"{mode} {os.getpid()}")).status)]
+        replay = await app.dlq.replay(letter, mode, by=f"somebody at {os.getpid()}")
+    except Conflict:
+        return ["conflict"]
+    return ["replay", replay.number, replay.mode, replay.run_id, replay.by, replay.at.isoformat()]
+
+
+async def main(url: str, letter: str, mode: str, count: str) -> None:
+    app = Redrive(url)
+    async with app.client():
+        await app.dlq.get(letter)
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        answers = await asyncio.gather(*[decide(app, letter, mode) for _ in range(int(count))])
+        print(json.dumps(answers), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,177 @@
+"""A process dies, or an answer is lost, at every store call of every replay: it is one replay all the same.
+
+First the process of the person who decides (who then decides again), then the worker that does it. P6, and
+traps A7 and A8: letter, run and record of the decision are one commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from desk_kit import Shop, failed, shop
+
+from redrive import Redrive
+from redrive.app.runtime import Runtime
+from redrive.desk.replaying import Replay
+from redrive.desk.shapes import DeadLetter
+from redrive.errors import StoreUnavailable
+from redrive.store import open_store
+from redrive.store.faulty import FAIL, LOSE, Call, Fault, FaultyStore, crash_after, crash_before, nth
+from redrive.testing import Crash, Engine, VirtualClock, engine
+
+MODES: list[tuple[str, dict[str, Any], dict[str, int]]] = [
+    ("FROM_FAILED", {}, {"reserve": 1, "charge": 2, "ship": 1}),
+    ("STEP_ONLY", {}, {"reserve": 1, "charge": 2}),
+    ("FROM_STEP", {"from_step": 0}, {"reserve": 2, "charge": 2, "ship": 1}),
+    ("SKIP", {"output": "cash"}, {"reserve": 1, "charge": 1, "ship": 1}),
+    ("COMPLETE", {"output": "cash"}, {"reserve": 1, "charge": 1, "ship": 1}),
+    ("FULL", {"patch": {"amount": 41}}, {"reserve": 2, "charge": 2, "ship": 1}),
+]
+MANNERS: dict[str, Callable[[], Fault]] = {
+    "a crash before": lambda: crash_before(Crash()),
+    "a crash after": lambda: crash_after(Crash()),
+    "the lost reply of": lambda: LOSE,
+    "the failure of": lambda: FAIL,
+}
+# Calls that change nothing: dying at one of them is dying at the next call that does.
+LOOKS = {"lease.beat", "bury", "hung", "overdue", "held", "purge", "policies", "workers", "expiring"}
+
+
+@asynccontextmanager
+async def somebody(url: str, clock: VirtualClock) -> AsyncIterator[tuple[Redrive, FaultyStore]]:
+    """A process without a worker, whose store calls can be made to fail."""
+    app = shop(Redrive(url)).app
+    store = FaultyStore(open_store(url, clock), clock=clock)
+    runtime = Runtime(app, store, clock)
+    await app.attach(runtime)
+    try:
+        yield app, store
+    finally:
+        app.detach()
+        await runtime.close()
+
+
+async def decide(e: Engine, app: Redrive, letter: str, mode: str, options: dict[str, Any]) -> Replay:
+    """Replay, and let the time pass that it takes to ask a store again."""
+    task = asyncio.create_task(app.dlq.replay(letter, mode, by="ann", **options))
+    while not task.done():
+        await asyncio.wait([task], timeout=0.02)
+        if not task.done():
+            e.clock.move_to(e.clock.now() + 100_000)
+            e.clock.fire()
+    return task.result()
+
+
+async def check(letter: DeadLetter, s: Shop, mode: str) -> None:
+    """One replay, with its effects."""
+    now = await s.app.dlq.get(letter.id)
+    assert [(r.number, r.mode) for r in now.replays] == [(1, mode)]
+    assert [r.outcome for r in now.replays] == ["PARTIAL" if mode == "STEP_ONLY" else "SUCCESS"]
+    assert (now.status, now.replay_count) == ("RESOLVED", 0)
+    assert now.run_id == now.replays[0].run_id
+    decided = "dlq.completed" if mode == "COMPLETE" else "dlq.retry"
+    assert Counter(line.event for line in now.history) == Counter(
+        ["dlq.created", decided, "dlq.replay_succeeded"]
+    )
+    assert len((await s.app.runs.list()).items) == (2 if mode == "FULL" else 1)
+    assert len((await s.app.dlq.list()).items) == 1
+    unfinished = [run for run in (await s.app.runs.list()).items if run.finished_at is None]
+    assert unfinished == []
+
+
+@pytest.mark.parametrize(("mode", "options", "calls"), MODES)
+async def test_whoever_decides_may_die_or_not_hear_at_any_point(
+    tmp_path: Path, mode: str, options: dict[str, Any], calls: dict[str, int]
+) -> None:
+    number, tried = 1, set()
+    while True:
+        for manner, fault in MANNERS.items():
+            (folder := tmp_path / f"{number} {manner}").mkdir()
+            call = await _decide_twice(folder, number, fault(), mode, options, calls)
+            tried.add(call)
+        if call is None:
+            break
+        number += 1
+    assert tried >= {"cases", "apply"}
+
+
+async def _decide_twice(
+    folder: Path, number: int, fault: Fault, mode: str, options: dict[str, Any], calls: dict[str, int]
+) -> str | None:
+    """Decide with a fault at one call, then again without; the name of the call, None if there was none."""
+    url, clock = f"sqlite:///{folder}/redrive.db", VirtualClock()
+    s = shop(Redrive(url))
+    async with engine(s.app, store=url, clock=clock) as e:
+        letter = await failed(e, s.order, "lamp", 40)
+        s.ledger.broken.clear()
+        heard = None
+        async with somebody(url, clock) as (app, store):
+            before = len(store.calls)
+            store.plan = nth(before + number, fault)
+            with suppress(Crash, StoreUnavailable):
+                heard = await decide(e, app, letter.id, mode, options)
+            made = store.calls[before:]
+        async with somebody(url, clock) as (app, _):
+            answer = await decide(e, app, letter.id, mode, options)
+        assert heard in (None, answer)
+        await e.finish_all()
+        assert await decide(e, s.app, letter.id, mode, options) == answer
+        assert s.ledger.counts == calls
+        await check(letter, s, mode)
+    return made[number - 1] if len(made) >= number else None
+
+
+class Once:
+    """A plan that, from when it is armed, lets one fault strike at the call of a number."""
+
+    def __init__(self, number: int, fault: Fault) -> None:
+        self.armed = False
+        self.struck: str | None = None
+        self._left = number
+        self._fault = fault
+
+    def __call__(self, call: Call) -> Fault | None:
+        if not self.armed or call.name in LOOKS:
+            return None
+        self._left -= 1
+        if self._left != 0:
+            return None
+        self.struck = call.name
+        return self._fault
+
+
+@pytest.mark.parametrize(("mode", "options", "calls"), MODES)
+async def test_the_worker_may_die_at_any_point_of_a_replay(
+    mode: str, options: dict[str, Any], calls: dict[str, int]
+) -> None:
+    struck: list[str] = []
+    for manner in ("a crash before", "a crash after", "the lost reply of"):
+        number = 1
+        while (call := await _replay_with(Once(number, MANNERS[manner]()), mode, options, calls)) is not None:
+            struck.append(call)
+            number += 1
+    assert {"claim", "apply"} <= set(struck)
+    assert len(struck) >= 9
+
+
+async def _replay_with(plan: Once, mode: str, options: dict[str, Any], calls: dict[str, int]) -> str | None:
+    s = shop()
+    async with engine(s.app, plan=plan) as e:
+        letter = await failed(e, s.order, "lamp", 40)
+        s.ledger.broken.clear()
+        plan.armed = True
+        await s.app.dlq.replay(letter.id, mode, by="ann", **options)
+        await e.finish_all()
+        if plan.struck is None:
+            assert s.ledger.counts == calls
+        for name, most in s.ledger.counts.items():  # at least once, and again only where the worker died
+            assert calls[name] <= most <= calls[name] + e.crashes, (plan.struck, s.ledger.names)
+        assert all(len(s.ledger.keys(name)) == 1 for name in calls)
+        await check(letter, s, mode)
+    return plan.struck

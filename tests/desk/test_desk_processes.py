@@ -1,0 +1,99 @@
+"""People at several computers press the button at the same moment, on both databases (P6, trap A7)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import cluster
+import pytest
+from desk_kit import shop
+
+from redrive import Redrive, RunFailed
+
+PEOPLE = Path(__file__).with_name("desk_people.py")
+PLACES = ["sqlite", *cluster.POSTGRES]
+PATIENCE = 60
+
+
+@asynccontextmanager
+async def place(kind: str, folder: Path) -> AsyncIterator[str]:
+    """The URL of an empty store."""
+    if kind == "sqlite":
+        yield f"sqlite:///{folder}/redrive.db"
+        return
+    cluster.need_postgres()
+    async with cluster.fresh(kind) as url:
+        yield url
+
+
+async def ask(url: str, letter: str, modes: list[str], each: int) -> list[list[Any]]:
+    """One process for each mode, with so many people in it, all deciding at once; what they were told."""
+    computers = [await _open(url, letter, mode, each) for mode in modes]
+    try:
+        async with asyncio.timeout(PATIENCE):
+            for computer in computers:
+                assert await computer.stdout.readline() == b"ready\n"
+            told = await asyncio.gather(*[computer.communicate(b"go\n") for computer in computers])
+    finally:
+        for computer in computers:
+            if computer.returncode is None:
+                computer.kill()
+                await computer.wait()
+    return [answer for out, _ in told for answer in json.loads(out)]
+
+
+async def _open(*arguments: Any) -> Any:
+    words = [sys.executable, PEOPLE, *map(str, arguments)]
+    pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
+    return await asyncio.create_subprocess_exec(*words, **pipes)
+
+
+@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("mode", ["FROM_FAILED", "FULL"])
+async def test_forty_eight_people_in_four_processes_get_one_answer(
+    tmp_path: Path, kind: str, mode: str
+) -> None:
+    async with place(kind, tmp_path) as url:
+        s = shop(Redrive(url))
+        async with s.app:
+            handle = await s.order.start("lamp", 40)
+            with pytest.raises(RunFailed):
+                await handle.result(PATIENCE)
+            s.ledger.broken.clear()
+            (letter,) = (await s.app.dlq.list()).items
+            answers = await ask(url, letter.id, [mode] * 4, 12)
+            assert len(answers) == 48
+            assert len({tuple(answer) for answer in answers}) == 1
+            kept, number, said, run_id, by, _ = answers[0]
+            assert (kept, number, said, run_id == handle.id) == ("replay", 1, mode, mode != "FULL")
+            assert await s.app.handle(run_id, "order").result(PATIENCE)
+            assert s.ledger.counts == {"reserve": 2 if mode == "FULL" else 1, "charge": 2, "ship": 1}
+            now = await s.app.dlq.get(letter.id)
+            assert ([r.by for r in now.replays], now.status) == ([by], "RESOLVED")
+
+
+@pytest.mark.parametrize("kind", PLACES)
+async def test_replaying_resolving_and_ignoring_at_once_exactly_one_wins(tmp_path: Path, kind: str) -> None:
+    async with place(kind, tmp_path) as url:
+        s = shop(Redrive(url))
+        async with s.app:
+            handle = await s.order.start("lamp", 40)
+            with pytest.raises(RunFailed):
+                await handle.result(PATIENCE)
+            s.ledger.broken.clear()
+            (letter,) = (await s.app.dlq.list()).items
+            answers = await ask(url, letter.id, ["FROM_FAILED", "resolve", "ignore", "FULL"], 12)
+            good = [tuple(answer) for answer in answers if answer != ["conflict"]]
+            assert (len(good), len(set(good))) == (12, 1), set(good)
+            lines = [line.event for line in (await s.app.dlq.get(letter.id)).history]
+            deciding = {"dlq.retry", "dlq.resolved", "dlq.skipped"}
+            assert len([event for event in lines if event in deciding]) == 1
+            if good[0][0] == "replay":
+                assert await s.app.handle(good[0][3], "order").result(PATIENCE)
+            assert s.ledger.counts["charge"] == (2 if good[0][0] == "replay" else 1)

@@ -1,0 +1,139 @@
+"""Secrets are hidden from those who look, kept for those who replay, and shown to those who are noted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from desk_kit import ONCE, Ledger, ended, events, failed, new_app
+
+from redrive import Redrive
+from redrive.app import Workflow
+from redrive.desk.preview import DryRun
+from redrive.store import open_store
+from redrive.store.seal import Keyring
+from redrive.store.sealed import SealedStore
+from redrive.testing import VirtualClock, engine
+
+SECRETS = ("hunter2", "tok-4711", "sk-0815")
+
+
+def login(ledger: Ledger) -> tuple[Redrive, Workflow[..., Any, object]]:
+    """A workflow whose input, outputs and errors are full of secrets."""
+    app = new_app()
+
+    @app.step(retry=ONCE)
+    async def sign_in(user: str, password: str) -> dict[str, str]:
+        ledger.calls.append(("sign_in", password))
+        return {"token": "tok-4711", "user": user}
+
+    @app.step(retry=ONCE)
+    async def use(session: dict[str, str]) -> str:
+        ledger.calls.append(("use", session["token"]))
+        if "use" in ledger.broken:
+            raise RuntimeError("refused: api_key=sk-0815 is not valid")
+        return "used"
+
+    @app.workflow
+    async def job(user: str, password: str, note: str) -> str:
+        return await use(await sign_in(user, password))
+
+    return app, job
+
+
+async def test_nothing_that_is_shown_has_a_secret_in_it() -> None:
+    ledger = Ledger(broken={"use"})
+    app, job = login(ledger)
+    async with engine(app) as e:
+        letter = await failed(e, job, "ann", "hunter2", "hello")
+        shown = [
+            letter,
+            await app.dlq.get(letter.id),
+            (await app.dlq.list()).items,
+            await app.runs.get(letter.run_id),
+            await app.dlq.replay(letter.id, "FULL", patch={"password": "tok-4711"}, dry_run=True),
+            [line async for line in app.audit.export()],
+        ]
+        for each in shown:
+            assert not [secret for secret in SECRETS if secret in repr(each)], each
+        assert letter.input["user"] == "ann"
+        assert "refused: " in letter.message
+
+
+async def test_whoever_reveals_a_letter_is_written_down() -> None:
+    ledger = Ledger(broken={"use"})
+    app, job = login(ledger)
+    async with engine(app) as e:
+        letter = await failed(e, job, "ann", "hunter2", "hello")
+        revealed = await app.dlq.get(letter.id, reveal=True, by="eve")
+        assert revealed.input == {"user": "ann", "password": "hunter2", "note": "hello"}
+        assert revealed.steps[0].output == {"token": "tok-4711", "user": "ann"}
+        assert "sk-0815" in revealed.message
+        assert "sk-0815" in revealed.stack
+        assert all(secret in repr(revealed) for secret in SECRETS)
+        assert ("dlq.revealed", "eve") in await events(e, letter)
+        await app.dlq.get(letter.id, by="eve")
+        assert (await events(e, letter)).count(("dlq.revealed", "eve")) == 1
+
+
+async def test_a_replay_uses_what_is_hidden() -> None:
+    ledger = Ledger(broken={"use"})
+    app, job = login(ledger)
+    async with engine(app) as e:
+        letter = await failed(e, job, "ann", "hunter2", "hello")
+        ledger.broken.clear()
+        assert (await ended(e, (await app.dlq.replay(letter.id)).run_id)).result == "used"
+        assert ledger.calls == [("sign_in", "hunter2"), ("use", "tok-4711"), ("use", "tok-4711")]
+
+
+async def test_a_masked_field_that_is_sent_back_keeps_its_value() -> None:
+    ledger = Ledger(broken={"use"})
+    app, job = login(ledger)
+    async with engine(app) as e:
+        letter = await failed(e, job, "ann", "hunter2", "hello")
+        edited = json.loads(json.dumps(letter.input)) | {"note": "bye"}
+        assert edited["password"] != "hunter2"
+        ledger.broken.clear()
+        replay = await app.dlq.replay(letter.id, "FULL", input=edited)
+        assert [(c.path, c.before, c.after) for c in replay.changes] == [("note", "hello", "bye")]
+        run = await ended(e, replay.run_id)
+        assert run.result == "used"
+        assert ledger.calls[-2:] == [("sign_in", "hunter2"), ("use", "tok-4711")]
+        assert (await app.dlq.get(letter.id, reveal=True, by="eve")).replays[0].mode == "FULL"
+
+
+async def test_a_secret_that_is_edited_is_used_and_its_change_is_hidden() -> None:
+    ledger = Ledger(broken={"use"})
+    app, job = login(ledger)
+    async with engine(app) as e:
+        letter = await failed(e, job, "ann", "hunter2", "hello")
+        said = await app.dlq.replay(letter.id, "FULL", patch={"password": "correct horse"}, dry_run=True)
+        assert isinstance(said, DryRun)
+        assert [change.path for change in said.changes] == ["password"]
+        ledger.broken.clear()
+        await ended(e, (await app.dlq.replay(letter.id, "FULL", patch={"password": "correct horse"})).run_id)
+        assert ledger.calls[-2] == ("sign_in", "correct horse")
+        for each in (said, await app.dlq.get(letter.id), [line async for line in app.audit.export()]):
+            assert "horse" not in repr(each)
+            assert "hunter2" not in repr(each)
+
+
+async def test_with_a_key_no_secret_of_a_replay_is_readable_in_the_database(tmp_path: Path) -> None:
+    ledger, clock = Ledger(broken={"use"}), VirtualClock()
+    app, job = login(ledger)
+    store = SealedStore(open_store(f"sqlite:///{tmp_path}/redrive.db", clock), Keyring([bytes(range(32))]))
+    async with engine(app, store=store, clock=clock) as e:
+        letter = await failed(e, job, "ann", "hunter2", "hello")
+        await ended(e, (await app.dlq.replay(letter.id, patch={"password": "correct horse"})).run_id)
+        await ended(e, (await app.dlq.replay(letter.id, "FULL", patch={"note": "my little pony"})).run_id)
+        await app.dlq.comment(letter.id, "the password was correct horse", by="ann")
+        ledger.broken.clear()
+        run = await ended(e, (await app.dlq.replay(letter.id, "SKIP", output="sk-0815 it is")).run_id)
+        assert run.result == "sk-0815 it is"
+        revealed = await app.dlq.get(letter.id, reveal=True, by="eve")
+        assert revealed.input == {"user": "ann", "password": "correct horse", "note": "my little pony"}
+    stored = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert b"dlq.commented" in stored
+    for secret in (*SECRETS, "correct horse", "my little pony"):
+        assert secret.encode() not in stored, secret

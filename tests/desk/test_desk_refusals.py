@@ -1,0 +1,226 @@
+"""What cannot be decided is refused with the reason, and nothing is changed."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from desk_kit import dump, ended, failed, shop, statuses
+
+from redrive import Redrive
+from redrive.errors import Conflict, InputError, NotFound
+from redrive.testing import VirtualClock, engine
+
+TOO_LONG = "x" * 300
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"mode": "SIDEWAYS"}, "there is no replay mode 'SIDEWAYS'; there are FROM_FAILED, STEP_ONLY, FROM_STEP"),
+    ({"mode": 5}, "there is no replay mode 5"),
+    ({"mode": None}, "there is no replay mode None"),
+    ({"mode": "FROM_STEP"}, "from_step is the index to begin at"),
+    ({"from_step": 1}, "goes with mode FROM_STEP alone"),
+    ({"mode": "FROM_STEP", "from_step": 7}, "no step with index 7 .* 0 reserve, 1 charge"),
+    ({"mode": "FROM_STEP", "from_step": -1}, "no step with index -1"),
+    ({"mode": "FROM_STEP", "from_step": "1"}, "the index of a step, not '1'"),
+    ({"mode": "FROM_STEP", "from_step": True}, "the index of a step, not True"),
+    ({"mode": "FROM_STEP", "from_step": 1.0}, "the index of a step, not 1.0"),
+    ({"input": 5}, "input must be an object"),
+    ({"input": ["lamp", 40]}, "input must be an object"),
+    ({"input": {5: 1}}, "input must be an object"),
+    ({"input": {"item": "lamp"}}, "amount: field required"),
+    ({"input": {"item": "lamp", "amount": "lots"}}, "amount"),
+    ({"input": {"item": "lamp", "amount": 4, "color": "red"}}, "color"),
+    ({"input": {"item": object(), "amount": 4}}, "input is not JSON"),
+    ({"input": {"item": "lamp", "amount": 4}, "patch": {}}, "the whole input or a patch, not both"),
+    ({"patch": [1]}, "patch must be an object"),
+    ({"patch": {"amount": None}}, "amount: field required"),
+    ({"patch": {"amount": {"value": 4}}}, "amount"),
+    ({"patch": {"item": "\ud800"}}, "patch is not JSON"),
+    ({"patch": {"item": "x" * 2_000_000}}, "at most|too large|bytes"),
+    ({"mode": "STEP_ONLY", "patch": {"amount": 4}}, "STEP_ONLY keeps the input"),
+    ({"mode": "SKIP", "output": 5}, "the output of step 'charge' does not fit"),
+    ({"mode": "SKIP", "output": object()}, "output is not JSON"),
+    ({"mode": "SKIP", "output": float("nan")}, "output is not JSON"),
+    ({"output": "paid"}, "goes with mode SKIP alone"),
+    ({"retry": {"max_retries": 1}}, "retry takes a RetryPolicy, not dict"),
+    ({"new_operation": "yes"}, "new_operation is True or False"),
+    ({"mode": "FULL", "new_operation": 1}, "new_operation is True or False"),
+    ({"dry_run": "no"}, "dry_run is True or False"),
+    ({"by": None}, "by must be a text"),
+    ({"by": ""}, "by must be a text"),
+    ({"by": 5}, "by must be a text"),
+    ({"by": TOO_LONG}, "by must be a text of 1 to 255"),
+    ({"by": "ann\nbob"}, "printable"),
+    ({"reason": 5}, "reason must be a text"),
+    ({"reason": "x" * 20_000}, "reason must be a text of 1 to 10,000"),
+    ({"reason": "a\x00b"}, "reason has a NUL"),
+    ({"reason": "\ud800"}, "half a character"),
+    ({"idempotency_key": ""}, "idempotency_key must be a text"),
+    ({"idempotency_key": 5}, "idempotency_key must be a text"),
+]
+
+
+async def test_a_decision_that_makes_no_sense_is_refused_and_changes_nothing() -> None:
+    s = shop()
+    async with engine(s.app) as e:
+        letter = await failed(e, s.order, "lamp", 40)
+        before = await dump(e)
+        for options, said in BAD:
+            with pytest.raises(InputError, match=said):
+                await s.app.dlq.replay(letter.id, **options)
+            assert await dump(e) == before, options
+        assert s.ledger.names == ["reserve", "charge"]
+
+
+async def test_what_is_noted_on_a_letter_is_checked_as_well() -> None:
+    s = shop()
+    async with engine(s.app) as e:
+        letter = await failed(e, s.order, "lamp", 40)
+        before = await dump(e)
+        dlq = s.app.dlq
+        for call, said in [
+            (lambda: dlq.resolve(letter.id, by=""), "by must be"),
+            (lambda: dlq.ignore(letter.id, by="ann", reason="a\x00"), "reason has a NUL"),
+            (lambda: dlq.complete(letter.id, 5), "does not fit"),
+            (lambda: dlq.complete(letter.id, object()), "not JSON"),
+            (lambda: dlq.assign(letter.id, to="", by="ann"), "to must be"),
+            (lambda: dlq.assign(letter.id, to="bob", by=None), "by must be"),
+            (lambda: dlq.comment(letter.id, "", by="ann"), "a comment must be"),
+            (lambda: dlq.comment(letter.id, "\ud800", by="ann"), "half a character"),
+            (lambda: dlq.tag(letter.id, [""], by="ann"), "a tag must be"),
+            (lambda: s.app.runs.retry(letter.run_id, skip_steps=["ship"]), "skip_steps must be an object"),
+            (lambda: s.app.runs.retry(letter.run_id, skip_steps={"ship": 5}), "does not fit"),
+            (lambda: s.app.runs.retry(letter.run_id, skip_steps={"nobody": 5}), "registered a step"),
+            (
+                lambda: s.app.runs.retry(letter.run_id, skip_steps={"ship": "a", "/ship#0": "b"}),
+                "two results",
+            ),
+            (lambda: s.app.runs.retry(letter.run_id, "full", skip_steps={"ship": "a"}), "skip_steps goes"),
+        ]:
+            with pytest.raises(InputError, match=said):
+                await call()
+            assert await dump(e) == before, said
+
+
+@pytest.mark.parametrize("id", ["dl-nothing", "", "\x00", "\ud800", 5, None, b"x"])
+async def test_there_is_no_such_letter(id: Any) -> None:
+    s = shop()
+    async with engine(s.app) as e:
+        await failed(e, s.order, "lamp", 40)
+        for decide in (s.app.dlq.replay, s.app.dlq.resolve, s.app.dlq.get):
+            with pytest.raises(NotFound):
+                await decide(id)
+
+
+async def test_another_tenants_letter_is_not_there() -> None:
+    s = shop()
+    async with engine(s.app) as e:
+        letter = await failed(e, s.order, "lamp", 40, tenant="acme")
+        before = await dump(e)
+        dlq = s.app.dlq
+        for call in (
+            dlq.get(letter.id, tenant="globex"),
+            dlq.get(letter.id, tenant="globex", reveal=True),
+            dlq.replay(letter.id, tenant="globex"),
+            dlq.replay(letter.id, tenant="globex", dry_run=True),
+            dlq.replay(letter.run_id, tenant="globex"),
+            dlq.complete(letter.id, "paid", tenant="globex"),
+            dlq.resolve(letter.id, tenant="globex"),
+            dlq.ignore(letter.id, tenant="globex"),
+            dlq.assign(letter.id, to="bob", tenant="globex"),
+            dlq.comment(letter.id, "mine", tenant="globex"),
+            dlq.tag(letter.id, ["mine"], tenant="globex"),
+            s.app.runs.retry(letter.run_id, tenant="globex"),
+            s.app.runs.retry(letter.run_id, tenant="globex", dry_run=True),
+        ):
+            with pytest.raises(NotFound):
+                await call
+        assert await dump(e) == before
+
+
+@pytest.mark.parametrize("how", ["resolve", "ignore", "expire"])
+async def test_a_closed_letter_takes_no_decision(how: str) -> None:
+    s = shop(Redrive("sqlite:///:memory:", dlq_retention="2d"))
+    async with engine(s.app) as e:
+        letter = await failed(e, s.order, "lamp", 40)
+        if how == "expire":
+            await e.advance("3d")
+        else:
+            await getattr(s.app.dlq, how)(letter.id, by="ann", reason="done with")
+        status = {"resolve": "RESOLVED", "ignore": "IGNORED", "expire": "EXPIRED"}[how]
+        assert await statuses(e, letter) == (status, "FAILED")
+        before = await dump(e)
+        with pytest.raises(Conflict, match=f"was closed .{status}.*retry its run"):
+            await s.app.dlq.replay(letter.id)
+        with pytest.raises(Conflict):
+            await s.app.dlq.complete(letter.id, "paid")
+        for other in {"resolve", "ignore"} - {how}:
+            with pytest.raises(Conflict, match="cannot be closed"):
+                await getattr(s.app.dlq, other)(letter.id, by="bob")
+        assert await dump(e) == before
+
+
+async def test_a_letter_that_somebody_resolved_after_a_failed_replay_is_closed_for_that_replay_too() -> None:
+    s = shop()
+    async with engine(s.app) as e:
+        letter = await failed(e, s.order, "lamp", 40)
+        await ended(e, (await s.app.dlq.replay(letter.id)).run_id)
+        await s.app.dlq.resolve(letter.id, by="ann")
+        with pytest.raises(Conflict, match="was closed"):
+            await s.app.dlq.replay(letter.id)
+
+
+async def test_what_ended_well_or_for_good_is_not_retried() -> None:
+    s = shop(broken="")
+    async with engine(s.app) as e:
+        done = await e.run(s.order, "lamp", 40)
+        stopped = await s.order.start("desk", 50, delay="1h")
+        await stopped.cancel(by="ann")
+        before = await dump(e)
+        for run_id, status in ((done.id, "SUCCESS"), (stopped.id, "CANCELLED")):
+            for mode in ("from_failed", "full", "skip_failed"):
+                with pytest.raises(Conflict, match=f"is {status}: only a failed or partial run"):
+                    await s.app.runs.retry(run_id, mode)
+            with pytest.raises(NotFound):
+                await s.app.dlq.replay(run_id)
+        assert await dump(e) == before
+
+
+async def test_a_letter_is_decided_on_by_a_client_that_has_no_code(tmp_path: Path) -> None:
+    """Values are then checked by the schema that the code left behind."""
+    url, clock = f"sqlite:///{tmp_path}/redrive.db", VirtualClock()
+    s = shop(Redrive(url))
+    async with engine(s.app, store=url, clock=clock) as e:
+        letter = await failed(e, s.order, "lamp", 40)
+    bare = Redrive(url)
+    async with engine(bare, store=url, clock=clock) as e:
+        before = await dump(e)
+        with pytest.raises(InputError, match="the input of workflow 'order' does not fit: amount"):
+            await bare.dlq.replay(letter.id, patch={"amount": "lots"})
+        with pytest.raises(InputError, match="the output of step 'charge' does not fit"):
+            await bare.dlq.replay(letter.id, "SKIP", output=5)
+        assert await dump(e) == before
+        await bare.dlq.replay(letter.id, patch={"amount": 41})
+    s.ledger.broken.clear()
+    async with engine(s.app, store=url, clock=clock) as e:
+        assert (await ended(e, letter.run_id)).result == ["lamp reserved", "41 charged", "lamp shipped"]
+
+
+async def test_a_workflow_that_no_code_ever_registered_cannot_be_edited(tmp_path: Path) -> None:
+    url, clock = f"sqlite:///{tmp_path}/redrive.db", VirtualClock()
+    s = shop(Redrive(url))
+    async with engine(s.app, store=url, clock=clock) as e:
+        letter = await failed(e, s.order, "lamp", 40)
+    with closing(sqlite3.connect(tmp_path / "redrive.db")) as con, con:
+        con.execute("DELETE FROM catalogue")
+    bare = Redrive(url)
+    async with engine(bare, store=url, clock=clock) as e:
+        before = await dump(e)
+        with pytest.raises(InputError, match="registered a workflow called 'order'"):
+            await bare.dlq.replay(letter.id, patch={"amount": 2})
+        with pytest.raises(InputError, match="registered a step called 'charge'"):
+            await bare.dlq.replay(letter.id, "SKIP", output="paid")
+        assert await dump(e) == before

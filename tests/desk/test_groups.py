@@ -1,0 +1,118 @@
+"""`app.dlq.groups`: failures by cause, as people see them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from desk_kit import Shop, ended, failed, new_app, shop
+
+from redrive import NonRetryable
+from redrive.core.redact import MASK
+from redrive.errors import InputError
+from redrive.store.faulty import FAIL, LOSE, Fault, Plan, crash_after, crash_before
+from redrive.testing import Crash, Engine, engine
+
+
+@pytest.fixture
+async def desk() -> Any:
+    made = shop()
+    async with engine(made.app) as e:
+        yield e, made
+
+
+async def test_a_group_says_what_fails_how_often_and_since_when(desk: tuple[Engine, Shop]) -> None:
+    e, made = desk
+    began = e.now
+    for amount in (1, 2):
+        await failed(e, made.order, "tea", amount)
+    await e.advance("1h")
+    letter = await failed(e, made.order, "tea", 3)
+    await e.settle()
+    page = await e.app.dlq.groups()
+    (group,) = page.items
+    assert (group.open, group.total, group.tenant) == (3, 3, "default")
+    assert (group.workflows, group.steps) == (("order",), ("charge",))
+    assert group.first_seen == began
+    assert group.trend[-2:] == (2, 1)
+    assert (group.sample_id, group.message, group.fingerprint) == (
+        letter.id,
+        letter.reason,
+        letter.fingerprint,
+    )
+    assert page.as_of == e.now
+
+
+async def test_what_was_replayed_with_success_is_no_longer_open(desk: tuple[Engine, Shop]) -> None:
+    e, made = desk
+    letter = await failed(e, made.order, "tea", 1)
+    made.ledger.broken.clear()
+    await ended(e, (await e.app.dlq.replay(letter.id, by="ann")).run_id)
+    await e.settle()
+    assert (await e.app.dlq.groups()).items == []
+    (group,) = (await e.app.dlq.groups(status=None)).items
+    assert (group.open, group.total) == (0, 1)
+
+
+async def test_a_replay_from_the_start_that_fails_again_counts_the_letter_once(
+    desk: tuple[Engine, Shop],
+) -> None:
+    """The letter goes over to the new run, so it is one letter that was seen twice."""
+    e, made = desk
+    letter = await failed(e, made.order, "tea", 1)
+    await ended(e, (await e.app.dlq.replay(letter.id, "FULL", by="ann")).run_id)
+    await e.settle()
+    (group,) = (await e.app.dlq.groups()).items
+    assert (group.open, group.total, sum(group.trend)) == (1, 1, 2)
+
+
+async def test_tenants_see_their_own(desk: tuple[Engine, Shop]) -> None:
+    e, made = desk
+    await failed(e, made.order, "tea", 1, tenant="acme")
+    await failed(e, made.order, "tea", 1, tenant="globex")
+    await e.settle()
+    assert [group.tenant for group in (await e.app.dlq.groups()).items] == ["globex", "acme"]
+    assert [group.tenant for group in (await e.app.dlq.groups("acme")).items] == ["acme"]
+
+
+async def test_secrets_in_the_message_are_hidden() -> None:
+    app = new_app()
+
+    @app.workflow
+    async def leaky() -> None:
+        raise NonRetryable("refused for Bearer abcdefghijklmnopqrstuvwxyz012345")
+
+    async with engine(app) as e:
+        await failed(e, leaky)
+        await e.settle()
+        (group,) = (await e.app.dlq.groups()).items
+        assert group.message is not None
+        assert MASK in group.message
+        assert "abcdefghijklmnopqrstuvwxyz012345" not in group.message
+
+
+def once(name: str, fault: Fault) -> Plan:
+    """The fault happens at the first call of that name, in whichever worker's life that is."""
+    left = [fault]
+    return lambda call: left.pop() if call.name == name and left else None
+
+
+@pytest.mark.parametrize("fault", [crash_before(Crash()), crash_after(Crash()), LOSE, FAIL])
+async def test_a_crash_while_folding_counts_nothing_twice(fault: Fault) -> None:
+    made = shop()
+    async with engine(made.app, plan=once("fold", fault)) as e:
+        await failed(e, made.order, "tea", 1)
+        await e.settle()
+        await e.settle()
+        (group,) = (await e.app.dlq.groups()).items
+        assert (group.open, group.total, sum(group.trend)) == (1, 1, 1)
+
+
+async def test_nonsense_is_refused(desk: tuple[Engine, Shop]) -> None:
+    e, _ = desk
+    with pytest.raises(InputError, match="cursor"):
+        await e.app.dlq.groups(cursor="nonsense")
+    with pytest.raises(InputError, match="limit"):
+        await e.app.dlq.groups(limit=0)
+    with pytest.raises(InputError, match="OPEN"):
+        await e.app.dlq.groups(status="REPLAYING")

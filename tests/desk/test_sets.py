@@ -1,0 +1,497 @@
+"""Sets: one decision on many letters; each letter at most once, whatever happens on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from desk_kit import ONCE, Shop, dump, failed, new_app, shop
+
+from redrive import Redrive, RetryPolicy
+from redrive.app import Workflow
+from redrive.chores import SetWorker
+from redrive.core.states import LetterStatus
+from redrive.desk.sets import DryRunOfMany, LetterSet
+from redrive.desk.shapes import DeadLetter
+from redrive.errors import Conflict, InputError, NotFound, StoreUnavailable
+from redrive.store import open_store
+from redrive.store.faulty import FAIL, LOSE, Call, Fault, crash_after, crash_before
+from redrive.store.port import AuditFilter, LetterFilter
+from redrive.store.seal import Keyring
+from redrive.store.sealed import SealedStore
+from redrive.testing import Crash, Engine, engine
+from redrive.testing.clock import VirtualClock
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[tuple[Engine, Shop]]:
+    made = shop()
+    async with engine(made.app) as e:
+        yield e, made
+
+
+async def failures(
+    e: Engine, workflow: Workflow[..., Any, Any], count: int, **options: Any
+) -> list[DeadLetter]:
+    """Letters of so many orders, which differ in their amounts."""
+    return [await failed(e, workflow, "tea", amount, **options) for amount in range(count)]
+
+
+async def carried_out(e: Engine, set: LetterSet) -> LetterSet:
+    """The set when no letter is left to decide on, and its runs have ended."""
+    for _ in range(50):
+        await e.settle()
+        if (await e.app.dlq.set(set.id)).status != "RUNNING":
+            break
+        await e.advance("5s")
+    await e.finish_all()
+    return await e.app.dlq.set(set.id)
+
+
+async def by_status(e: Engine) -> Counter[str]:
+    page = await e.app.dlq.list(limit=500)
+    return Counter(str(letter.status) for letter in page.items)
+
+
+# -- replaying ---------------------------------------------------------------------------------------------
+
+
+async def test_a_group_is_replayed_as_a_whole(desk: tuple[Engine, Shop]) -> None:
+    e, made = desk
+    letters = await failures(e, made.order, 5)
+    made.ledger.broken.clear()
+    made.ledger.since()
+    await e.settle()
+    (group,) = (await e.app.dlq.groups()).items
+    begun = await e.app.dlq.replay_many(
+        LetterFilter(fingerprint=group.fingerprint), by="ann", reason="the bank is back"
+    )
+    assert (begun.status, begun.action, begun.mode, begun.by) == ("RUNNING", "REPLAY", "FROM_FAILED", "ann")
+    set = await carried_out(e, begun)
+    assert (set.status, set.total, set.done, set.failed, set.pending) == ("DONE", 5, 5, 0, 0)
+    assert await by_status(e) == {"RESOLVED": 5}
+    assert Counter(made.ledger.since()) == {"charge": 5, "ship": 5}
+    items = (await e.app.dlq.set_items(set.id)).items
+    assert {(item.letter_id, item.run_id, str(item.status)) for item in items} == {
+        (letter.id, letter.run_id, "DONE") for letter in letters
+    }
+
+
+async def test_letters_are_named_by_their_ids_or_by_those_of_their_runs(desk: tuple[Engine, Shop]) -> None:
+    e, made = desk
+    first, second, third = await failures(e, made.order, 3)
+    made.ledger.broken.clear()
+    set = await carried_out(
+        e, await e.app.dlq.replay_many([first.id, second.run_id, second.id, "no-such-letter"], by="ann")
+    )
+    assert (set.status, set.total, set.done, set.failed) == ("DONE", 4, 3, 1)
+    (refused,) = (await e.app.dlq.set_items(set.id, status="FAILED")).items
+    assert refused.error is not None
+    assert (refused.letter_id, "no dead letter" in refused.error) == ("no-such-letter", True)
+    assert (await e.app.dlq.get(third.id)).status is LetterStatus.OPEN
+    assert made.ledger.counts["ship"] == 2
+
+
+async def test_each_letter_and_the_set_itself_are_audited(desk: tuple[Engine, Shop]) -> None:
+    e, made = desk
+    letters = await failures(e, made.order, 2, tenant="acme")
+    set = await carried_out(
+        e, await e.app.dlq.replay_many(LetterFilter(tenant="acme"), by="ann", reason="try again")
+    )
+    (line,) = (await e.app.audit.list(AuditFilter(subject=set.id))).items
+    assert (line.event, line.by, line.tenant, line.reason) == ("dlq.set_started", "ann", "acme", "try again")
+    for letter in letters:
+        history = (await e.app.dlq.get(letter.id)).history
+        assert [(each.event, each.by) for each in history if each.event.startswith("dlq.re")] == [
+            ("dlq.retry", "ann"),
+            ("dlq.replay_failed", "redrive"),
+        ]
+
+
+async def test_a_patch_that_does_not_fit_is_refused_per_letter_and_the_others_go_on() -> None:
+    app = new_app()
+    amounts: list[int] = []
+    broken = [True]
+
+    @app.step(retry=ONCE)
+    async def pay(amount: int) -> None:
+        if broken[0]:
+            raise ConnectionError("the bank is down")
+        amounts.append(amount)
+
+    @app.workflow
+    async def order(amount: int, note: str) -> None:
+        await pay(amount)
+
+    @app.workflow
+    async def refund(amount: int) -> None:
+        await pay(-amount)
+
+    async with engine(app) as e:
+        fitting = [await failed(e, order, number, "x") for number in range(3)]
+        other = await failed(e, refund, 1)
+        broken.clear()
+        broken.append(False)
+        set = await carried_out(
+            e, await e.app.dlq.replay_many(LetterFilter(), patch={"note": "late"}, by="ann")
+        )
+        assert (set.status, set.total, set.done, set.failed) == ("DONE", 4, 3, 1)
+        (refused,) = (await e.app.dlq.set_items(set.id, status="FAILED")).items
+        assert refused.letter_id == other.id
+        assert refused.error is not None
+        assert "note" in refused.error
+        assert (await e.app.dlq.get(other.id)).status is LetterStatus.OPEN
+        assert sorted(amounts) == [0, 1, 2]
+        for letter in fitting:
+            assert (await e.app.runs.get(letter.run_id)).input["note"] == "late"
+
+
+async def test_a_retry_override_and_a_new_run_are_passed_on(desk: tuple[Engine, Shop]) -> None:
+    e, made = desk
+    letters = await failures(e, made.order, 2)
+    made.ledger.since()
+    begun = await e.app.dlq.replay_many(
+        LetterFilter(), mode="FULL", retry=RetryPolicy(max_retries=2, base_delay="1s"), by="ann"
+    )
+    set = await carried_out(e, begun)
+    assert (set.mode, set.done) == ("FULL", 2)
+    assert Counter(made.ledger.since()) == {"reserve": 2, "charge": 6}
+    items = (await e.app.dlq.set_items(set.id)).items
+    assert not {item.run_id for item in items} & {letter.run_id for letter in letters}
+    assert await by_status(e) == {"OPEN": 2}
+
+
+async def test_letters_that_open_again_during_the_set_are_not_done_twice(desk: tuple[Engine, Shop]) -> None:
+    """They fail again at once, while the set still goes on; each is replayed once by it."""
+    e, made = desk
+    await failures(e, made.order, 6)
+    made.ledger.since()
+    begun = await e.app.dlq.replay_many(LetterFilter(), by="ann")
+    worker = slowly(e, 2)
+    decide = worker._decide
+
+    async def then_fail(row: Any, items: Any) -> Any:
+        marks = await decide(row, items)
+        await e.finish_all()
+        assert (await by_status(e))["OPEN"] == 6
+        return marks[:1]  # and the note of the other is lost
+
+    worker._decide = then_fail
+    await worker.run_once()
+    set = await carried_out(e, begun)
+    assert (set.done, set.total) == (6, 6)
+    assert Counter(made.ledger.since()) == {"charge": 6}
+    assert await by_status(e) == {"OPEN": 6}
+
+
+def slowly(e: Engine, batch: int, store: Any = None) -> SetWorker:
+    """The chore with batches of that many letters."""
+    worker = e.app.runtime.new_set_worker(store or e.store)
+    worker._batch = batch
+    return worker
+
+
+async def test_a_letter_that_is_marked_by_nobody_after_a_crash_is_found_done(
+    desk: tuple[Engine, Shop],
+) -> None:
+    """The decision was written, the note of it was not, and the replay has failed again meanwhile."""
+    e, made = desk
+    await failures(e, made.order, 3)
+    made.ledger.since()
+    begun = await e.app.dlq.replay_many(LetterFilter(), by="ann")
+    row = await e.store.claim_set(1)
+    assert row is not None
+    items = await e.store.advance(row, (), limit=2, lease=1)
+    assert items is not None
+    marks = await slowly(e, 2)._decide(row, items)
+    assert len(marks) == 2  # which are lost
+    await e.finish_all()
+    await e.advance("1s")
+    set = await carried_out(e, begun)
+    assert (set.done, set.failed) == (3, 0)
+    assert Counter(made.ledger.since()) == {"charge": 3}
+
+
+async def test_two_nodes_at_once_replay_each_letter_once(desk: tuple[Engine, Shop]) -> None:
+    e, made = desk
+    await failures(e, made.order, 10)
+    made.ledger.broken.clear()
+    made.ledger.since()
+    one = await e.app.dlq.replay_many(LetterFilter(), by="ann")
+    two = await e.app.dlq.replay_many(LetterFilter(), by="bob")
+    await asyncio.gather(*(slowly(e, 3).run_once() for _ in range(4)))
+    first, second = await carried_out(e, one), await carried_out(e, two)
+    assert (first.status, second.status) == ("DONE", "DONE")
+    assert first.done + first.failed == first.total == 10
+    assert second.done + second.failed == second.total <= 10
+    assert Counter(made.ledger.since()) == {"charge": 10, "ship": 10}
+    assert await by_status(e) == {"RESOLVED": 10}
+
+
+# -- crashes -----------------------------------------------------------------------------------------------
+
+
+def at_call(number: int, fault: Fault, seen: list[str]) -> Callable[[Call], Fault | None]:
+    """The fault happens once, at the call of that number that a set's chore makes, over all lives."""
+
+    def plan(call: Call) -> Fault | None:
+        if call.name not in {"claim_set", "advance", "cases", "apply", "known"}:
+            return None
+        seen.append(call.name)
+        return fault if len(seen) == number else None
+
+    return plan
+
+
+FAULTS = {
+    "before": lambda: crash_before(Crash()),
+    "after": lambda: crash_after(Crash()),
+    "lost": lambda: LOSE,
+    "refused": lambda: FAIL,
+}
+
+
+async def replayed_with(fault: Fault | None, number: int, action: str) -> list[str]:
+    """A set of four letters, carried out with a fault at one call; returns the calls that were made."""
+    seen: list[str] = []
+    plan = at_call(number, fault or LOSE, seen)
+    armed = [False]
+    made = shop()
+    async with engine(made.app, plan=lambda call: plan(call) if armed[0] else None) as e:
+        await failures(e, made.order, 4)
+        made.ledger.broken.clear()
+        made.ledger.since()
+        if action == "REPLAY":
+            begun = await e.app.dlq.replay_many(LetterFilter(), by="ann")
+        else:
+            begun = await e.app.dlq.resolve_many(LetterFilter(), by="ann")
+        armed[0] = True
+        set = await carried_out(e, begun)
+        assert (set.status, set.total, set.done, set.failed) == ("DONE", 4, 4, 0), (number, fault)
+        assert await by_status(e) == {"RESOLVED": 4}
+        if action == "REPLAY":
+            assert made.ledger.counts["ship"] >= 4
+            assert made.ledger.keys("ship") == list(dict.fromkeys(made.ledger.keys("ship")))
+            assert len(made.ledger.keys("ship")) == 4
+            rows = await e.fetch("SELECT letter, count(*) AS n FROM replays GROUP BY letter")
+            assert [row["n"] for row in rows] == [1, 1, 1, 1]
+        else:
+            lines = await e.fetch("SELECT count(*) AS n FROM audit WHERE event = 'dlq.resolved'")
+            assert lines[0]["n"] == 4
+            assert made.ledger.since() == []
+    return seen
+
+
+@pytest.mark.parametrize("action", ["REPLAY", "RESOLVE"])
+@pytest.mark.parametrize("manner", FAULTS)
+async def test_a_fault_at_every_call_of_a_set_leaves_each_letter_decided_on_once(
+    manner: str, action: str
+) -> None:
+    calls = await replayed_with(None, -1, action)
+    assert {"claim_set", "advance", "cases", "apply"} <= {*calls}
+    last = max(number for number, call in enumerate(calls, 1) if call in ("advance", "claim_set"))
+    for number in range(1, last + 1):
+        await replayed_with(FAULTS[manner](), number, action)
+
+
+async def test_a_store_that_does_not_answer_puts_the_set_off(desk: tuple[Engine, Shop]) -> None:
+    e, made = desk
+    await failures(e, made.order, 1)
+    begun = await e.app.dlq.replay_many(LetterFilter(), by="ann")
+
+    class Silent:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(e.store, name)
+
+        async def cases(self, ids: Any) -> Any:
+            raise StoreUnavailable("no answer")
+
+    with pytest.raises(StoreUnavailable):
+        await slowly(e, 1, Silent()).run_once()
+    now = await e.app.dlq.set(begun.id)
+    assert (now.status, now.done, now.failed) == ("RUNNING", 0, 0)
+    await e.advance("1m")
+    assert (await carried_out(e, begun)).done == 1
+
+
+# -- closing, stopping, looking ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [LetterStatus.RESOLVED, LetterStatus.IGNORED])
+async def test_many_letters_are_closed(desk: tuple[Engine, Shop], status: LetterStatus) -> None:
+    e, made = desk
+    letters = await failures(e, made.order, 3)
+    close = e.app.dlq.resolve_many if status is LetterStatus.RESOLVED else e.app.dlq.ignore_many
+    await e.app.dlq.resolve(letters[0].id, by="bob")
+    begun = await close([letter.id for letter in letters], by="ann", reason="paid by hand")
+    set = await carried_out(e, begun)
+    fits = status is LetterStatus.RESOLVED
+    assert (set.done, set.failed, set.mode) == (3, 0, None) if fits else (2, 1, None)
+    for letter in letters[1:]:
+        now = await e.app.dlq.get(letter.id)
+        assert (now.status, now.closed_by, now.resolution) == (status, "ann", "paid by hand")
+        assert str((await e.app.runs.get(letter.run_id)).status) == "FAILED"
+    assert (await e.app.dlq.get(letters[0].id)).closed_by == "bob"
+
+
+async def test_a_stopped_set_decides_on_nothing_more(desk: tuple[Engine, Shop]) -> None:
+    e, made = desk
+    await failures(e, made.order, 6)
+    made.ledger.since()
+    begun = await e.app.dlq.replay_many(LetterFilter(), by="ann")
+    worker = slowly(e, 2)
+    decide = worker._decide
+
+    async def then_stop(row: Any, items: Any) -> Any:
+        marks = await decide(row, items)
+        await e.app.dlq.stop_set(begun.id, by="bob")
+        return marks
+
+    worker._decide = then_stop
+    await worker.run_once()
+    set = await carried_out(e, begun)
+    assert (set.status, set.done, set.pending, set.stopped_by) == ("STOPPED", 2, 4, "bob")
+    assert Counter(made.ledger.since()) == {"charge": 2}
+    assert (await e.app.dlq.stop_set(begun.id, by="cid")).stopped_by == "bob"
+    events = [line.event for line in (await e.app.audit.list(AuditFilter(subject=begun.id))).items]
+    assert events == ["dlq.set_stopped", "dlq.set_started"]
+
+
+async def test_a_set_that_is_done_cannot_be_stopped(desk: tuple[Engine, Shop]) -> None:
+    e, made = desk
+    await failures(e, made.order, 1)
+    set = await carried_out(e, await e.app.dlq.ignore_many(LetterFilter(), by="ann"))
+    with pytest.raises(Conflict, match="done"):
+        await e.app.dlq.stop_set(set.id, by="ann")
+
+
+async def test_a_dry_run_counts_shows_and_refuses_and_changes_nothing(desk: tuple[Engine, Shop]) -> None:
+    e, made = desk
+    letters = await failures(e, made.order, 7)
+    await e.app.dlq.resolve(letters[0].id, by="bob")
+    await e.settle()
+    before = await dump(e)
+    found = await e.app.dlq.replay_many(LetterFilter(), dry_run=True, by="ann")
+    assert isinstance(found, DryRunOfMany)
+    assert (found.total, found.checked, len(found.sample), found.refused) == (6, 6, 5, ())
+    assert {step.name for step in found.sample[0].again} == {"charge"}
+    named = await e.app.dlq.replay_many([letters[0].id, letters[1].id], dry_run=True, by="ann")
+    assert isinstance(named, DryRunOfMany)
+    assert (named.total, [each.letter_id for each in named.refused]) == (2, [letters[0].id])
+    patched = await e.app.dlq.replay_many(LetterFilter(), patch={"colour": "red"}, dry_run=True, by="ann")
+    assert isinstance(patched, DryRunOfMany)
+    assert (len(patched.refused), patched.sample) == (6, ())
+    assert "colour" in patched.refused[0].reason
+    assert await dump(e) == before
+
+
+async def test_tenants_are_kept_apart(desk: tuple[Engine, Shop]) -> None:
+    e, made = desk
+    (ours,) = await failures(e, made.order, 1, tenant="acme")
+    (theirs,) = await failures(e, made.order, 1, tenant="globex")
+    set = await carried_out(
+        e, await e.app.dlq.ignore_many([ours.id, theirs.id, theirs.run_id], by="ann", tenant="acme")
+    )
+    assert (set.done, set.failed, set.tenant) == (1, 2, "acme")
+    assert (await e.app.dlq.get(theirs.id)).status is LetterStatus.OPEN
+    for look in (e.app.dlq.set, e.app.dlq.set_items, e.app.dlq.stop_set):
+        with pytest.raises(NotFound):
+            await look(set.id, tenant="globex")
+    scoped = await carried_out(e, await e.app.dlq.ignore_many(LetterFilter(), by="ann", tenant="acme"))
+    assert (scoped.total, scoped.tenant) == (0, "acme")
+
+
+@pytest.mark.parametrize(
+    ("letters", "options", "says"),
+    [
+        ("dl-1", {}, "list of ids"),
+        ([], {}, "from 1 to"),
+        ([7], {}, "no id"),
+        (LetterFilter(status="RESOLVED"), {}, "only open letters"),
+        (LetterFilter(tenant="a"), {"tenant": "b"}, "tenant"),
+        (LetterFilter(), {"mode": "SIDEWAYS"}, "no replay mode"),
+        (LetterFilter(), {"by": ""}, "by must be"),
+        (LetterFilter(), {"patch": [1]}, "patch must be an object"),
+    ],
+)
+async def test_nonsense_is_refused_before_anything_is_begun(
+    desk: tuple[Engine, Shop], letters: Any, options: dict[str, Any], says: str
+) -> None:
+    e, _ = desk
+    with pytest.raises(InputError, match=says):
+        await e.app.dlq.replay_many(letters, **{"by": "ann", **options})
+    assert await e.fetch("SELECT * FROM sets") == []
+
+
+async def test_odd_looks_are_refused(desk: tuple[Engine, Shop]) -> None:
+    e, made = desk
+    await failures(e, made.order, 1)
+    begun = await e.app.dlq.ignore_many(LetterFilter(), by="ann")
+    with pytest.raises(NotFound, match="no set"):
+        await e.app.dlq.set("nonsense")
+    with pytest.raises(InputError, match="PENDING, DONE, FAILED"):
+        await e.app.dlq.set_items(begun.id, status="ODD")
+
+
+# -- sealed, and large -------------------------------------------------------------------------------------
+
+
+async def test_sealed_letters_are_edited_and_replayed_and_nothing_lies_in_clear() -> None:
+    made = shop()
+    clock = VirtualClock(seed=0)
+    store = SealedStore(open_store("sqlite:///:memory:", clock), Keyring([bytes(32)]))
+    async with engine(made.app, store=store, clock=clock) as e:
+        await failures(e, made.order, 2)
+        made.ledger.broken.clear()
+        set = await carried_out(
+            e, await e.app.dlq.replay_many(LetterFilter(), patch={"item": "coffee from 4711"}, by="ann")
+        )
+        assert (set.status, set.done, set.mode) == ("DONE", 2, "FROM_FAILED")
+        odd = await carried_out(e, await e.app.dlq.replay_many(["dl-4711"], by="ann"))
+        (item,) = (await e.app.dlq.set_items(odd.id)).items
+        assert item.error is not None
+        assert "no dead letter" in item.error
+        for table in ("sets", "set_items", "replays", "inputs"):
+            for row in await e.fetch(f"SELECT * FROM {table}"):
+                texts = {name: value for name, value in row.items() if name != "letter"}
+                assert "4711" not in str(texts), table
+
+
+def bulk_app() -> tuple[Redrive, Workflow[..., Any, Any], Counter[int], list[bool]]:
+    app = new_app(concurrency=500)
+    shipped: Counter[int] = Counter()
+    broken = [True]
+
+    @app.step(retry=ONCE)
+    async def ship(number: int) -> int:
+        if broken:
+            raise ConnectionError("the carrier is down")
+        shipped[number] += 1
+        return number
+
+    @app.workflow
+    async def parcel(number: int) -> int:
+        return await ship(number)
+
+    return app, parcel, shipped, broken
+
+
+async def test_two_thousand_letters_end_to_end() -> None:
+    app, parcel, shipped, broken = bulk_app()
+    async with engine(app, patience="120s") as e:
+        await parcel.start_many([(number,) for number in range(2000)])
+        await e.finish_all()
+        broken.clear()
+        begun = await e.app.dlq.replay_many(LetterFilter(workflow="parcel"), by="ann")
+        await e.settle()
+        await e.finish_all()
+        ended = await e.app.dlq.set(begun.id)
+        assert (ended.status, ended.total, ended.done, ended.failed) == ("DONE", 2000, 2000, 0)
+        assert len(shipped) == 2000
+        assert set(shipped.values()) == {1}
+        await e.settle()
+        (group,) = (await e.app.dlq.groups(status=None)).items
+        assert (group.open, group.total, sum(group.trend)) == (0, 2000, 2000)

@@ -1,0 +1,165 @@
+"""What people write: any text comes back as it was, or is refused by name, alike on every store."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+from letter_kit import audited, case_of, closes, failed, letter_of, reopens, replay, restarts, state_of
+from store_kit import Kit, entry, noted, writes
+
+from redrive.core.states import StepStatus
+from redrive.core.transition import Transition
+from redrive.errors import DataRefused, StoreUnavailable
+from redrive.store.port import LetterFilter, PolicyRow, RunRow, Triage
+
+ODD = [
+    "",
+    "\0",
+    "a\0b\0",
+    "\x1a0 \x1a1 \x1a",
+    "\x01\x1f\x7f\x85\u2028",
+    "日本語 🙂 \U0010ffff",
+    "'; DROP TABLE audit; --",
+    '{"a":"\\ud800 \\u0000"}',
+    "\\%_\"'`",
+    "x" * 1_000_000,
+]
+POLICY = PolicyRow(tenant="", workflow="", step="", policy="{}", updated_at=0, updated_by="ann")
+
+
+@pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
+async def test_whatever_is_written_about_a_replay_comes_back_as_it_was(kit: Kit, text: str) -> None:
+    _, run = await failed(kit)
+    made = replay(run, reason=text, key=text, changes=text, request=text)
+    line = noted(letter=letter_of(run), before=text, after=text, reason=text)
+    given = entry(1, StepStatus.SKIPPED, output=text)
+    decision = replace(reopens(run, given, input=text, options=text), replay=made, audit=(line,))
+    assert (await kit.store.apply([decision]))[0].kept
+    case = await case_of(kit, run.public_id)
+    (found,) = case.replays
+    assert (found.reason, found.key, found.changes, found.request) == (text, text, text, text)
+    assert (case.run.input, case.run.options, case.journal[1].output) == (text, text, text)
+    (told,) = await audited(kit)
+    assert (told.before, told.after, told.reason) == (text, text, text)
+    (again,) = (await kit.claim(await kit.worker())).runs
+    assert (again.input, again.options) == (text, text)
+
+
+@pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
+async def test_so_does_the_input_of_a_new_run_a_resolution_and_a_comment(kit: Kit, text: str) -> None:
+    _, run = await failed(kit)
+    new = kit.new(input=text, options=text, correlation_id=text, parent=text)
+    _, other = await failed(kit)
+    comment = Triage(letter=letter_of(run), audit=noted(after=text, reason=text))
+    assert await kit.store.triage(comment)
+    decided = [restarts(run, new), closes(other, by=text, resolution=text)]
+    assert [answer.kept for answer in await kit.store.apply(decided)] == [True, True]
+    (found,) = await kit.store.runs_by_id([new.public_id])
+    assert (found.input, found.options, found.correlation_id, found.parent) == (text, text, text, text)
+    letter = await kit.letter(other)
+    assert (letter.closed_by, letter.resolution) == (text, text)
+    (told, *_) = await audited(kit)
+    assert (told.after, told.reason) == (text, text)
+
+
+@pytest.mark.parametrize("tag", ["\x1a0", "日本語", '"', "\\", "[", "a,b", "x" * 255])
+async def test_a_letter_is_found_by_any_tag_and_hides_no_other(kit: Kit, tag: str) -> None:
+    runs = [(await failed(kit))[1] for _ in range(2)]
+    for run, tags in zip(runs, ((tag, "plain"), ("plain",)), strict=True):
+        await kit.store.triage(Triage(letter=letter_of(run), tags=tags, owner=tag, audit=noted()))
+    assert ((await kit.letter(runs[0])).tags, (await kit.letter(runs[0])).owner) == ((tag, "plain"), tag)
+
+    async def listed(**where: str) -> list[str]:
+        page = await kit.store.letters(LetterFilter(**where), limit=10, cursor=None)
+        return [row.public_id for row in page.items]
+
+    assert await listed(tag=tag) == [letter_of(runs[0])]
+    assert await listed(tag="plain") == [letter_of(runs[1]), letter_of(runs[0])]
+    assert len(await listed(owner=tag)) == 2
+
+
+@pytest.mark.parametrize("name", ["\x1a0", "日本語", "'", "\\", "a\0b"])
+async def test_a_line_is_found_by_any_name(kit: Kit, name: str) -> None:
+    await kit.store.note([noted(by=name, subject=name), noted()])
+    (line,) = await audited(kit, by=name)
+    assert (line.by, line.subject) == (name, name)
+    assert await audited(kit, subject=name) == [line]
+
+
+# -- what no store can hold --------------------------------------------------------------------------------
+
+LONE = "\ud800"
+
+
+@pytest.mark.parametrize(
+    "decide",
+    [
+        lambda run: reopens(run, input=LONE),
+        lambda run: reopens(run, options=LONE),
+        lambda run: reopens(run, sole_step=LONE),
+        lambda run: reopens(run, entry(1, StepStatus.SKIPPED, output=LONE)),
+        lambda run: replace(reopens(run), replay=replay(run, reason=LONE)),
+        lambda run: replace(reopens(run), replay=replay(run, key=LONE)),
+        lambda run: replace(reopens(run), replay=replay(run, changes=LONE)),
+        lambda run: replace(reopens(run), replay=replay(run, mode="SOMEHOW")),
+        lambda run: closes(run, resolution=LONE),
+        lambda run: closes(run, by=LONE),
+        lambda run: writes(run, audit=(noted(reason=LONE),)),
+        lambda run: writes(run, audit=(noted(after=LONE),)),
+        lambda run: writes(run, audit=(noted(by=LONE),)),
+        lambda run: writes(run, audit=(noted(subject=None),)),
+    ],
+)
+async def test_a_decision_that_cannot_be_stored_refuses_its_batch_and_nothing_else(
+    kit: Kit, decide: Callable[[RunRow], Transition]
+) -> None:
+    _, good = await failed(kit)
+    _, bad = await failed(kit)
+    before = await state_of(kit, good), await state_of(kit, bad)
+    with pytest.raises(DataRefused) as caught:
+        await kit.store.apply([reopens(good), decide(bad)])
+    assert not isinstance(caught.value, StoreUnavailable)
+    assert (await state_of(kit, good), await state_of(kit, bad)) == before
+    assert (await kit.store.apply([reopens(good)]))[0].kept
+
+
+@pytest.mark.parametrize(
+    "new",
+    [{"public_id": "a\0b"}, {"tenant": "\0"}, {"workflow": "\0"}, {"queue": "\0"}, {"input": None}],
+    ids=str,
+)
+async def test_a_new_run_that_could_never_run_is_refused_with_its_decision(
+    kit: Kit, new: dict[str, str]
+) -> None:
+    _, run = await failed(kit)
+    before = await state_of(kit, run)
+    with pytest.raises(DataRefused):
+        await kit.store.apply([restarts(run, kit.new(**new))])
+    assert await state_of(kit, run) == before
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda kit, letter: kit.store.note([noted(), noted(reason=LONE)]),
+        lambda kit, letter: kit.store.triage(Triage(letter=letter, owner="bob", audit=noted(after=LONE))),
+        lambda kit, letter: kit.store.triage(Triage(letter=letter, tags=(LONE,), audit=noted())),
+        lambda kit, letter: kit.store.triage(Triage(letter=letter, owner=LONE, audit=noted())),
+        lambda kit, letter: kit.store.triage(Triage(letter=letter, owner="a\0", audit=noted())),
+        lambda kit, letter: kit.store.triage(Triage(letter=letter, tags=("b", "a\0"), audit=noted())),
+        lambda kit, letter: kit.store.set_policy(POLICY, noted(reason=LONE)),
+        lambda kit, letter: kit.store.pause("w", noted(reason=LONE)),
+    ],
+    ids=["note", "comment", "tags", "owner", "NUL in owner", "NUL in tags", "set_policy", "pause"],
+)
+async def test_a_note_that_cannot_be_stored_leaves_things_as_they_are(
+    kit: Kit, call: Callable[[Kit, str], Awaitable[object]]
+) -> None:
+    _, run = await failed(kit)
+    before = await state_of(kit, run)
+    with pytest.raises(DataRefused):
+        await call(kit, letter_of(run))
+    assert await state_of(kit, run) == before
+    assert (await kit.store.policies(), await kit.store.paused()) == ([], {})

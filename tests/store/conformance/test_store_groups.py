@@ -1,0 +1,228 @@
+"""Failure groups: whatever happens to letters is counted once, a moment later, by any number of nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from store_kit import DAY, HOUR, SECOND, Kit, becomes, buried
+
+from redrive.core.states import LetterStatus, RunStatus
+from redrive.core.transition import LetterMove, RunWrite, Transition
+from redrive.errors import InputError
+from redrive.store.port import Claimed, GroupFilter, GroupPage, GroupRow, Purge, RunRow
+
+ALL = GroupFilter(status=None)
+
+
+async def letters(kit: Kit, count: int, *, tenant: str = "default", **more: Any) -> list[Claimed]:
+    """Runs that ended in letters of one kind."""
+    await kit.start(count, tenant=tenant)
+    worker = await kit.worker()
+    runs = (await kit.claim(worker, capacity=count)).runs
+    await kit.store.apply([buried(run, **more) for run in runs], worker=worker)
+    return runs
+
+
+async def listed(kit: Kit, where: GroupFilter = ALL) -> GroupPage:
+    """All groups, after everything was folded."""
+    while await kit.store.fold(1000):
+        pass
+    return await kit.store.groups(where, limit=100, cursor=None)
+
+
+async def only(kit: Kit) -> GroupRow:
+    (group,) = (await listed(kit)).items
+    return group
+
+
+def moved(run: RunRow, status: LetterStatus, ended: RunStatus = RunStatus.FAILED) -> Transition:
+    """A decision about a letter."""
+    change = RunWrite(status=ended, take=True, wake_in=0 if ended is RunStatus.PENDING else None)
+    move = LetterMove(letter=f"dl-{run.public_id}", status=status, by="ann", resolution="seen to")
+    return Transition(run=run.id, tenant=run.tenant, fence=run.fence, change=change, move=move)
+
+
+async def decide(kit: Kit, run: Claimed, status: LetterStatus, ended: RunStatus = RunStatus.FAILED) -> None:
+    (answer,) = await kit.store.apply([moved(await kit.look(run), status, ended)])
+    assert answer.kept
+
+
+async def test_letters_with_one_cause_are_one_group(kit: Kit) -> None:
+    began = kit.clock.now()
+    await letters(kit, 2, fingerprint="f1")
+    kit.clock.move(HOUR)
+    runs = await letters(kit, 3, fingerprint="f1", reason="the step failed for the third time")
+    await letters(kit, 1, fingerprint="f2", step=None)
+    second, first = (await listed(kit)).items
+    assert (first.fingerprint, first.open, first.total) == ("f1", 5, 5)
+    assert (first.first_seen, first.last_seen) == (began, began + HOUR)
+    assert (first.workflow, first.step, first.tenant) == ("w", "charge", "default")
+    assert first.letter in {f"dl-{run.public_id}" for run in runs}
+    assert (first.reason, first.code, first.category) == (
+        "the step failed for the third time",
+        "exhausted_retries",
+        "timeout",
+    )
+    assert (second.fingerprint, second.total, second.step) == ("f2", 1, None)
+
+
+async def test_nothing_is_counted_before_it_was_folded_and_as_of_says_so(kit: Kit) -> None:
+    at = kit.clock.now()
+    await letters(kit, 1)
+    kit.clock.move(5 * SECOND)
+    page = await kit.store.groups(ALL, limit=10, cursor=None)
+    assert (page.items, page.as_of) == ([], at)
+    page = await listed(kit)
+    assert [group.open for group in page.items] == [1]
+    assert page.as_of == kit.clock.now()
+
+
+async def test_each_change_is_folded_once(kit: Kit) -> None:
+    await letters(kit, 5)
+    assert [await kit.store.fold(2) for _ in range(4)] == [2, 2, 1, 0]
+    assert (await only(kit)).open == 5
+
+
+@pytest.mark.parametrize("status", [LetterStatus.RESOLVED, LetterStatus.IGNORED, LetterStatus.EXPIRED])
+async def test_a_closed_letter_is_no_longer_open_but_still_counted(kit: Kit, status: LetterStatus) -> None:
+    first, _ = await letters(kit, 2)
+    await decide(kit, first, status)
+    group = await only(kit)
+    assert (group.open, group.total, sum(group.trend)) == (1, 2, 2)
+
+
+async def test_a_replay_and_its_end_change_the_counts(kit: Kit) -> None:
+    (run,) = await letters(kit, 1)
+    await decide(kit, run, LetterStatus.REPLAYING, RunStatus.PENDING)
+    group = await only(kit)
+    assert (group.open, group.total) == (0, 1)
+    kit.clock.move(HOUR)
+    worker = await kit.worker()
+    (again,) = (await kit.claim(worker)).runs
+    await kit.fail(worker, again)
+    group = await only(kit)
+    assert (group.open, group.total, group.last_seen) == (1, 1, kit.clock.now())
+    assert group.trend[-2:] == (1, 1)
+
+
+async def test_a_change_that_does_not_say_when_is_folded_by_itself(kit: Kit) -> None:
+    began = kit.clock.now()
+    (run,) = await letters(kit, 1)
+    assert (await only(kit)).open == 1
+    kit.clock.move(HOUR)
+    await decide(kit, run, LetterStatus.REPLAYING, RunStatus.PENDING)
+    group = await only(kit)
+    assert (group.open, group.total, group.first_seen, group.last_seen) == (0, 1, began, began)
+
+
+async def test_a_replay_that_fails_differently_moves_to_another_group(kit: Kit) -> None:
+    run, _ = await letters(kit, 2, fingerprint="f1")
+    await decide(kit, run, LetterStatus.REPLAYING, RunStatus.PENDING)
+    worker = await kit.worker()
+    (again,) = (await kit.claim(worker)).runs
+    await kit.fail(worker, again, fingerprint="f2", reason="quite another thing")
+    new, old = (await listed(kit)).items
+    assert (old.fingerprint, old.open, old.total) == ("f1", 1, 1)
+    assert (new.fingerprint, new.open, new.total, new.reason) == ("f2", 1, 1, "quite another thing")
+    assert new.letter == f"dl-{run.public_id}" != old.letter
+
+
+async def test_a_group_without_letters_goes(kit: Kit) -> None:
+    runs = await letters(kit, 2)
+    for run in runs:
+        await decide(kit, run, LetterStatus.RESOLVED)
+    assert (await only(kit)).total == 2
+    await kit.store.purge(Purge(runs=DAY, letters=0, workers=900 * DAY, limit=100))
+    assert (await listed(kit)).items == []
+    await letters(kit, 1)
+    assert (await only(kit)).trend == (*[0] * 23, 1)
+
+
+async def test_a_sample_that_was_purged_is_replaced(kit: Kit) -> None:
+    (kept,) = await letters(kit, 1, reason="the older one")
+    (gone,) = await letters(kit, 1, reason="the newer one")
+    assert (await only(kit)).reason == "the newer one"
+    await decide(kit, gone, LetterStatus.RESOLVED)
+    kit.clock.move(20 * DAY)
+    await kit.store.purge(Purge(runs=DAY, letters=DAY, workers=900 * DAY, limit=100))
+    group = await only(kit)
+    assert (group.letter, group.reason, group.total) == (f"dl-{kept.public_id}", "the older one", 1)
+
+
+async def test_the_trend_looks_back_a_day(kit: Kit) -> None:
+    await letters(kit, 1)
+    kit.clock.move(23 * HOUR)
+    await letters(kit, 2)
+    assert (await only(kit)).trend == (1, *[0] * 22, 2)
+    kit.clock.move(HOUR)
+    await letters(kit, 3)
+    group = await only(kit)
+    assert (group.trend, group.total) == ((*[0] * 22, 2, 3), 6)
+
+
+async def test_groups_of_different_tenants_are_different_groups(kit: Kit) -> None:
+    await letters(kit, 2, tenant="a")
+    await letters(kit, 1, tenant="b")
+    assert [(g.tenant, g.open) for g in (await listed(kit)).items] == [("b", 1), ("a", 2)]
+    (ours,) = (await listed(kit, GroupFilter(tenant="a"))).items
+    assert (ours.tenant, ours.open) == ("a", 2)
+    assert (await listed(kit, GroupFilter(tenant="c"))).items == []
+
+
+async def test_groups_with_nothing_to_decide_are_listed_when_asked_for(kit: Kit) -> None:
+    (run,) = await letters(kit, 1, fingerprint="f1")
+    await letters(kit, 1, fingerprint="f2")
+    await decide(kit, run, LetterStatus.RESOLVED)
+    assert [g.fingerprint for g in (await listed(kit, GroupFilter())).items] == ["f2"]
+    assert [g.fingerprint for g in (await listed(kit)).items] == ["f2", "f1"]
+
+
+async def test_pages_of_groups_go_both_ways(kit: Kit) -> None:
+    for number in range(5):
+        await letters(kit, 1, fingerprint=f"f{number}")
+    await listed(kit)
+    where = GroupFilter(tenant="default")
+    first = await kit.store.groups(where, limit=2, cursor=None)
+    second = await kit.store.groups(where, limit=2, cursor=first.next)
+    third = await kit.store.groups(where, limit=2, cursor=second.next)
+    back = await kit.store.groups(where, limit=2, cursor=second.prev)
+    names = [[group.fingerprint for group in page.items] for page in (first, second, third, back)]
+    assert names == [["f4", "f3"], ["f2", "f1"], ["f0"], ["f4", "f3"]]
+    assert (first.prev, third.next) == (None, None)
+
+
+async def test_a_group_that_is_seen_again_comes_first(kit: Kit) -> None:
+    for name in ("f1", "f2", "f1"):
+        await letters(kit, 1, fingerprint=name)
+    assert [group.fingerprint for group in (await listed(kit)).items] == ["f1", "f2"]
+
+
+async def test_an_odd_status_is_refused(kit: Kit) -> None:
+    with pytest.raises(InputError, match="status='OPEN' or None"):
+        await kit.store.groups(GroupFilter(status="RESOLVED"), limit=10, cursor=None)
+
+
+async def test_nodes_that_fold_at_once_count_everything_once(kit: Kit) -> None:
+    for number in range(20):
+        await letters(kit, 10, fingerprint=f"f{number % 3}", tenant=f"t{number % 2}")
+    nodes = [kit.store, await kit.beside(), await kit.beside()]
+
+    async def fold(node: Any) -> int:
+        total = 0
+        while folded := await node.fold(7):
+            total += folded
+        return total
+
+    assert sum(await asyncio.gather(*(fold(node) for node in nodes))) == 200
+    groups = (await listed(kit)).items
+    assert len(groups) == 6
+    assert sum(group.open for group in groups) == sum(group.total for group in groups) == 200
+
+
+async def test_a_run_that_succeeds_leaves_groups_alone(kit: Kit) -> None:
+    worker, run = await kit.held()
+    await kit.store.apply([becomes(run, RunStatus.SUCCESS, output="1")], worker=worker)
+    assert await kit.store.fold(10) == 0
+    assert (await listed(kit)).items == []

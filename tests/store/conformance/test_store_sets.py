@@ -1,0 +1,325 @@
+"""Sets of letters: each is listed once, worked on by one node at a time, and counted once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from store_kit import DAY, SECOND, Kit, buried
+
+from redrive.core.transition import AuditWrite
+from redrive.errors import InputError
+from redrive.store.port import (
+    AuditFilter,
+    Claimed,
+    ItemMark,
+    LetterFilter,
+    NewSet,
+    Purge,
+    SetItemRow,
+    SetItemStatus,
+    SetRow,
+    SetStatus,
+)
+
+LEASE = 15 * SECOND
+DONE, FAILED = SetItemStatus.DONE, SetItemStatus.FAILED
+
+
+def line(event: str = "dlq.set_started", by: str = "ann", token: str = "t1") -> AuditWrite:
+    return AuditWrite(event=event, tenant="", by=by, subject="set1", after='{"action":"REPLAY"}', token=token)
+
+
+def new(public_id: str = "set1", **more: Any) -> NewSet:
+    given: dict[str, Any] = {
+        "public_id": public_id,
+        "tenant": "",
+        "action": "REPLAY",
+        "by": "ann",
+        "reason": "the bank is back",
+        "request": '{"mode":"FROM_FAILED"}',
+    }
+    return NewSet(**{**given, **more})
+
+
+async def begun(kit: Kit, **more: Any) -> SetRow:
+    """A set that somebody has just begun."""
+    wanted = new(**more)
+    await kit.store.begin_set(wanted, line(token=f"t-{wanted.public_id}"))
+    return await known(kit, wanted.public_id)
+
+
+async def known(kit: Kit, public_id: str = "set1") -> SetRow:
+    found = await kit.store.set_of(public_id)
+    assert found is not None
+    return found
+
+
+async def claimed(kit: Kit) -> SetRow:
+    found = await kit.store.claim_set(LEASE)
+    assert found is not None
+    return found
+
+
+async def letters(kit: Kit, count: int, *, tenant: str = "default", **more: Any) -> list[Claimed]:
+    """Runs that ended in letters of one kind."""
+    await kit.start(count, tenant=tenant)
+    worker = await kit.worker()
+    runs = (await kit.claim(worker, capacity=count)).runs
+    await kit.store.apply([buried(run, **more) for run in runs], worker=worker)
+    return runs
+
+
+async def advance(
+    kit: Kit, row: SetRow, marks: tuple[ItemMark, ...] = (), limit: int = 100
+) -> list[SetItemRow] | None:
+    return await kit.store.advance(row, marks, limit=limit, lease=LEASE)
+
+
+def ids(runs: list[Claimed]) -> list[str]:
+    return [f"dl-{run.public_id}" for run in runs]
+
+
+async def test_a_set_by_filter_lists_the_open_letters_of_its_beginning(kit: Kit) -> None:
+    runs = await letters(kit, 3, fingerprint="f1")
+    await letters(kit, 2, fingerprint="f2")
+    await kit.by_hand("UPDATE redrive.letters SET status = 'REPLAYING' WHERE run = ?", runs[1].id)
+    await begun(kit, where=LetterFilter(fingerprint="f1"))
+    await letters(kit, 1, fingerprint="f1")  # too late
+    row = await claimed(kit)
+    assert (row.status, row.listed, row.total, row.action) == (SetStatus.RUNNING, False, 0, "REPLAY")
+    assert (row.request, row.by, row.reason) == ('{"mode":"FROM_FAILED"}', "ann", "the bank is back")
+    items = await advance(kit, row)
+    assert items is not None
+    assert [item.letter for item in items] == [ids(runs)[0], ids(runs)[2]]
+    now = await known(kit)
+    assert (now.total, now.listed, now.done) == (2, True, 0)
+
+
+async def test_a_filter_keeps_to_its_tenant_and_to_all_that_it_says(kit: Kit) -> None:
+    await letters(kit, 2, tenant="a")
+    mine = await letters(kit, 2, tenant="b", code="timeout")
+    await letters(kit, 2, tenant="b")
+    await begun(kit, tenant="b", where=LetterFilter(tenant="b", code="timeout", status=("OPEN", "RESOLVED")))
+    items = await advance(kit, await claimed(kit))
+    assert items is not None
+    assert [item.letter for item in items] == ids(mine)
+
+
+async def test_letters_that_are_named_are_taken_as_they_are(kit: Kit) -> None:
+    runs = await letters(kit, 2)
+    row = await begun(kit, letters=(ids(runs)[1], "no-such-letter", ids(runs)[0]))
+    assert (row.total, row.listed) == (3, True)
+    items = await advance(kit, await claimed(kit))
+    assert items is not None
+    assert [item.letter for item in items] == [ids(runs)[1], "no-such-letter", ids(runs)[0]]
+
+
+async def test_a_set_that_is_begun_twice_is_one_set(kit: Kit) -> None:
+    runs = await letters(kit, 1)
+    for _ in range(2):
+        await kit.store.begin_set(new(letters=tuple(ids(runs))), line())
+    assert (await known(kit)).total == 1
+    log = await kit.store.audit(AuditFilter(subject="set1"), limit=10, cursor=None)
+    assert [(each.event, each.by, each.after) for each in log.items] == [
+        ("dlq.set_started", "ann", '{"action":"REPLAY"}')
+    ]
+
+
+async def test_marks_are_counted_once_and_the_next_letters_come(kit: Kit) -> None:
+    runs = await letters(kit, 3)
+    await begun(kit, where=LetterFilter())
+    row = await claimed(kit)
+    first = await advance(kit, row, limit=2)
+    assert first is not None
+    assert len(first) == 2
+    marks = (
+        ItemMark(id=first[0].id, status=DONE, run_id="run"),
+        ItemMark(id=first[1].id, status=FAILED, error="it does not fit"),
+    )
+    for _ in range(2):  # the reply was lost
+        second = await advance(kit, row, marks, limit=2)
+        assert second is not None
+        assert [item.letter for item in second] == ids(runs)[2:]
+    now = await known(kit)
+    assert (now.total, now.done, now.failed, now.status) == (3, 1, 1, SetStatus.RUNNING)
+    page = await kit.store.set_items(now, None, limit=10, cursor=None)
+    assert [(item.status, item.run_id, item.error) for item in page.items] == [
+        (SetItemStatus.PENDING, None, None),
+        (FAILED, None, "it does not fit"),
+        (DONE, "run", None),
+    ]
+    (refused,) = (await kit.store.set_items(now, FAILED, limit=10, cursor=None)).items
+    assert (refused.letter, refused.at) == (ids(runs)[1], kit.clock.now())
+
+
+async def test_a_set_whose_letters_are_all_marked_is_done(kit: Kit) -> None:
+    await letters(kit, 1)
+    await begun(kit, where=LetterFilter())
+    row = await claimed(kit)
+    items = await advance(kit, row)
+    assert items is not None
+    kit.clock.move(SECOND)
+    assert await advance(kit, row, (ItemMark(id=items[0].id, status=DONE),)) is None
+    now = await known(kit)
+    assert (now.status, now.done, now.ended_at) == (SetStatus.DONE, 1, kit.clock.now())
+    assert await kit.store.claim_set(LEASE) is None
+
+
+async def test_a_set_of_nothing_is_done_at_once(kit: Kit) -> None:
+    await begun(kit, where=LetterFilter())
+    assert await advance(kit, await claimed(kit)) is None
+    assert (await known(kit)).status is SetStatus.DONE
+
+
+async def test_one_node_at_a_time_works_on_a_set(kit: Kit) -> None:
+    await letters(kit, 1)
+    await begun(kit, where=LetterFilter())
+    nodes = [kit.store, await kit.beside(), await kit.beside()]
+    taken = [row for row in await asyncio.gather(*(node.claim_set(LEASE) for node in nodes)) if row]
+    assert len(taken) == 1
+    kit.clock.move(LEASE - 1)
+    assert await kit.store.claim_set(LEASE) is None
+    kit.clock.move(1)
+    other = await claimed(kit)
+    assert other.fence == taken[0].fence + 1
+    assert await advance(kit, taken[0]) is None
+    items = await advance(kit, other)
+    assert items is not None
+    assert len(items) == 1
+
+
+async def test_what_was_decided_is_noted_even_by_a_node_that_lost_the_set(kit: Kit) -> None:
+    await letters(kit, 2)
+    await begun(kit, where=LetterFilter())
+    slow = await claimed(kit)
+    items = await advance(kit, slow, limit=1)
+    assert items is not None
+    kit.clock.move(LEASE)
+    quick = await claimed(kit)
+    assert await advance(kit, slow, (ItemMark(id=items[0].id, status=DONE),)) is None
+    left = await advance(kit, quick)
+    assert left is not None
+    assert [item.id for item in left] != [items[0].id]
+    assert ((await known(kit)).done, len(left)) == (1, 1)
+
+
+async def test_each_advance_renews_the_lease_and_none_gives_it_up(kit: Kit) -> None:
+    await letters(kit, 2)
+    await begun(kit, where=LetterFilter())
+    row = await claimed(kit)
+    kit.clock.move(LEASE - 1)
+    await advance(kit, row, limit=1)
+    kit.clock.move(LEASE - 1)
+    assert await kit.store.claim_set(LEASE) is None
+    assert await kit.store.advance(row, (), limit=0, lease=0) == []
+    assert (await claimed(kit)).id == row.id
+
+
+async def test_sets_take_turns(kit: Kit) -> None:
+    await letters(kit, 1)
+    first = await begun(kit, where=LetterFilter())
+    kit.clock.move(1)
+    second = await begun(kit, public_id="set2", where=LetterFilter())
+    turns = []
+    for _ in range(4):
+        kit.clock.move(1)
+        row = await claimed(kit)
+        turns.append(row.id)
+        await kit.store.advance(row, (), limit=0, lease=0)
+    assert turns == [first.id, second.id] * 2
+
+
+async def test_a_stopped_set_hands_out_nothing_more_but_takes_marks(kit: Kit) -> None:
+    await letters(kit, 2)
+    await begun(kit, where=LetterFilter())
+    row = await claimed(kit)
+    items = await advance(kit, row, limit=1)
+    assert items is not None
+    assert await kit.store.stop_set("set1", line("dlq.set_stopped", by="bob", token="t2"))
+    assert await advance(kit, row, (ItemMark(id=items[0].id, status=DONE),)) is None
+    now = await known(kit)
+    assert (now.status, now.closed_by, now.done, now.ended_at) == (
+        SetStatus.STOPPED,
+        "bob",
+        1,
+        kit.clock.now(),
+    )
+    kit.clock.move(DAY)
+    assert await kit.store.claim_set(LEASE) is None
+    assert not await kit.store.stop_set("set1", line("dlq.set_stopped", token="t3"))
+    log = await kit.store.audit(AuditFilter(subject="set1"), limit=10, cursor=None)
+    assert [(each.event, each.by) for each in log.items] == [
+        ("dlq.set_stopped", "bob"),
+        ("dlq.set_started", "ann"),
+    ]
+
+
+async def test_a_set_that_does_not_exist_is_not_stopped(kit: Kit) -> None:
+    assert not await kit.store.stop_set("set1", line())
+    assert await kit.store.set_of("set1") is None
+
+
+async def test_a_set_larger_than_one_listing_is_listed_whole_and_each_letter_once(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.store.sqlite.sets.GATHERED", 4)
+    monkeypatch.setattr("redrive.store.postgres.sets.GATHERED", 4)
+    runs = await letters(kit, 10)
+    await begun(kit, where=LetterFilter())
+    row = await claimed(kit)
+    seen: list[str] = []
+    marks: tuple[ItemMark, ...] = ()
+    while (items := await advance(kit, row, marks, limit=3)) is not None:
+        seen += [item.letter for item in items]
+        marks = tuple(ItemMark(id=item.id, status=DONE) for item in items)
+    assert seen == ids(runs)
+    now = await known(kit)
+    assert (now.total, now.done, now.status) == (10, 10, SetStatus.DONE)
+
+
+async def test_pages_of_a_sets_letters_go_both_ways(kit: Kit) -> None:
+    row = await begun(kit, letters=tuple(f"l{number}" for number in range(5)))
+    first = await kit.store.set_items(row, None, limit=2, cursor=None)
+    second = await kit.store.set_items(row, SetItemStatus.PENDING, limit=2, cursor=first.next)
+    back = await kit.store.set_items(row, None, limit=2, cursor=second.prev)
+    names = [[item.letter for item in page.items] for page in (first, second, back)]
+    assert names == [["l4", "l3"], ["l2", "l1"], ["l4", "l3"]]
+
+
+async def test_open_letters_are_counted(kit: Kit) -> None:
+    runs = await letters(kit, 3, fingerprint="f1", tenant="a")
+    await letters(kit, 2, fingerprint="f1", tenant="b")
+    await kit.by_hand("UPDATE redrive.letters SET status = 'REPLAYING' WHERE run = ?", runs[0].id)
+    assert await kit.store.count_letters(LetterFilter(fingerprint="f1")) == 4
+    assert await kit.store.count_letters(LetterFilter(fingerprint="f1", tenant="a")) == 2
+    assert await kit.store.count_letters(LetterFilter(fingerprint="f2")) == 0
+
+
+async def test_text_is_searched_unless_it_is_sealed(kit: Kit) -> None:
+    await letters(kit, 2, reason="100% sure\x00")
+    await letters(kit, 1, reason="100 times")
+    where = LetterFilter(text="100%")
+    if kit.kind == "sqlite-sealed":
+        with pytest.raises(InputError, match="cannot be searched by text"):
+            await kit.store.begin_set(new(where=where), line())
+        return
+    await begun(kit, where=where)
+    items = await advance(kit, await claimed(kit))
+    assert items is not None
+    assert len(items) == 2
+
+
+async def test_old_sets_go_with_their_letters(kit: Kit) -> None:
+    row = await begun(kit, letters=("l1", "l2", "l3"))
+    await begun(kit, public_id="set2", letters=("l1",))
+    await kit.store.stop_set("set1", line("dlq.set_stopped", token="t2"))
+    kit.clock.move(30 * DAY - 1)
+    purge = Purge(runs=DAY, letters=30 * DAY, workers=900 * DAY, limit=2, audit=900 * DAY)
+    assert await kit.store.purge(purge) == 0
+    kit.clock.move(1)
+    assert [await kit.store.purge(purge) for _ in range(3)] == [2, 2, 0]
+    assert await kit.store.set_of("set1") is None
+    assert (await kit.store.set_items(row, None, limit=10, cursor=None)).items == []
+    assert (await known(kit, "set2")).total == 1

@@ -1,0 +1,134 @@
+"""Traps that others fell into, on every store: what the engine does with it, not only what it promises."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from letter_kit import audited, closes
+from store_kit import DAY, LEASE, Kit, entry, writes
+
+from redrive.chores.purge import Purger
+from redrive.chores.reap import Reaper
+from redrive.core.classify import Category
+from redrive.core.ending import Ending, LetterCode
+from redrive.core.failure import Failure
+from redrive.core.options import RunOptions
+from redrive.core.outcome import Escaped
+from redrive.core.states import LetterStatus, RunStatus, StepStatus
+from redrive.core.transition import AttemptEnd
+from redrive.settle.settler import LocalSettler
+from redrive.settle.view import view_of
+from redrive.store.faulty import FAIL, LOSE, Fault, FaultyStore, crash_after, crash_before, nth
+from redrive.store.port import Claimed, LetterFilter
+
+OPTIONS = RunOptions().to_json()
+BROKEN = Failure.of(Category.SERVER_ERROR, "the bank is down", error_type="shop.BankDown")
+ENDING = Ending(failure=BROKEN, code=LetterCode.NON_RETRYABLE, reason="the bank is down")
+
+
+THEIRS = """
+INSERT INTO redrive.letters
+    (public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, failure, fingerprint,
+     payload_hash, input, options, attempts, version, created_at, failed_at, expires_at)
+WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 10000)
+SELECT 'l' || n, 'b', 1000 + n, 'r' || n, 'w', 'OPEN', 'timeout', 'exec', 'timeout', '', '', 'f',
+       '', '', '', 1, '', 1, 1, 9000000000000000000 FROM n
+"""
+
+
+class Killed(BaseException):
+    """What a killed process raises nowhere but here."""
+
+
+async def fails(kit: Kit, store: FaultyStore, worker: int, run: Claimed) -> None:
+    """The worker sees the run fail and settles that."""
+    view = view_of(await kit.look(run))
+    await LocalSettler(store, kit.clock, worker).settle([Escaped(run=view, ending=ENDING)])
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [FAIL, LOSE, crash_before(Killed()), crash_after(Killed())],
+    ids=["fail", "lose", "before", "after"],
+)
+async def test_wherever_its_worker_dies_a_failed_run_has_one_letter(kit: Kit, fault: Fault) -> None:
+    """A8: the end, the letter and the lines about them are one call, and whoever repeats it adds nothing."""
+    worker, run = await kit.held(options=OPTIONS)
+    store = FaultyStore(kit.store, nth(1, fault))
+    try:
+        await fails(kit, store, worker, run)
+    except Killed:
+        kit.clock.move(LEASE + 1)
+        await Reaper(kit.store, kit.clock).run_once()
+        kit.clock.move(DAY)
+        heir = await kit.worker()
+        for again in (await kit.claim(heir)).runs:
+            await fails(kit, FaultyStore(kit.store), heir, again)
+    (letter,) = (await kit.store.letters(LetterFilter(), limit=9, cursor=None)).items
+    assert (letter.run, letter.status, letter.replay_count) == (run.id, LetterStatus.OPEN, 0)
+    assert (await kit.look(run)).status is RunStatus.DLQ_PENDING
+    assert len(await audited(kit, event="dlq.created")) == 1
+
+
+async def test_another_tenant_s_newer_letters_do_not_empty_the_first_page(kit: Kit) -> None:
+    """A9: of 10,000 newer letters none is mine, and my page is full."""
+    mine = []
+    for _ in range(3):
+        worker, run = await kit.held(tenant="a")
+        await kit.fail(worker, run)
+        mine.append(f"dl-{run.public_id}")
+    await kit.by_hand(THEIRS)
+    for where in (LetterFilter(tenant="a"), LetterFilter(tenant="a", status="OPEN")):
+        page = await kit.store.letters(where, limit=2, cursor=None)
+        assert [row.public_id for row in page.items] == [mine[2], mine[1]]
+        rest = await kit.store.letters(where, limit=2, cursor=page.next)
+        assert [row.public_id for row in rest.items] == [mine[0]]
+
+
+async def test_a_purge_neither_takes_a_letter_with_its_run_nor_is_held_up_by_it(kit: Kit) -> None:
+    """A13: each is kept for its own time."""
+    worker, run = await kit.held(options=OPTIONS, input='{"n":1}')
+    await kit.fail(worker, run, expires_in=900 * DAY)
+    await kit.store.apply([closes(await kit.look(run))])
+    other = await kit.held(options=OPTIONS)
+    await kit.fail(*other, expires_in=900 * DAY)
+    purger = Purger(kit.store, kit.clock, runs=7 * 86_400, letters=30 * 86_400)
+    kit.clock.move(8 * DAY)
+    await purger.run_once()
+    assert await kit.store.run(run.public_id) is None
+    assert (await kit.letter(run)).input == '{"n":1}'
+    kit.clock.move(30 * DAY)
+    await purger.run_once()
+    assert await kit.store.letter_of(run.id) is None
+    assert (await kit.look(other[1])).status is RunStatus.DLQ_PENDING
+
+
+async def test_a_letter_that_nobody_decided_on_expires_once(kit: Kit) -> None:
+    """Two nodes purge at the same time: one letter closed, one line about it, and the run has failed."""
+    worker, run = await kit.held(options=OPTIONS)
+    await kit.fail(worker, run, expires_in=DAY)
+    kit.clock.move(DAY)
+    purgers = [Purger(store, kit.clock) for store in (kit.store, await kit.beside())]
+    await asyncio.gather(*(purger.run_once() for purger in purgers))
+    found = await kit.letter(run)
+    assert (found.status, found.closed_at, found.closed_by) == (
+        LetterStatus.EXPIRED,
+        kit.clock.now(),
+        "redrive",
+    )
+    assert (await kit.look(run)).status is RunStatus.FAILED
+    assert len(await audited(kit, event="dlq.expired")) == 1
+
+
+async def test_two_reapers_at_once_recover_a_run_once(kit: Kit) -> None:
+    """A15, A16: one death is one death, and one lost try, whoever finds it."""
+    worker, run = await kit.held(options=OPTIONS)
+    await kit.store.apply([writes(run, entry(0, StepStatus.RUNNING, options="{}"))], worker=worker)
+    kit.clock.move(LEASE + 1)
+    reapers = [Reaper(store, kit.clock) for store in (kit.store, await kit.beside(), kit.store)]
+    await asyncio.gather(*(reaper.run_once() for reaper in reapers))
+    found = await kit.look(run)
+    assert (found.worker, found.fence, found.deaths) == (None, run.fence + 1, 1)
+    (lost,) = await kit.store.attempts(run.id)
+    assert (lost.end, lost.attempt) == (AttemptEnd.LOST, 1)

@@ -1,0 +1,105 @@
+"""Groups, sets and fields to search by: every statement finds its rows by an index, unanalysed or not."""
+
+from __future__ import annotations
+
+import pytest
+from postgres_kit import Bench
+from test_postgres_plans import plan, scans
+
+from redrive.store.filters import clauses
+from redrive.store.postgres import groups, lists, sets, starts
+from redrive.store.postgres.sql import prepare
+
+STATEMENTS = {
+    name: statement
+    for module in (groups, sets, starts)
+    for name, statement in module.SQL.items()
+    if "." not in name and "{" not in statement.text
+}
+# One end of an index, in order as far as the limit goes; or among the few sets that are not done.
+FRONT = {"take_feed", "oldest_fed", "anything_fed", "keep_set", "end_set", "stop_set", "highest_letter"}
+
+
+@pytest.mark.parametrize("name", sorted(STATEMENTS))
+async def test_no_statement_walks_through_a_table(bench: Bench, name: str) -> None:
+    async with bench.line() as line:
+        lines = await plan(line, STATEMENTS[name])
+    assert not [each for each in lines if "Seq Scan" in each], lines
+    aimless = [each for each in scans(lines) if each.endswith(": ")]
+    assert aimless == [] or name in FRONT, lines
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("take_feed", "letter_feed_pkey: "),
+        ("other_sample", "letters_by_fingerprint: fingerprint = g.fingerprint"),
+        ("old_hours", "group_hours_old: hour < "),
+        ("hours", "group_hours_pkey: tenant = wanted.tenant"),
+        ("claim_set", "sets_running: lease_until <= "),
+        ("mark_item", "set_items_pkey: set_id = n.set_id AND number = n.number"),
+        ("pending", "set_items_by_status: set_id = $1 AND status = "),
+        ("old_sets", "sets_ended: ended_at"),
+        ("put_index", "runs_public_id_key: public_id = "),
+        ("drop_index", "run_index_of_run: run = ANY"),
+    ],
+)
+async def test_each_uses_the_index_made_for_it(bench: Bench, name: str, index: str) -> None:
+    async with bench.line() as line:
+        found = scans(await plan(line, STATEMENTS[name]))
+    assert [each for each in found if each.startswith(index)], found
+
+
+@pytest.mark.parametrize("order", ["ASC", "DESC"])
+@pytest.mark.parametrize(
+    ("names", "index"),
+    [
+        (["open", "below"], "groups_open: place < "),
+        (["open", "tenant", "above"], "groups_of_tenant_open: tenant = "),
+        (["any", "below"], "groups_all: place < "),
+        (["any", "tenant"], "groups_of_tenant: tenant = "),
+    ],
+)
+async def test_pages_of_groups_come_in_order(bench: Bench, names: list[str], index: str, order: str) -> None:
+    wanted = " AND ".join(groups.PARTS[f"groups.{name}"] for name in names)
+    async with bench.line() as line:
+        lines = await plan(line, prepare(groups.PARTS["groups"].format(conditions=wanted, order=order)))
+    assert [each for each in scans(lines) if each.startswith(index)], lines
+    assert not [each for each in lines if "Sort" in each], lines
+
+
+@pytest.mark.parametrize("status", ["all", "PENDING", "DONE", "FAILED"])
+async def test_pages_of_a_set_come_in_order(bench: Bench, status: str) -> None:
+    wanted = f"{sets.PARTS[f'items.{status}']} AND {sets.PARTS['items.below']}"
+    async with bench.line() as line:
+        lines = await plan(line, prepare(sets.PARTS["items"].format(conditions=wanted, order="DESC")))
+    assert [each for each in scans(lines) if "set_id = " in each and "number < " in each], lines
+    assert not [each for each in lines if "Sort" in each], lines
+
+
+@pytest.mark.parametrize(
+    ("names", "indexes"),
+    [
+        (["status", "above", "below"], {"letters_by_status"}),
+        (["tenant", "status", "above", "below"], {"letters_of_tenant_by_status"}),
+        (["fingerprint", "status", "above", "below"], {"letters_by_fingerprint", "letters_by_status"}),
+    ],
+)
+async def test_a_set_is_listed_in_order_of_an_index(
+    bench: Bench, names: list[str], indexes: set[str]
+) -> None:
+    text = sets.PARTS["gather"].format(conditions=clauses(lists.SQL, "letters", names))
+    async with bench.line() as line:
+        lines = await plan(line, prepare(text))
+    assert {each.partition(":")[0] for each in scans(lines)} <= indexes, lines
+    assert not [each for each in lines if "Seq Scan" in each]
+
+
+@pytest.mark.parametrize("table", ["runs", "letters"])
+async def test_a_field_is_looked_up(bench: Bench, table: str) -> None:
+    wanted = clauses(lists.SQL, table, ["index_0", "index_1"])
+    async with bench.line() as line:
+        lines = await plan(line, prepare(lists.SQL[table].format(conditions=wanted, order="DESC")))
+    found = scans(lines)
+    assert len([each for each in found if each.startswith("run_index_pkey: field = ")]) == 2, lines
+    assert not [each for each in found if each.endswith(": ")], lines

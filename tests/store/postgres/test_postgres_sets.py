@@ -1,0 +1,53 @@
+"""Nodes that fold or claim at the same moment, held there by a transaction that has not ended yet."""
+
+from __future__ import annotations
+
+import asyncio
+
+from postgres_kit import Bench
+from store_kit import SECOND, buried
+
+from redrive.core.transition import AuditWrite
+from redrive.store.port import GroupFilter, NewSet
+from redrive.store.postgres import groups, sets
+
+LEASE = 15 * SECOND
+
+
+async def letters(bench: Bench, count: int) -> None:
+    await bench.kit.start(count)
+    worker = await bench.kit.worker()
+    runs = (await bench.kit.claim(worker, capacity=count)).runs
+    await bench.store.apply([buried(run) for run in runs], worker=worker)
+
+
+async def test_a_set_that_somebody_is_taking_is_passed_over(bench: Bench) -> None:
+    new = NewSet(public_id="s", tenant="", action="IGNORE", by="ann", letters=("l",))
+    await bench.store.begin_set(new, AuditWrite(event="e", tenant="", by="ann", subject="s", token="t"))
+    async with bench.line() as line, line.transaction():
+        assert await sets.claim_set(line, bench.time, LEASE) is not None
+        assert await bench.store.claim_set(LEASE) is None
+    assert await bench.store.claim_set(LEASE) is None
+
+
+async def test_nodes_that_fold_at_once_take_different_changes_and_add_them_up(bench: Bench) -> None:
+    await letters(bench, 10)
+    async with bench.line() as line:
+        async with line.transaction():
+            assert await groups.fold(line, bench.time, 6) == 6
+            beside = asyncio.create_task(bench.store.fold(6))
+            await bench.waits()  # for the group's row, with changes of its own in hand
+        assert await beside == 4
+    (group,) = (await bench.store.groups(GroupFilter(), limit=10, cursor=None)).items
+    assert (group.open, group.total, sum(group.trend)) == (10, 10, 10)
+
+
+async def test_what_a_node_took_and_did_not_commit_is_folded_by_another(bench: Bench) -> None:
+    await letters(bench, 3)
+    async with bench.line() as line:
+        await line.con.execute("BEGIN")
+        assert await groups.fold(line, bench.time, 10) == 3
+        await line.con.execute("ROLLBACK")
+    assert await bench.store.fold(10) == 3
+    (group,) = (await bench.store.groups(GroupFilter(), limit=10, cursor=None)).items
+    assert group.total == 3

@@ -1,0 +1,91 @@
+"""A database of the first release, with work in it, brought to the schema of this code."""
+
+from __future__ import annotations
+
+import asyncpg
+import first_release
+import pytest
+from postgres_kit import Bench
+from store_kit import HandClock
+
+from redrive.errors import SchemaMismatch
+from redrive.store.migrate import known
+from redrive.store.postgres import PostgresStore, migrate, schema
+from redrive.store.postgres.roles import prove_confined
+
+FIRST, *LATER = known("redrive.store.postgres")
+
+
+@pytest.fixture
+async def old(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A database as the first release left it; the store on it is not opened yet."""
+    monkeypatch.setattr(schema, "known", lambda package: [FIRST])
+    assert await migrate(postgres_url) == schema.names([FIRST])
+    monkeypatch.undo()
+    clock = HandClock()
+    bench = Bench.around(PostgresStore(postgres_url, clock), clock, postgres_url)
+    for statement in first_release.STATEMENTS:
+        await bench.sql(statement)
+    await bench.sql("ALTER TABLE redrive.runs ALTER id RESTART WITH 3")
+    return bench
+
+
+async def test_what_was_there_goes_on_after_the_upgrade(old: Bench) -> None:
+    with pytest.raises(SchemaMismatch, match="redrive migrate"):
+        await old.store.open()
+    assert await migrate(old.url) == schema.names(LATER)
+    await old.store.open()
+    await first_release.goes_on(old.kit)
+    await old.store.close()
+
+
+async def test_an_upgraded_schema_is_the_same_as_a_new_one(old: Bench) -> None:
+    """Tables, columns, keys, checks, indexes, rules, rights and functions, whichever way they came about."""
+    await migrate(old.url)
+    fresh = PostgresStore(old.url.replace(old.address.schema, "fresh"), HandClock())
+    await fresh.open()
+    await fresh.close()
+    try:
+        assert await described(old, old.address.schema) == await described(old, "fresh")
+    finally:
+        await old.sql("DROP SCHEMA fresh CASCADE")
+
+
+async def described(bench: Bench, name: str) -> list[str]:
+    """A schema in words, in an order that does not depend on how it was made."""
+    con = await asyncpg.connect(bench.address.url)
+    try:
+        rows = await con.fetch(_DESCRIBE, name)
+    finally:
+        await con.close()
+    return sorted(row[0].replace(f"{name}.", "") for row in rows)
+
+
+_DESCRIBE = """
+WITH here AS (SELECT oid FROM pg_namespace WHERE nspname = $1)
+SELECT format('column %s.%s %s %s %s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod),
+              a.attnotnull,
+              pg_get_expr(d.adbin, d.adrelid))
+FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+WHERE c.relnamespace = (SELECT oid FROM here) AND c.relkind = 'r'
+UNION ALL SELECT format('index %s', pg_get_indexdef(c.oid))
+FROM pg_class c WHERE c.relnamespace = (SELECT oid FROM here) AND c.relkind = 'i'
+UNION ALL SELECT format('constraint %s %s', conrelid::regclass, pg_get_constraintdef(oid))
+FROM pg_constraint WHERE connamespace = (SELECT oid FROM here)
+UNION ALL SELECT format('rule %s %s %s %s', tablename, policyname, roles, qual)
+FROM pg_policies WHERE schemaname = $1
+UNION ALL SELECT format('right %s %s %s', c.relname, c.relacl, c.relforcerowsecurity)
+FROM pg_class c WHERE c.relnamespace = (SELECT oid FROM here) AND c.relkind IN ('r', 'S')
+UNION ALL SELECT format('trigger %s', pg_get_triggerdef(t.oid))
+FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+WHERE c.relnamespace = (SELECT oid FROM here) AND NOT t.tgisinternal
+UNION ALL SELECT format('function %s', pg_get_functiondef(p.oid))
+FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM here)
+"""
+
+
+async def test_an_upgraded_database_keeps_tenants_apart(old: Bench) -> None:
+    await migrate(old.url)
+    async with old.line() as line:
+        await prove_confined(line, old.address)

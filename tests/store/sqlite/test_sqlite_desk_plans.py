@@ -1,0 +1,128 @@
+"""Groups, sets and fields to search by: every statement finds its rows by an index, pages in order."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+
+from redrive.store.filters import clauses
+from redrive.store.migrate import known
+from redrive.store.sqlite import groups, lists, schema, sets, starts
+
+PACKAGE = "redrive.store.sqlite"
+STATEMENTS = {
+    name: text
+    for module in (groups, sets, starts)
+    for name, text in module.SQL.items()
+    if "." not in name and "{" not in text
+}
+# In order of their key, as far as the limit goes: a queue that is taken from its front.
+QUEUES = {"take_feed", "oldest_fed", "anything_fed"}
+
+
+@pytest.fixture(scope="module")
+def con() -> Iterator[sqlite3.Connection]:
+    con = sqlite3.connect(":memory:", isolation_level=None)
+    for migration in known(PACKAGE):
+        for statement in schema.split(migration.text):
+            con.execute(statement)
+    yield con
+    con.close()
+
+
+def plan(con: sqlite3.Connection, statement: str) -> list[str]:
+    named = dict.fromkeys(re.findall(r":(\w+)", statement), 1)
+    values = named or (1,) * statement.count("?")
+    return [row[3] for row in con.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+
+
+@pytest.mark.parametrize("name", sorted(STATEMENTS))
+def test_no_statement_walks_through_a_table(con: sqlite3.Connection, name: str) -> None:
+    walked = [
+        step
+        for step in plan(con, STATEMENTS[name])
+        if re.match(r"SCAN (?!json_each|wanted|CONSTANT ROW|s$)", step)
+    ]
+    assert walked == [] or name in QUEUES, walked
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("other_sample", "letters_by_fingerprint (fingerprint=?)"),
+        ("old_hours", "group_hours_old (hour<?)"),
+        ("hours", "PRIMARY KEY (tenant=? AND fingerprint=? AND hour>?)"),
+        ("claim_set", "sets_running (lease_until<?)"),
+        ("mark_item", "PRIMARY KEY (set_id=? AND number=?)"),
+        ("pending", "set_items_by_status (set_id=? AND status=?)"),
+        ("old_sets", "sets_ended (ended_at>? AND ended_at<?)"),
+        ("drop_index", "run_index_of_run (run=?)"),
+    ],
+)
+def test_each_uses_the_index_made_for_it(con: sqlite3.Connection, name: str, index: str) -> None:
+    steps = plan(con, STATEMENTS[name])
+    assert any(index in step for step in steps), steps
+
+
+@pytest.mark.parametrize("order", ["ASC", "DESC"])
+@pytest.mark.parametrize(
+    ("names", "index"),
+    [
+        (["open"], "groups_open"),
+        (["open", "below"], "groups_open (place<?)"),
+        (["open", "tenant", "above"], "groups_of_tenant_open (tenant=? AND place>?)"),
+        (["any", "below"], "groups_all (place<?)"),
+        (["any", "tenant"], "groups_of_tenant (tenant=?)"),
+    ],
+)
+def test_pages_of_groups_come_in_order(
+    con: sqlite3.Connection, names: list[str], index: str, order: str
+) -> None:
+    wanted = " AND ".join(groups.SQL[f"groups.{name}"] for name in names)
+    steps = plan(con, groups.SQL["groups"].format(conditions=wanted, order=order))
+    assert any(index in step for step in steps), steps
+    assert not any("TEMP B-TREE" in step for step in steps), steps
+
+
+@pytest.mark.parametrize(
+    ("status", "index"),
+    [
+        ("all", "PRIMARY KEY (set_id=? AND number<?)"),
+        ("PENDING", "set_items_by_status (set_id=? AND status=? AND number<?)"),
+        ("DONE", "set_items_by_status (set_id=? AND status=? AND number<?)"),
+        ("FAILED", "set_items_by_status (set_id=? AND status=? AND number<?)"),
+    ],
+)
+def test_pages_of_a_set_come_in_order(con: sqlite3.Connection, status: str, index: str) -> None:
+    wanted = f"{sets.SQL[f'items.{status}']} AND {sets.SQL['items.below']}"
+    steps = plan(con, sets.SQL["items"].format(conditions=wanted, order="DESC"))
+    assert any(index in step for step in steps), steps
+    assert not any("TEMP B-TREE" in step for step in steps), steps
+
+
+@pytest.mark.parametrize(
+    ("names", "index"),
+    [
+        (["status", "above", "below"], "letters_by_status (status=? AND id>? AND id<?)"),
+        (
+            ["tenant", "status", "above", "below"],
+            "letters_of_tenant_by_status (tenant=? AND status=? AND id>?",
+        ),
+        (["fingerprint", "status", "above", "below"], "letters_by_fingerprint (fingerprint=? AND id>?"),
+    ],
+)
+def test_a_set_is_listed_in_order_of_an_index(con: sqlite3.Connection, names: list[str], index: str) -> None:
+    steps = plan(con, sets.SQL["gather"].format(conditions=clauses(lists.SQL, "letters", names)))
+    assert any(index in step for step in steps), steps
+    assert not any("TEMP B-TREE" in step for step in steps), steps
+
+
+@pytest.mark.parametrize("table", ["runs", "letters"])
+def test_a_field_is_looked_up(con: sqlite3.Connection, table: str) -> None:
+    wanted = clauses(lists.SQL, table, ["index_0", "index_1"])
+    steps = plan(con, lists.SQL[table].format(conditions=wanted, order="DESC"))
+    assert sum("SEARCH x USING PRIMARY KEY (field=? AND value=?" in step for step in steps) == 2, steps
+    assert not any(step in ("SCAN r", "SCAN l") for step in steps), steps

@@ -1,0 +1,39 @@
+"""The kinds of store there are to test, and a new place for each."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import cluster
+from cluster import POSTGRES, need_postgres
+
+from redrive.clock import Clock
+from redrive.store import open_store
+from redrive.store.port import Store
+from redrive.store.seal import Keyring
+from redrive.store.sealed import SealedStore
+
+STORES = ["sqlite-file", "sqlite-memory", "sqlite-sealed", *POSTGRES, "pgbouncer"]
+IN_MEMORY = ("sqlite-memory", "sqlite-sealed")
+
+
+def make(kind: str, url: str, clock: Clock) -> Store:
+    """The store of a URL; the sealed kind stands around one, and is held to the same promises."""
+    store = open_store(url, clock)
+    return SealedStore(store, Keyring([bytes(32)])) if kind == "sqlite-sealed" else store
+
+
+@asynccontextmanager
+async def new_place(kind: str, folder: Path) -> AsyncIterator[str]:
+    """The URL of a store of this kind that does not exist yet."""
+    if kind in IN_MEMORY:
+        yield "sqlite:///:memory:"
+    elif kind == "sqlite-file":
+        yield f"sqlite:///{folder}/redrive.db"
+    else:
+        need_postgres()
+        pooled = kind == "pgbouncer"
+        async with cluster.fresh(POSTGRES[0] if pooled else kind, pooled=pooled) as url:
+            yield url

@@ -1,0 +1,561 @@
+"""The sealed store: nothing that was sent lies in clear, everything comes back, and no text is ever lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import POSTGRES
+from store_kit import DAY, HandClock, Kit, becomes, buried, entry, failed_try, writes
+from store_places import new_place
+
+from redrive.core import transition as written
+from redrive.core.journal import Journal
+from redrive.core.keys import payload_hash
+from redrive.core.states import RunStatus, StepStatus
+from redrive.core.transition import Transition
+from redrive.errors import ConfigurationError, DataRefused, InputError
+from redrive.store import open_store, port
+from redrive.store.port import Store
+from redrive.store.reseal import TABLES, Exchange, Texts, reseal
+from redrive.store.seal import Keyring, is_sealed, key_of
+from redrive.store.sealed import SealedStore, refuse_unreadable
+from redrive.store.sealing import COVERED, PARTS, SEALED, Sealer
+
+OLD, NEW = bytes(range(32)), bytes(range(1, 33))
+SECRET = "4111-1111-1111-1111"
+KEY = "idem_job:default:w:order-1"
+
+
+def ring(*keys: bytes | None) -> Keyring:
+    return Keyring(list(keys))
+
+
+# -- texts -------------------------------------------------------------------------------------------------
+
+
+def test_a_sealed_text_shows_nothing_but_its_key_and_opens_again() -> None:
+    keys = ring(OLD)
+    sealed = keys.seal(f'{{"card":"{SECRET}"}}', "acme")
+    assert is_sealed(sealed)
+    assert key_of(sealed) == keys.writes
+    assert SECRET not in sealed
+    assert keys.open(sealed, "acme") == f'{{"card":"{SECRET}"}}'
+    assert keys.seal(f'{{"card":"{SECRET}"}}', "acme") != sealed
+
+
+@pytest.mark.parametrize("text", ["", "{}", "żółć 🐢", "\x00", "a\nb", "x" * 100_000])
+def test_every_text_opens_as_it_was(text: str) -> None:
+    keys = ring(OLD)
+    assert keys.open(keys.seal(text, "tenant"), "tenant") == text
+    assert keys.uncover(keys.cover(text, "tenant"), "tenant") == text
+
+
+def test_the_first_key_writes_and_all_read() -> None:
+    by_old = ring(OLD).seal("{}", "acme")
+    both = ring(NEW, OLD)
+    assert both.open(by_old, "acme") == "{}"
+    assert key_of(both.seal("{}", "acme")) == ring(NEW).writes != ring(OLD).writes
+
+
+def test_a_plain_first_key_writes_in_clear_and_the_others_read() -> None:
+    keys = ring(None, OLD)
+    assert keys.seal("{}", "acme") == "{}"
+    assert keys.cover("hash", "acme") == "hash"
+    assert keys.open(ring(OLD).seal("{}", "acme"), "acme") == "{}"
+
+
+def test_what_was_written_in_clear_is_read_as_it_is() -> None:
+    assert ring(OLD).open('{"order":1}', "acme") == '{"order":1}'
+    assert ring(OLD).uncover("abc", "acme") == "abc"
+
+
+def test_a_missing_key_is_told_from_a_damaged_text() -> None:
+    sealed = ring(OLD).seal("{}", "acme")
+    with pytest.raises(
+        ConfigurationError, match=f"key {key_of(sealed)}, which REDRIVE_ENCRYPTION_KEYS does not"
+    ):
+        ring(NEW).open(sealed, "acme")
+    for broken in (sealed[:-8] + "AAAAAAA=", sealed[:-3], sealed + "!", sealed[:14]):
+        with pytest.raises(ConfigurationError, match="REDRIVE_ENCRYPTION_KEYS holds, but it was damaged"):
+            ring(OLD).open(broken, "acme")
+
+
+def test_a_text_of_another_tenant_is_refused_where_the_tenant_is_known() -> None:
+    sealed = ring(OLD).seal("{}", "acme")
+    with pytest.raises(ConfigurationError, match="another tenant"):
+        ring(OLD).open(sealed, "globex")
+    assert ring(OLD).open(sealed, None) == "{}"
+
+
+def test_a_covered_hash_can_be_compared_but_not_guessed() -> None:
+    keys, hash = ring(OLD), payload_hash("{}")
+    assert keys.cover(hash, "acme") == keys.cover(hash, "acme")
+    assert hash not in keys.cover(hash, "acme")
+    others = {
+        keys.cover(hash, "globex"),
+        keys.cover(payload_hash("1"), "acme"),
+        ring(NEW).cover(hash, "acme"),
+    }
+    assert keys.cover(hash, "acme") not in others
+
+
+def test_a_text_that_no_store_could_hold_is_refused() -> None:
+    with pytest.raises(DataRefused):
+        ring(OLD).seal("\ud800", "acme")
+
+
+# -- the wrapper is complete ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", [port.Store, port.LeaseLine, port.Transaction])
+def test_every_call_of_the_port_is_there_with_the_same_parameters(protocol: type[Any]) -> None:
+    from redrive.store import sealed
+
+    kinds = {"Store": SealedStore, "LeaseLine": sealed._SealedLease, "Transaction": sealed._SealedTransaction}
+    ours = kinds[protocol.__name__]
+    calls = [name for name in vars(protocol) if not name.startswith("_")]
+    assert calls
+    for name in calls:
+        assert name in vars(ours), f"{ours.__name__} lacks {name}"
+        assert inspect.signature(vars(ours)[name]) == inspect.signature(vars(protocol)[name]), name
+
+
+# What is stored in clear: it names and counts things, or people wrote it for others to read.
+CLEAR = {
+    "action", "by", "category", "closed_by", "code", "correlation_id", "event", "fingerprint", "key",
+    "kind", "letter", "letters", "mode", "name", "options", "outcome", "owner", "parent", "parked_on",
+    "policy", "public_id", "queue", "replay_of", "resolution", "root", "run", "run_id", "schema_in",
+    "schema_out", "sole_step", "stage", "state", "status", "step", "subject", "tags", "tenant", "token",
+    "updated_by", "version", "wanted", "workflow", "workflows", "ends_replay", "next", "prev",
+}  # fmt: skip
+# A letter's reason is the engine's word, with the message of an error in it; elsewhere it is a person's.
+PEOPLES = ("ReplayWrite", "ReplayRow", "AuditWrite", "AuditRow", "NewSet", "SetRow")
+CLEAR_HERE = {(record, "reason") for record in PEOPLES}
+# Heartbeats are sealed by the lease line and opened with their entry.
+# What runs are searched by is covered pair by pair.
+ELSEWHERE = {("EntryRow", "heartbeat"), ("NewRun", "index"), ("Reopening", "index")}
+
+
+def records() -> list[type[Any]]:
+    found = {name: value for module in (written, port) for name, value in vars(module).items()}
+    kept = [
+        each for name, each in found.items() if dataclasses.is_dataclass(each) and not name.endswith("Filter")
+    ]
+    return sorted(kept, key=lambda each: each.__name__)
+
+
+def test_every_text_of_every_record_has_its_place() -> None:
+    """Whoever adds a field decides whether it is a payload, in `store/sealing.py` or here."""
+    missing = [
+        f"{record.__name__}.{field.name}"
+        for record in records()
+        for field in dataclasses.fields(record)
+        if "str" in str(field.type)
+        and field.name not in {*SEALED.get(record, ()), *COVERED.get(record, ())}
+        and (record.__name__, field.name) not in CLEAR_HERE | ELSEWHERE
+        and field.name not in CLEAR
+    ]
+    assert missing == []
+
+
+def test_every_part_of_a_transition_that_can_hold_a_payload_is_sealed() -> None:
+    names = {record.__name__ for record in SEALED}
+    parts = {
+        field.name
+        for field in dataclasses.fields(Transition)
+        if any(name in str(field.type) for name in names)
+    }
+    assert parts == set(PARTS)
+
+
+def filled(record: type[Any]) -> Any:
+    """A record whose sealed and covered fields are filled."""
+    own = {*SEALED[record], *COVERED.get(record, ())}
+    needed = {
+        field.name: SECRET if field.name in own else "acme" if field.name == "tenant" else None
+        for field in dataclasses.fields(record)
+    }
+    return record(**needed)
+
+
+@pytest.mark.parametrize("record", SEALED, ids=lambda record: record.__name__)
+def test_each_record_is_sealed_and_opened_in_just_these_fields(record: type[Any]) -> None:
+    sealer, plain = Sealer(ring(OLD)), filled(record)
+    sealed = sealer.seal(plain, "acme")
+    own = {*SEALED[record], *COVERED.get(record, ())}
+    for field in dataclasses.fields(record):
+        value = getattr(sealed, field.name)
+        assert is_sealed(value) if field.name in own else value == getattr(plain, field.name), field.name
+    assert sealer.open(sealed, "acme") == plain
+    assert type(sealed) is record
+
+
+# -- the wrapper at work ----------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def opened(kind: str, folder: Path, clock: HandClock) -> AsyncIterator[Callable[[Keyring | None], Kit]]:
+    """One place, seen with any keys."""
+    async with new_place(kind, folder) as url:
+        store = open_store(url, clock)
+        await store.open()
+
+        def seen(keys: Keyring | None) -> Kit:
+            seen: Store = store if keys is None else SealedStore(store, keys)
+            return Kit(store=seen, clock=clock, beside=lambda: url, shared=True, kind=kind)
+
+        yield seen
+        await store.close()
+
+
+@pytest.fixture(params=["sqlite-file", POSTGRES[0]])
+async def place(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) -> AsyncIterator[Any]:
+    async with opened(request.param, tmp_path, clock) as seen:
+        yield seen
+
+
+async def live(kit: Kit) -> Any:
+    """A run that used every way in which a payload can get into a store; returns it as claimed."""
+    worker, run = await kit.held(
+        input=f'"{SECRET}"', key=KEY, key_hash=payload_hash(f'"{SECRET}"'), key_keeps=DAY
+    )
+    text = f'{{"why":"{SECRET}"}}'
+    begun = writes(
+        run,
+        entry(0, StepStatus.RUNNING, input=text, options="{}", limit_in=DAY),
+        entry(1, StepStatus.SUCCESS, input=text, output=text, done=0),
+        entry(2, StepStatus.FAILED, input=text, failure=text, done=1),
+        attempts=(failed_try(2, failure=text, decision=text, category="timeout"),),
+    )
+    assert (await kit.store.apply([begun], worker=worker))[0].kept
+    line = kit.store.lease_line()
+    line.beat(worker, {(run.id, 0): text})
+    line.close()
+    end = buried(run, reason=f"it said {SECRET}", failure=text, payload_hash=payload_hash(f'"{SECRET}"'))
+    change = dataclasses.replace(end.change, failure=text, output=text)
+    assert (await kit.store.apply([dataclasses.replace(end, change=change)], worker=worker))[0].kept
+    return run
+
+
+async def all_texts(kit: Kit) -> dict[str, list[str]]:
+    """Every text in the tables that hold payloads, as they are stored."""
+    texts = await make_texts(kit)
+    try:
+        found = {}
+        for table in TABLES:
+            rows = await texts.page(table, table.start, 10_000)
+            found[table.name] = [text for row in rows for text in row.texts if text]
+        return found
+    finally:
+        await texts.close()
+
+
+async def make_texts(kit: Kit) -> Texts:
+    url = kit.beside()
+    if kit.kind.startswith("sqlite"):
+        from redrive.store.sqlite.reseal import SqliteTexts
+
+        return SqliteTexts(url)
+    from redrive.store.postgres.reseal import PostgresTexts
+
+    return PostgresTexts(url, kit.clock)
+
+
+async def test_no_payload_lies_in_clear_and_each_comes_back(place: Any) -> None:
+    kit = place(ring(OLD))
+    run = await live(kit)
+    found = await all_texts(kit)
+    empty = ["replays", "run_index", "sets", "set_items", "audit"]
+    assert [name for name, texts in found.items() if not texts] == empty
+    assert [text for texts in found.values() for text in texts if not is_sealed(text)] == []
+    plain = place(None)
+    assert SECRET not in repr(await plain.everything(run))
+    row, journal, attempts, its_letter = await kit.everything(run)
+    assert (row.input, row.output, row.failure) == (f'"{SECRET}"', *[f'{{"why":"{SECRET}"}}'] * 2)
+    assert SECRET in journal[0].heartbeat
+    assert all(SECRET in each.input for each in journal)
+    assert SECRET in journal[1].output
+    assert SECRET in journal[2].failure
+    assert SECRET in attempts[0].failure
+    assert SECRET in attempts[0].decision
+    assert (its_letter.reason, its_letter.input) == (f"it said {SECRET}", f'"{SECRET}"')
+    assert its_letter.payload_hash == payload_hash(f'"{SECRET}"')
+
+
+async def test_a_file_holds_no_byte_of_a_payload(tmp_path: Path, clock: HandClock) -> None:
+    async with opened("sqlite-file", tmp_path, clock) as seen:
+        await live(seen(ring(OLD)))
+        stored = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+        assert len(stored) > 10_000
+        assert SECRET.encode() not in stored
+        assert payload_hash(f'"{SECRET}"').encode() not in stored
+
+
+async def test_rows_from_before_the_keys_stay_readable(place: Any) -> None:
+    run = await live(place(None))
+    before = await place(None).everything(run)
+    assert await place(ring(OLD)).everything(run) == before
+
+
+async def test_sealed_letters_cannot_be_searched_by_text_and_say_so(place: Any) -> None:
+    await live(place(None))
+    where = port.LetterFilter(text="it said")
+    with pytest.raises(InputError, match="cannot be searched by text"):
+        await place(ring(OLD)).store.letters(where, limit=10, cursor=None)
+    assert len((await place(ring(None, OLD)).store.letters(where, limit=10, cursor=None)).items) == 1
+
+
+async def test_a_transactional_step_is_sealed(place: Any) -> None:
+    kit = place(ring(OLD))
+    worker, run = await kit.held()
+    tx = kit.store.transaction(5.0)
+    assert (await tx.commit(worker, writes(run, entry(0, output=f'"{SECRET}"', done=0)))).kept
+    assert SECRET not in repr(await place(None).store.journal(run.id))
+    assert (await kit.store.journal(run.id))[0].output == f'"{SECRET}"'
+
+
+@pytest.mark.parametrize("first", [None, OLD, NEW])
+@pytest.mark.parametrize("then", [(OLD, NEW), (NEW, OLD), (None, OLD, NEW)])
+async def test_an_idempotency_key_is_known_again_whatever_it_was_written_with(
+    place: Any, first: bytes | None, then: tuple[bytes | None, ...]
+) -> None:
+    kit = place(ring(*then))
+    same = {"key": KEY, "key_hash": payload_hash("1"), "key_keeps": DAY}
+    (began,) = await place(ring(first) if first else None).store.start([kit.new(**same)])
+    again, other, new = await kit.store.start(
+        [
+            kit.new(**same),
+            kit.new(**{**same, "key_hash": payload_hash("2")}),
+            kit.new(**{**same, "key": f"{KEY}-2"}),
+        ]
+    )
+    assert (again.public_id, again.new, again.clash) == (began.public_id, False, False)
+    assert (other.public_id, other.new, other.clash) == (began.public_id, False, True)
+    assert (new.new, new.clash) == (True, False)
+
+
+# -- what cannot be opened ----------------------------------------------------------------------------------
+
+
+async def test_a_claimed_run_without_its_key_cannot_be_begun_and_the_others_can(place: Any) -> None:
+    await place(ring(OLD)).start(input=f'"{SECRET}"')
+    kit = place(ring(NEW))
+    await kit.start(input='"readable"')
+    lost, read = (await kit.claim(await kit.worker())).runs
+    assert read.input == '"readable"'
+    Journal(read.journal)
+    assert is_sealed(lost.input)
+    with pytest.raises(ConfigurationError, match=f"key {ring(OLD).writes}, which REDRIVE_ENCRYPTION_KEYS"):
+        Journal(lost.journal)
+
+
+async def test_a_run_whose_journal_cannot_be_opened_is_not_begun_either(place: Any) -> None:
+    kit = place(ring(NEW))
+    worker, run = await kit.held()
+    await place(ring(OLD)).store.apply([writes(run, entry(0, output="1", done=0))], worker=worker)
+    await kit.store.apply([becomes(run, RunStatus.PENDING, wake_in=0, take=True)], worker=worker)
+    (again,) = (await kit.claim(worker)).runs
+    assert again.input == run.input
+    with pytest.raises(ConfigurationError, match=ring(OLD).writes):
+        Journal(again.journal)
+
+
+async def test_a_letter_keeps_the_sealed_text_and_opens_when_the_key_is_back(place: Any) -> None:
+    await place(ring(OLD)).start(input=f'"{SECRET}"')
+    kit = place(ring(NEW))
+    worker = await kit.worker()
+    (run,) = (await kit.claim(worker)).runs
+    before = await all_texts(kit)
+    await kit.fail(worker, run)
+    after = await all_texts(kit)
+    assert after["inputs"] == before["inputs"]
+    assert before["inputs"][0] in after["letters"]
+    assert (await place(ring(NEW, OLD)).letter(run)).input == f'"{SECRET}"'
+
+
+async def test_what_cannot_be_opened_goes_back_as_it_came(place: Any) -> None:
+    """The reaper writes back what it read; so it must neither break on such a run nor spoil it."""
+    old = place(ring(OLD))
+    worker, run = await old.held()
+    started = entry(0, StepStatus.RUNNING, input=f'"{SECRET}"', limit_in=1, options="{}")
+    await old.store.apply([writes(run, started)], worker=worker)
+    old.clock.move(DAY)
+    kit = place(ring(NEW))
+    (held,) = await kit.store.hung(0, 10)
+    assert is_sealed(held.run.input)
+    assert is_sealed(held.open[0].input)
+    back = entry(0, StepStatus.RETRYING, input=held.open[0].input, wake_in=1)
+    await kit.store.apply([writes(run, back)])
+    assert (await old.store.journal(run.id))[0].input == f'"{SECRET}"'
+
+
+async def test_failures_that_cannot_be_opened_say_so_and_lists_go_on(place: Any) -> None:
+    run = await live(place(ring(OLD)))
+    kit = place(ring(NEW))
+    other_worker, other = await kit.held()
+    await kit.fail(other_worker, other, reason="readable")
+    page = await kit.store.letters(port.LetterFilter(), limit=10, cursor=None)
+    assert page.items[0].reason == "readable"
+    assert f"sealed with key {ring(OLD).writes}" in page.items[1].reason
+    row, journal, attempts, its_letter = await kit.everything(run)
+    for text in (
+        row.failure,
+        journal[2].failure,
+        attempts[0].failure,
+        attempts[0].decision,
+        its_letter.failure,
+    ):
+        assert "REDRIVE_ENCRYPTION_KEYS" in text
+        assert not is_sealed(text)
+    assert is_sealed(row.input)
+    assert is_sealed(its_letter.input)
+
+
+async def test_a_process_that_cannot_read_what_was_written_last_is_refused(place: Any) -> None:
+    await refuse_unreadable(place(None).store)
+    await place(None).start()
+    await refuse_unreadable(place(ring(OLD)).store)
+    await place(ring(OLD)).start()
+    await refuse_unreadable(place(ring(NEW, OLD)).store)
+    for keys in (None, ring(NEW), ring(None, NEW)):
+        with pytest.raises(
+            ConfigurationError, match=f"key {ring(OLD).writes}, which REDRIVE_ENCRYPTION_KEYS"
+        ):
+            await refuse_unreadable(place(keys).store)
+
+
+# -- rewriting --------------------------------------------------------------------------------------------
+
+
+async def rewritten(kit: Kit, keys: Keyring, **more: Any) -> Any:
+    texts = await make_texts(kit)
+    try:
+        return await reseal(texts, keys, watch=lambda table, report: None, **more)
+    finally:
+        await texts.close()
+
+
+async def keys_of(kit: Kit) -> set[str]:
+    return {key_of(text) for texts in (await all_texts(kit)).values() for text in texts}
+
+
+async def test_rewriting_goes_from_clear_to_a_key_to_another_and_back(place: Any) -> None:
+    run = await live(place(None))
+    before = await place(None).everything(run)
+    for keys in (ring(OLD), ring(NEW, OLD), ring(NEW).in_clear()):
+        report = await rewritten(place(None), keys, batch=2)
+        assert report.rewritten == 8, "1 input, 1 result, 3 entries, 1 attempt, 1 letter, 1 idempotency key"
+        assert (report.busy, report.unreadable) == (0, {})
+        assert await keys_of(place(None)) == {keys.writes or "in clear"}
+        assert await place(keys).everything(run) == before
+        assert (await rewritten(place(None), keys)).rewritten == 0
+    assert await place(None).everything(run) == before
+
+
+async def test_rewriting_that_was_stopped_is_done_by_the_next(place: Any) -> None:
+    run = await live(place(ring(OLD)))
+    before = await place(ring(OLD)).everything(run)
+
+    class Stop(Exception):
+        pass
+
+    def stop(table: Any, report: Any) -> None:
+        if report.rewritten >= 3:
+            raise Stop
+
+    texts = await make_texts(place(None))
+    with pytest.raises(Stop):
+        await reseal(texts, ring(NEW, OLD), watch=stop, batch=1)
+    await texts.close()
+    assert len(await keys_of(place(None))) == 2
+    assert await place(ring(NEW, OLD)).everything(run) == before
+    assert (await rewritten(place(None), ring(NEW, OLD))).rewritten == 5
+    assert await keys_of(place(None)) == {ring(NEW).writes}
+
+
+async def test_a_text_that_was_written_in_between_is_not_overwritten(place: Any) -> None:
+    kit = place(ring(OLD))
+    worker, run = await kit.held()
+    await kit.store.apply([writes(run, entry(0, output='"first"', done=0))], worker=worker)
+    (table,) = (table for table in TABLES if table.name == "entries")
+    texts = await make_texts(kit)
+    (row,) = await texts.page(table, table.start, 10)
+    await kit.store.apply([writes(run, entry(0, output='"second"', done=0))], worker=worker)
+    stale = Exchange(row, tuple(text and kit.store._keys.seal('"stale"', "default") for text in row.texts))
+    assert await texts.swap(table, [stale]) == 0
+    await texts.close()
+    assert (await kit.store.journal(run.id))[0].output == '"second"'
+
+
+async def test_rewriting_leaves_what_it_cannot_open_and_counts_it(place: Any) -> None:
+    await place(ring(OLD)).start()
+    await place(None).start()
+    before = (await all_texts(place(None)))["inputs"]
+    report = await rewritten(place(None), ring(NEW))
+    after = (await all_texts(place(None)))["inputs"]
+    assert report.unreadable == {ring(OLD).writes: 1}
+    assert after[0] == before[0]
+    assert key_of(after[1]) == ring(NEW).writes
+
+
+async def test_rewriting_reaches_what_runs_are_searched_by(place: Any) -> None:
+    where = port.RunFilter(index={"card": SECRET})
+
+    async def found(kit: Kit) -> list[str]:
+        return [run.public_id for run in (await kit.store.runs(where, limit=10, cursor=None)).items]
+
+    first = await place(None).start(index=(("card", SECRET),))
+    second = await place(ring(OLD)).start(index=(("card", SECRET),))
+    both = [*second, *first]
+    assert await found(place(ring(OLD))) == both
+    await rewritten(place(None), ring(NEW, OLD))
+    texts = (await all_texts(place(None)))["run_index"]
+    assert [key_of(text) for text in texts] == [ring(NEW).writes] * 2
+    assert await found(place(ring(NEW))) == both
+    await rewritten(place(None), ring(None, NEW))
+    assert await found(place(None)) == both
+
+
+async def test_rewriting_reaches_sets_and_what_was_refused_in_them(place: Any) -> None:
+    kit = place(ring(OLD))
+    asked = f'{{"mode":"FULL","patch":{{"card":"{SECRET}"}}}}'
+    new = port.NewSet(
+        public_id="set1", tenant="acme", action="REPLAY", by="ann", request=asked, letters=("l1",)
+    )
+    line = port.AuditWrite(event="dlq.set_started", tenant="acme", by="ann", subject="set1", token="t")
+    await kit.store.begin_set(new, line)
+    row = await kit.store.claim_set(DAY)
+    failed = port.ItemMark(id=1, status=port.SetItemStatus.FAILED, error=f"{SECRET} does not fit")
+    await kit.store.advance(row, [failed], limit=1, lease=DAY)
+    before = await all_texts(kit)
+    assert [key_of(text) for text in before["sets"] + before["set_items"]] == [ring(OLD).writes] * 2
+    await rewritten(kit, ring(NEW, OLD))
+    after = await all_texts(kit)
+    assert [key_of(text) for text in after["sets"] + after["set_items"]] == [ring(NEW).writes] * 2
+    newer = place(ring(NEW)).store
+    found = await newer.set_of("set1")
+    assert found.request == asked
+    (item,) = (await newer.set_items(found, None, limit=10, cursor=None)).items
+    assert item.error == f"{SECRET} does not fit"
+
+
+def test_rewriting_knows_every_column_that_is_sealed() -> None:
+    """What a record seals, `reencrypt` must find: columns bear the names of fields."""
+    names = {"key_hash": "hash"}
+    fields = {
+        names.get(name, name) for record in (*SEALED,) for name in (*SEALED[record], *COVERED.get(record, ()))
+    }
+    columns = {column for table in TABLES for column in table.columns}
+    assert columns == fields | {"heartbeat", "value"}
+
+
+def test_a_letter_without_a_copy_of_its_input_is_no_trouble() -> None:
+    keys = ring(OLD)
+    assert keys.is_current("")
+    assert keys.cover("", "acme") == ""
