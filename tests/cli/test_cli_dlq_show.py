@@ -66,7 +66,7 @@ def test_a_letter_that_was_closed_says_so(shop: Shop) -> None:
     assert piped("dlq", "resolve", shop.down, "--by", "kim", "--reason", "refunded").exit_code == 0
     page = piped("dlq", "show", shop.down).output
     assert "It was closed as RESOLVED by kim: refunded. Nothing is left to do." in page
-    assert section(page, "what you can do now") == [f"  run it anyway:redrive runs retry {shop.down}"]
+    assert section(page, "what you can do now") == [f"  run anyway:   redrive runs retry {shop.down}"]
 
 
 def test_a_letter_that_is_running_again_says_where(shop: Shop) -> None:

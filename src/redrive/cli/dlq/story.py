@@ -175,7 +175,7 @@ def _next(letter: DeadLetter) -> Iterator[str]:
         yield _way("how it ended", "runs", "show", letter.run_id)
         return
     if letter.status in CLOSED:
-        yield _way("run it anyway", "runs", "retry", letter.run_id)
+        yield _way("run anyway", "runs", "retry", letter.run_id)
         return
     again, edit = (
         _way("run it again", "dlq", "replay", letter.id),
@@ -192,7 +192,7 @@ def _next(letter: DeadLetter) -> Iterator[str]:
 
 
 def _way(title: str, *words: str) -> str:
-    return f"  {title + ':':<15}{hint(*words)}"
+    return f"  {title + ':':<14}{hint(*words)}"
 
 
 def _section(title: str, lines: list[str]) -> list[str]:
