@@ -250,3 +250,31 @@ async def test_step_only_whose_step_fails_again_reopens_the_letter_although_more
         assert (now.status, now.replay_count, now.message) == ("OPEN", 1, "slow")
         run = await ended(e, (await app.dlq.replay(letter.id)).run_id)
         assert run.result == "done"
+
+
+async def test_what_was_given_up_long_before_is_begun_again_where_an_edit_asks_for_it() -> None:
+    """Otherwise the function would wait for ever for an entry that is recorded as cancelled."""
+    app, ledger = new_app(), Ledger()
+
+    @app.step(retry=ONCE)
+    async def last(fails: bool) -> str:
+        ledger.called("last")
+        if fails:
+            raise ValueError("no")
+        return "last"
+
+    @app.workflow
+    async def job(waits: bool) -> str:
+        task = asyncio.create_task(redrive.sleep("1d"))
+        await redrive.sleep("1h")
+        if waits:
+            await task
+        else:
+            task.cancel()
+        await redrive.sleep("1h")
+        return await last(not waits)
+
+    async with engine(app) as e:
+        letter = await failed(e, job, False)
+        run = await ended(e, (await app.dlq.replay(letter.id, patch={"waits": True})).run_id)
+        assert run.result == "last"

@@ -495,3 +495,9 @@ async def test_two_thousand_letters_end_to_end() -> None:
         await e.settle()
         (group,) = (await e.app.dlq.groups(status=None)).items
         assert (group.open, group.total, sum(group.trend)) == (0, 2000, 2000)
+
+
+async def test_no_tenant_is_named_by_an_empty_text(desk: tuple[Engine, Shop]) -> None:
+    e, _ = desk
+    with pytest.raises(InputError, match="tenant must be a text"):
+        await e.app.dlq.resolve_many(["dl-1"], tenant="")

@@ -143,7 +143,7 @@ def plan(subject: Subject, request: ReplayRequest) -> Plan:
     next_index = max((entry.index for entry in subject.journal), default=-1) + 1
     failed = _failed_entry(subject, standing)
     cause = failed or _reached_limit(subject, standing)
-    cut_off = _cut_off(subject, standing, cause)
+    cut_off = _cut_off(standing, _given_up_since(subject, standing, cause, request))
     match request.mode:
         case Mode.FULL:
             _refuse_all_anew(standing, request)
@@ -209,18 +209,27 @@ def _is_later(entry: EntryRow, failed: EntryRow) -> bool:
     return entry.done >= failed.done
 
 
-def _cut_off(
-    subject: Subject, standing: tuple[EntryRow, ...], failed: EntryRow | None
-) -> tuple[EntryRow, ...]:
-    """What was cancelled when the run failed or ended; what its own code cancelled before stays so."""
-    since = subject.ended_at
-    if failed is not None and failed.ended_at is not None:
-        since = failed.ended_at
+def _cut_off(standing: tuple[EntryRow, ...], since: int) -> tuple[EntryRow, ...]:
+    """What was cancelled from then on; what the function's own code cancelled before stays so."""
     return tuple(
         entry
         for entry in standing
         if entry.status is StepStatus.CANCELLED and entry.ended_at is not None and entry.ended_at >= since
     )
+
+
+def _given_up_since(
+    subject: Subject, standing: tuple[EntryRow, ...], cause: EntryRow | None, request: ReplayRequest
+) -> int:
+    """From when on a cancelled entry may be asked for: since the failure, or since the way may part.
+
+    Nobody would ever answer a function that asks for an entry which is recorded as given up.
+    """
+    if request.edits:
+        return 0
+    begun_at = [entry.first_at for entry in standing if entry.index == request.from_step]
+    ended_at = cause.ended_at if cause is not None and cause.ended_at is not None else subject.ended_at
+    return min([*begun_at, ended_at])
 
 
 def _from_step(

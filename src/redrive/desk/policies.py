@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from redrive.clock import MICROS, Clock
 from redrive.core.events import Event
 from redrive.core.transition import AuditWrite
-from redrive.desk.checks import person
+from redrive.desk.checks import person, short_text
 from redrive.errors import InputError
 from redrive.policy import RetryPolicy
 from redrive.store.port import PolicyRow, Store
@@ -49,6 +49,8 @@ class Policies:
         if not isinstance(policy, RetryPolicy):
             raise InputError(f"a RetryPolicy is expected, not {type(policy).__name__}")
         person(by)
+        if tenant is not None:
+            short_text("tenant", tenant)
         if not workflow and not step:
             raise InputError("name the workflow, the step, or both, that the policy is for")
         row = PolicyRow(
@@ -87,6 +89,8 @@ class Policies:
     ) -> bool:
         """Remove the policy stored for exactly this place; False if there was none."""
         person(by)
+        if tenant is not None:
+            short_text("tenant", tenant)
         before = await self.get(workflow=workflow, step=step, tenant=tenant)
         place = (tenant or "", workflow or "", step or "")
         gone = PolicyRow(

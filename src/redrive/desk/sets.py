@@ -13,7 +13,7 @@ from redrive.core.replay import ReplayRequest
 from redrive.core.states import LetterStatus
 from redrive.core.transition import AuditWrite
 from redrive.desk.batches import REPLAY, why_not
-from redrive.desk.checks import is_id, long_text, person
+from redrive.desk.checks import is_id, long_text, person, short_text
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.replaying import Order
 from redrive.desk.shapes import Shaper, moment
@@ -137,7 +137,7 @@ class Sets:
 
     async def get(self, id: str, *, tenant: str | None = None) -> LetterSet:
         """A set and how far it is."""
-        return _shaped(await self._find(id, tenant))
+        return self._shaped(await self._find(id, tenant))
 
     async def items(
         self, id: str, status: str | None, limit: int, cursor: str | None, tenant: str | None
@@ -187,7 +187,7 @@ class Sets:
         return DryRunOfMany(total=total, checked=len(ids), refused=tuple(refused), sample=tuple(sample))
 
     async def _find(self, id: str, tenant: str | None) -> SetRow:
-        row = await self._store.set_of(id) if is_id(id) else None
+        row = await self._store.set_of(id) if is_id(id) and tenant != "" else None
         if row is None or tenant not in (None, row.tenant):
             raise NotFound(f"there is no set {id!r}")
         return row
@@ -205,6 +205,9 @@ class Sets:
             token=self._clock.new_id(),
         )
 
+    def _shaped(self, row: SetRow) -> LetterSet:
+        return _shape(row, self._shaper.text(row.reason))
+
     def _item(self, item: SetItemRow) -> SetItem:
         return SetItem(
             letter_id=item.letter,
@@ -216,6 +219,8 @@ class Sets:
 
 
 def _meant(what: LetterFilter | Iterable[str], tenant: str | None) -> _Meant:
+    if tenant is not None:
+        short_text("tenant", tenant)
     if isinstance(what, LetterFilter):
         return _filtered(what, tenant)
     if isinstance(what, str) or not isinstance(what, Iterable):
@@ -250,7 +255,7 @@ def _about(new: NewSet, request: ReplayRequest | None) -> str:
     return json.dumps(about, ensure_ascii=False)
 
 
-def _shaped(row: SetRow) -> LetterSet:
+def _shape(row: SetRow, reason: str | None) -> LetterSet:
     readable = row.request is not None and not is_sealed(row.request)
     mode = json.loads(row.request or "{}")["mode"] if row.action == REPLAY and readable else None
     return LetterSet(
@@ -264,7 +269,7 @@ def _shaped(row: SetRow) -> LetterSet:
         listed=row.listed,
         tenant=row.tenant or None,
         by=row.by,
-        reason=row.reason,
+        reason=reason,
         created_at=moment(row.created_at),
         ended_at=None if row.ended_at is None else moment(row.ended_at),
         stopped_by=row.closed_by,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -277,10 +277,10 @@ class Shaper:
             failed_at=moment(row.failed_at),
             closed_at=_maybe(row.closed_at),
             closed_by=row.closed_by,
-            resolution=row.resolution,
+            resolution=self.text(row.resolution),
             expires_at=moment(row.expires_at),
             steps=steps,
-            replays=tuple(map(_replay, replays)),
+            replays=tuple(replace(_replay(row), reason=self.text(row.reason)) for row in replays),
             history=tuple(map(self.line, history)),
             purged=purged,
         )

@@ -246,6 +246,12 @@ def _as_micros(filter: RunFilter | LetterFilter | AuditFilter, *names: str) -> N
             object.__setattr__(filter, name, int(value.timestamp() * 1_000_000))
 
 
+def _refuse_empty(filter: RunFilter | LetterFilter) -> None:
+    """An empty text is a slip: as a filter it would mean nothing, or everything."""
+    if getattr(filter, "text", None) == "":
+        raise InputError("text is empty; leave it out to look for everything")
+
+
 def _as_tuple(filter: RunFilter | LetterFilter) -> None:
     """People give one state, or several in whatever holds them."""
     if filter.status is not None and not isinstance(filter.status, str | tuple):
@@ -287,6 +293,7 @@ class RunFilter:
         _as_micros(self, "since", "until")
         _as_texts(self)
         _as_tuple(self)
+        _refuse_empty(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,6 +322,7 @@ class LetterFilter:
         _as_micros(self, "since", "until")
         _as_texts(self)
         _as_tuple(self)
+        _refuse_empty(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -166,4 +166,4 @@ def _typed(draft: _Draft, text: str, mistake: str) -> str | None:
         ) from error
     if saved is None:
         return None
-    return "\n".join(line for line in saved.splitlines() if not line.lstrip().startswith("#")).strip()
+    return "\n".join(line for line in saved.split("\n") if not line.lstrip().startswith("#")).strip()
