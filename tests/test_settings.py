@@ -39,6 +39,7 @@ EACH = [
     ("max_payload", "REDRIVE_MAX_PAYLOAD", 1_048_576, ("64 KiB", 65_536), (100, 100)),
     ("redact", "REDRIVE_REDACT", "", ("tax_id", "tax_id"), ("birthday", "birthday")),
     ("encryption_keys", "REDRIVE_ENCRYPTION_KEYS", "", (KEY, KEY), (f"plain,{KEY}",) * 2),
+    ("allow_hosts", "REDRIVE_ALLOW_HOSTS", "", ("localhost:80",) * 2, ("10.0.0.0/8, erp",) * 2),
 ]
 NAMES = [name for name, *_ in EACH]
 
@@ -116,6 +117,8 @@ WRONG = [
     ("encryption_keys", f"{KEY},", "key 2 is not the base64 of 32 bytes"),
     ("encryption_keys", "plain,é", "key 2 is not the base64 of 32 bytes"),
     ("redact", ["tax_id"], "redact (REDRIVE_REDACT) must be a text, not of type list"),
+    ("allow_hosts", ["erp"], "allow_hosts (REDRIVE_ALLOW_HOSTS) must be a text, not of type list"),
+    ("allow_hosts", "erp, *", "allow_hosts (REDRIVE_ALLOW_HOSTS) holds '*'"),
     ("concurrency", 0, "concurrency (WORKER_CONCURRENCY) must be at least 1, not 0"),
     ("concurrency", "-3", "concurrency (WORKER_CONCURRENCY) must be at least 1, not -3"),
     ("concurrency", "many", "concurrency (WORKER_CONCURRENCY) must be a whole number, not 'many'"),

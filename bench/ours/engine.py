@@ -12,7 +12,8 @@ from bench.ours.job import Job
 from redrive.app import Redrive
 from redrive.clock import SystemClock
 from redrive.core.transition import Answer, Transition
-from redrive.store.port import Beat, Catalogue, Claim, Claimed, Claims, NewWorker, Store
+from redrive.store.port import Store
+from redrive.store.records import Beat, Catalogue, Claim, Claimed, Claims, NewWorker
 from redrive.worker.loop import Worker, WorkerSettings
 
 __all__ = ["engine"]

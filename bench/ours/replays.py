@@ -12,7 +12,8 @@ from bench.ours.job import Job
 from bench.ours.witness import Witness, check_settings
 from redrive import Redrive, RetryPolicy
 from redrive.app import Workflow
-from redrive.store.port import LetterFilter, SetStatus
+from redrive.store.records import SetStatus
+from redrive.store.selection import LetterFilter
 
 __all__ = ["replays"]
 

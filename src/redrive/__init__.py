@@ -22,7 +22,7 @@ if typing.TYPE_CHECKING:
     from redrive.core.classify import Category, Rule
     from redrive.errors import NonRetryable, RedriveError, RetryAfter, RunFailed, StepFailed
     from redrive.policy import Circuit, RetryPolicy
-    from redrive.store.port import AuditFilter, LetterFilter, RunFilter
+    from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
     from redrive.worker.calls import now, random, run_info, sleep, step_info, timeout, uuid
 
 __all__ = [
@@ -57,7 +57,7 @@ _HOMES = {
     "redrive.core.classify": ("Category", "Rule"),
     "redrive.errors": ("NonRetryable", "RedriveError", "RetryAfter", "RunFailed", "StepFailed"),
     "redrive.policy": ("Circuit", "RetryPolicy"),
-    "redrive.store.port": ("AuditFilter", "LetterFilter", "RunFilter"),
+    "redrive.store.selection": ("AuditFilter", "LetterFilter", "RunFilter"),
     "redrive.worker.calls": ("now", "random", "run_info", "sleep", "step_info", "timeout", "uuid"),
 }
 

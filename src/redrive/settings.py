@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from redrive.allowed import read_allowed
 from redrive.duration import Duration, seconds
 from redrive.errors import ConfigurationError
 
@@ -28,6 +29,7 @@ VARIABLES = {
     "max_payload": "REDRIVE_MAX_PAYLOAD",
     "redact": "REDRIVE_REDACT",
     "encryption_keys": "REDRIVE_ENCRYPTION_KEYS",
+    "allow_hosts": "REDRIVE_ALLOW_HOSTS",
 }
 """The environment variable behind each setting."""
 
@@ -57,6 +59,7 @@ class Settings:
     max_payload: int = 1 << 20
     redact: str = ""
     encryption_keys: str = field(default="", repr=False)
+    allow_hosts: str = ""
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
@@ -71,6 +74,7 @@ class Settings:
         if self.max_payload < 1:
             raise ConfigurationError(f"{_name('max_payload')} must be at least 1 byte")
         key_bytes(self.encryption_keys)
+        read_allowed(self.allow_hosts, _name("allow_hosts"))
 
     @classmethod
     def load(cls, given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:

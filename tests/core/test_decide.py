@@ -62,7 +62,7 @@ from redrive.core.states import (
 from redrive.core.transition import AttemptEnd, AttemptWrite, EntryWrite, RunWrite, Transition
 from redrive.core.verdict import Verdict
 from redrive.policy import RetryPolicy
-from redrive.store.port import HeldRun, RunRow
+from redrive.store.records import HeldRun, RunRow
 
 SECOND = 1_000_000
 R, S = RunStatus, StepStatus

@@ -14,7 +14,7 @@ from pathlib import Path
 import scenes
 
 from redrive.cli.serve import run
-from redrive.store.port import Claim, Claims
+from redrive.store.records import Claim, Claims
 from redrive.store.sqlite import SqliteStore
 from redrive.worker.loop import Worker
 

@@ -11,7 +11,7 @@ from desk_kit import ONCE, Ledger, OnStore, ended, failed, new_app, shop
 from redrive import RetryPolicy
 from redrive.errors import Conflict, NotFound, RedriveError
 from redrive.store.faulty import LOSE, Call, Fault, crash_after, crash_before
-from redrive.store.port import LetterFilter
+from redrive.store.selection import LetterFilter
 from redrive.testing import Crash, faults
 
 _TOLD = ["dlq.created", "dlq.retry", "dlq.replay_failed"]

@@ -12,9 +12,9 @@ from redrive import Redrive
 from redrive.app import Workflow
 from redrive.errors import RegistrationError
 from redrive.store import open_store
-from redrive.store.port import LetterFilter, RunFilter
 from redrive.store.seal import Keyring
 from redrive.store.sealed import SealedStore
+from redrive.store.selection import LetterFilter, RunFilter
 from redrive.testing import Engine, engine
 from redrive.testing.clock import VirtualClock
 

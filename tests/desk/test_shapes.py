@@ -20,7 +20,7 @@ from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import AttemptEnd
 from redrive.core.verdict import Verdict
 from redrive.desk.shapes import AttemptRecord, Shaper
-from redrive.store.port import AttemptRow, LetterRow, RunRow
+from redrive.store.records import AttemptRow, LetterRow, RunRow
 
 NOON = datetime(2031, 5, 17, 14, 2, 11, tzinfo=UTC)
 AT = int(NOON.timestamp()) * 1_000_000

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from redrive.core.transition import Answer, Transition
-from redrive.store.port import RunFilter, RunRow, Store
+from redrive.store.port import Store
+from redrive.store.records import RunRow
+from redrive.store.selection import RunFilter
 
 __all__ = ["CheckedStore"]
 

@@ -17,7 +17,8 @@ from redrive.core.transition import (
     RunWrite,
     Transition,
 )
-from redrive.store.port import AuditFilter, AuditRow, Case, Claimed, RunRow
+from redrive.store.records import AuditRow, Case, Claimed, RunRow
+from redrive.store.selection import AuditFilter
 
 
 def letter_of(run: Claimed | RunRow) -> str:

@@ -17,10 +17,12 @@ from redrive.core.transition import (
     AuditWrite,
     EntryWrite,
     LetterWrite,
+    NewRun,
     RunWrite,
     Transition,
 )
-from redrive.store.port import (
+from redrive.store.port import Store
+from redrive.store.records import (
     Catalogue,
     CatalogueItem,
     Claim,
@@ -28,10 +30,8 @@ from redrive.store.port import (
     Claims,
     Lane,
     LetterRow,
-    NewRun,
     NewWorker,
     RunRow,
-    Store,
 )
 
 SECOND = 1_000_000

@@ -19,17 +19,9 @@ from redrive.store.faulty import (
     no_faults,
     nth,
 )
-from redrive.store.port import (
-    AuditFilter,
-    Claim,
-    LetterFilter,
-    NewWorker,
-    PolicyRow,
-    Purge,
-    RunFilter,
-    Store,
-    Triage,
-)
+from redrive.store.port import Store
+from redrive.store.records import Claim, NewWorker, PolicyRow, Purge, Triage
+from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
 
 
 class Killed(BaseException):

@@ -8,7 +8,7 @@ from redrive import Redrive, RetryPolicy
 from redrive.app import Workflow
 from redrive.desk.shapes import DeadLetter
 from redrive.errors import NotFound
-from redrive.store.port import AuditFilter, LetterFilter
+from redrive.store.selection import AuditFilter, LetterFilter
 from redrive.testing import Engine, Http, engine, faults
 
 POLICY = RetryPolicy(max_retries=2, base_delay=2, factor=2, max_delay=120, jitter=0.25, cap="mean")

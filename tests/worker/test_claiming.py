@@ -10,7 +10,7 @@ from real import at_work, until
 from wrapped import replacing
 
 from redrive import Redrive
-from redrive.store.port import Claim, Claims
+from redrive.store.records import Claim, Claims
 
 
 async def test_a_worker_that_took_all_that_was_due_lets_it_begin_before_it_asks_again() -> None:

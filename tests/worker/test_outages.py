@@ -19,7 +19,8 @@ from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, Transition
 from redrive.errors import DataRefused, StoreUnavailable
 from redrive.store.faulty import FAIL, LOSE, Call, Fault, FaultyStore
-from redrive.store.port import Beat, Claim, Claims, LeaseLine, Store
+from redrive.store.port import LeaseLine, Store
+from redrive.store.records import Beat, Claim, Claims
 
 
 class Weather:

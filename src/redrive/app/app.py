@@ -30,7 +30,7 @@ from redrive.duration import Duration, seconds
 from redrive.errors import ConfigurationError, RegistrationError, UnknownWorkflow
 from redrive.policy import RetryPolicy
 from redrive.settings import Settings
-from redrive.store.port import Catalogue, CatalogueItem
+from redrive.store.records import Catalogue, CatalogueItem
 from redrive.store.sealed import refuse_unreadable
 from redrive.worker.definition import Step, WorkflowDefinition
 

@@ -8,7 +8,8 @@ import logging
 from redrive.core.states import FINAL, RunStatus
 from redrive.errors import DataRefused, NotFound, StoreError
 from redrive.settle.settler import Settled
-from redrive.store.port import Claimed, RunRow, Store
+from redrive.store.port import Store
+from redrive.store.records import Claimed, RunRow
 
 __all__ = ["Ending", "Results"]
 

@@ -14,10 +14,11 @@ from redrive.core.index import index_values
 from redrive.core.keys import job_key, payload_hash
 from redrive.core.options import RunOptions
 from redrive.core.payload import check_size
+from redrive.core.transition import NewRun
 from redrive.duration import Duration, seconds
 from redrive.errors import Conflict, InputError
 from redrive.policy import RetryPolicy
-from redrive.store.port import NewRun, Started
+from redrive.store.records import Started
 from redrive.worker.branch import Branch, current, outside
 from redrive.worker.definition import WorkflowDefinition
 

@@ -9,7 +9,8 @@ from redrive.core.outcome import Closed
 from redrive.core.states import LetterStatus
 from redrive.settle.settler import LocalSettler
 from redrive.settle.view import view_of
-from redrive.store.port import Purge, RunRow, Store
+from redrive.store.port import Store
+from redrive.store.records import Purge, RunRow
 
 __all__ = ["Purger"]
 

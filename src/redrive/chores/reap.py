@@ -21,7 +21,8 @@ from redrive.core.transition import AttemptEnd
 from redrive.duration import words
 from redrive.settle.settler import LocalSettler
 from redrive.settle.view import open_step, open_steps, view_of
-from redrive.store.port import HeldRun, Store
+from redrive.store.port import Store
+from redrive.store.records import HeldRun
 
 __all__ = ["Reaper"]
 

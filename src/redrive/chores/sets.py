@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from redrive.clock import MICROS
-from redrive.store.port import ItemMark, SetItemRow, SetRow, Store
+from redrive.store.port import Store
+from redrive.store.records import ItemMark, SetItemRow, SetRow
 
 __all__ = ["SetWorker"]
 

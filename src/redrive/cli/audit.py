@@ -18,7 +18,7 @@ from redrive.cli.place import Place, ask, at_a_place
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.shapes import AuditRecord
-    from redrive.store.port import AuditFilter
+    from redrive.store.selection import AuditFilter
 
 __all__ = ["audit"]
 
@@ -143,7 +143,7 @@ async def _where(app: Redrive, filters: dict[str, Any]) -> AuditFilter:
     """The filter, with ids that were given by a beginning made whole."""
     from redrive.cli.dlq.finding import found_letter
     from redrive.cli.ids import find_run
-    from redrive.store.port import AuditFilter
+    from redrive.store.selection import AuditFilter
 
     whole = dict(filters)
     if whole["subject"]:

@@ -16,7 +16,9 @@ from redrive.core.states import LetterStatus, RunStatus
 from redrive.duration import words
 from redrive.errors import RedriveError, SchemaMismatch
 from redrive.store import open_store
-from redrive.store.port import LetterFilter, RunFilter, Store, WorkerRow
+from redrive.store.port import Store
+from redrive.store.records import WorkerRow
+from redrive.store.selection import LetterFilter, RunFilter
 
 __all__ = ["Finding", "examine"]
 

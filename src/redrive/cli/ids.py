@@ -78,7 +78,7 @@ def _only(text: str, found: list[str], what: str) -> str:
 
 async def _with_prefix(app: Redrive, prefix: str) -> list[str]:
     """Runs whose ids begin so. An id begins with its time, so the prefix says where to look."""
-    from redrive.store.port import RunFilter
+    from redrive.store.selection import RunFilter
 
     prefix = prefix.lower()
     if not prefix or any(letter not in _ALPHABET for letter in prefix):

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from redrive.app import Redrive
 from redrive.core.states import FINAL, EntryKind, LetterStatus, RunStatus
 from redrive.desk.shapes import AttemptRecord, DeadLetter, Run, StepRecord
-from redrive.store.port import LetterFilter, RunFilter
+from redrive.store.selection import LetterFilter, RunFilter
 
 __all__ = ["Event", "News"]
 

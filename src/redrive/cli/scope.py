@@ -5,7 +5,7 @@ from __future__ import annotations
 from redrive.app import Redrive
 from redrive.cli.inputs import near
 from redrive.cli.workflows import known_workflows
-from redrive.store.port import RunFilter
+from redrive.store.selection import RunFilter
 
 __all__ = ["unheard_of"]
 

@@ -11,7 +11,7 @@ from redrive.cli.hints import hint, worker_hint
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.desk.shapes import Run, StepRecord
 from redrive.duration import words
-from redrive.store.port import WorkerRow
+from redrive.store.records import WorkerRow
 
 __all__ = ["Surroundings", "sentences"]
 

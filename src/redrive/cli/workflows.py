@@ -139,7 +139,7 @@ async def known_workflows(app: Redrive) -> list[Known]:
 async def _must_be_known(app: Redrive, name: str) -> None:
     from redrive.cli.inputs import near
     from redrive.errors import UnknownWorkflow
-    from redrive.store.port import RunFilter
+    from redrive.store.selection import RunFilter
 
     known = [one.name for one in await known_workflows(app)]
     if name in known or (await app.runs.list(RunFilter(workflow=name), limit=1)).items:

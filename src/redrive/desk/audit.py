@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from redrive.desk.shapes import AuditRecord, Shaper
-from redrive.store.port import AuditFilter, Page, Store
+from redrive.store.port import Store
+from redrive.store.records import Page
+from redrive.store.selection import AuditFilter
 
 __all__ = ["Audit"]
 

@@ -20,7 +20,8 @@ from redrive.desk.closing import closing
 from redrive.desk.replaying import Order, Prepared, Replay, Replayer
 from redrive.errors import ConfigurationError, Conflict, DataRefused, RedriveError, StoreError
 from redrive.settle.settler import LocalSettler
-from redrive.store.port import Case, ItemMark, SetItemRow, SetItemStatus, SetRow, Store
+from redrive.store.port import Store
+from redrive.store.records import Case, ItemMark, SetItemRow, SetItemStatus, SetRow
 from redrive.store.seal import is_sealed, why_sealed
 
 __all__ = ["REPLAY", "Batches", "order_of", "why_not"]

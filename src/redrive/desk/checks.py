@@ -10,7 +10,8 @@ from redrive.core.auditing import ENGINE
 from redrive.core.payload import Signature, check_size
 from redrive.core.schema import problems
 from redrive.errors import InputError, PayloadError, UnknownWorkflow
-from redrive.store.port import KnownItem, Store
+from redrive.store.port import Store
+from redrive.store.records import KnownItem
 
 __all__ = ["Checker", "a_flag", "as_json", "is_id", "long_text", "person", "short_text"]
 

@@ -7,7 +7,7 @@ from redrive.core.outcome import Closed
 from redrive.core.states import LetterStatus
 from redrive.errors import Conflict
 from redrive.settle.view import view_of
-from redrive.store.port import LetterRow, RunRow
+from redrive.store.records import LetterRow, RunRow
 
 __all__ = ["closing"]
 

@@ -22,7 +22,9 @@ from redrive.desk.shapes import DeadLetter, Shaper
 from redrive.errors import NotFound
 from redrive.policy import RetryPolicy
 from redrive.settle.settler import LocalSettler
-from redrive.store.port import AuditFilter, GroupFilter, LetterFilter, LetterRow, Page, Store, Triage
+from redrive.store.port import Store
+from redrive.store.records import LetterRow, Page, Triage
+from redrive.store.selection import AuditFilter, GroupFilter, LetterFilter
 
 __all__ = ["DeadLetters"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from redrive.desk.shapes import Shaper, moment
-from redrive.store.port import GroupPage, GroupRow
+from redrive.store.records import GroupPage, GroupRow
 
 __all__ = ["FailureGroup", "GroupList", "list_groups"]
 

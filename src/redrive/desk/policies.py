@@ -12,7 +12,8 @@ from redrive.core.transition import AuditWrite
 from redrive.desk.checks import person, short_text
 from redrive.errors import InputError
 from redrive.policy import RetryPolicy
-from redrive.store.port import PolicyRow, Store
+from redrive.store.port import Store
+from redrive.store.records import PolicyRow
 
 __all__ = ["Policies", "StoredPolicy"]
 

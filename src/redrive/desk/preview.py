@@ -14,7 +14,8 @@ from redrive.core.replay import Mode, skipped_key
 from redrive.core.states import EntryKind, StepStatus
 from redrive.desk.replaying import Order, Prepared, Replayer, changes_of
 from redrive.desk.shapes import Shaper
-from redrive.store.port import KnownItem, Store
+from redrive.store.port import Store
+from redrive.store.records import KnownItem
 
 __all__ = ["DryRun", "PlannedStep", "Previewer"]
 

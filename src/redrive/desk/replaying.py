@@ -31,7 +31,8 @@ from redrive.errors import ConfigurationError, Conflict, InputError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.settle.settler import until_answered
 from redrive.settle.view import view_of
-from redrive.store.port import Case, LetterRow, ReplayRow, Store
+from redrive.store.port import Store
+from redrive.store.records import Case, LetterRow, ReplayRow
 from redrive.store.seal import is_sealed, why_sealed
 
 __all__ = ["Order", "Prepared", "Replay", "Replayer", "changes_of", "request_of"]

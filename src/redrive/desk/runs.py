@@ -16,7 +16,9 @@ from redrive.desk.shapes import Run, Shaper
 from redrive.errors import Conflict, NotFound
 from redrive.settle.settler import LocalSettler
 from redrive.settle.view import open_steps, view_of
-from redrive.store.port import Page, RunFilter, RunRow, Store
+from redrive.store.port import Store
+from redrive.store.records import Page, RunRow
+from redrive.store.selection import RunFilter
 
 __all__ = ["Runs"]
 

@@ -19,8 +19,10 @@ from redrive.desk.replaying import Order
 from redrive.desk.shapes import Shaper, moment
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.store.filters import states
-from redrive.store.port import LetterFilter, NewSet, Page, SetItemRow, SetItemStatus, SetRow, SetStatus, Store
+from redrive.store.port import Store
+from redrive.store.records import NewSet, Page, SetItemRow, SetItemStatus, SetRow, SetStatus
 from redrive.store.seal import is_sealed
+from redrive.store.selection import LetterFilter
 
 __all__ = ["DryRunOfMany", "LetterSet", "Refusal", "SetItem", "Sets"]
 

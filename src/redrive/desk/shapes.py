@@ -14,11 +14,12 @@ from redrive.core.edit import Change
 from redrive.core.ending import Ending
 from redrive.core.events import Event, label
 from redrive.core.failure import Failure
+from redrive.core.journal import EntryRow
 from redrive.core.redact import Redactor
 from redrive.core.states import FINAL, EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import AttemptEnd
 from redrive.core.verdict import Verdict, explain
-from redrive.store.port import AttemptRow, AuditRow, EntryRow, LetterRow, ReplayRow, RunRow
+from redrive.store.records import AttemptRow, AuditRow, LetterRow, ReplayRow, RunRow
 
 __all__ = [
     "AttemptRecord",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
+from redrive.core.journal import EntryRow
 from redrive.core.options import RunOptions
 from redrive.core.outcome import OpenStep, Place, RunView
 from redrive.core.states import EntryKind, StepStatus
-from redrive.store.port import EntryRow, RunRow
+from redrive.store.records import RunRow
 
 __all__ = ["open_step", "open_steps", "view_of"]
 

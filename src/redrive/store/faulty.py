@@ -19,44 +19,37 @@ from enum import Enum, auto
 from typing import Any, TypeAlias, TypeVar
 
 from redrive.clock import Clock, SystemClock
-from redrive.core.transition import Answer, Transition
+from redrive.core.journal import EntryRow
+from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.errors import StoreUnavailable
-from redrive.store.port import (
+from redrive.store.port import LeaseLine, Store, Transaction
+from redrive.store.records import (
     AttemptRow,
-    AuditFilter,
     AuditRow,
-    AuditWrite,
     Beat,
     Case,
     Catalogue,
     Claim,
     Claims,
-    EntryRow,
-    GroupFilter,
     GroupPage,
     HeldRun,
     ItemMark,
     KnownItem,
-    LeaseLine,
-    LetterFilter,
     LetterRow,
-    NewRun,
     NewSet,
     NewWorker,
     Page,
     PolicyRow,
     Purge,
-    RunFilter,
     RunRow,
     SetItemRow,
     SetItemStatus,
     SetRow,
     Started,
-    Store,
-    Transaction,
     Triage,
     WorkerRow,
 )
+from redrive.store.selection import AuditFilter, GroupFilter, LetterFilter, RunFilter
 
 __all__ = [
     "FAIL",

@@ -13,7 +13,7 @@ from redrive.core.auditing import ENGINE
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.errors import InputError
 from redrive.store.pages import Window
-from redrive.store.port import AuditFilter, LetterFilter, RunFilter
+from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
 
 __all__ = ["CLOCK_STEP", "clauses", "conditions", "given", "hint", "in_order", "parameters", "states"]
 

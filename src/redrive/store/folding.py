@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redrive.errors import InputError
-from redrive.store.port import GroupFilter, GroupRow
+from redrive.store.records import GroupRow
+from redrive.store.selection import GroupFilter
 
 __all__ = ["HOUR", "TREND", "GroupChange", "Hours", "folded", "group_rows", "named"]
 

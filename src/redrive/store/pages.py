@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from redrive.errors import InputError
-from redrive.store.port import Page
+from redrive.store.records import Page
 
 __all__ = ["Request", "Window"]
 

@@ -6,13 +6,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from redrive.core.journal import EntryRow
 from redrive.core.quick import quick
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import AttemptEnd
-from redrive.store.port import (
+from redrive.store.records import (
     AttemptRow,
     AuditRow,
-    EntryRow,
     KnownItem,
     LetterRow,
     PolicyRow,

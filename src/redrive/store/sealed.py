@@ -14,47 +14,40 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from redrive.core.transition import Answer, Transition
+from redrive.core.journal import EntryRow
+from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.errors import ConfigurationError, InputError
-from redrive.store.port import (
+from redrive.store.port import LeaseLine, Store, Transaction
+from redrive.store.records import (
     AttemptRow,
-    AuditFilter,
     AuditRow,
-    AuditWrite,
     Beat,
     Case,
     Catalogue,
     Claim,
     Claimed,
     Claims,
-    EntryRow,
-    GroupFilter,
     GroupPage,
     HeldRun,
     ItemMark,
     KnownItem,
-    LeaseLine,
-    LetterFilter,
     LetterRow,
-    NewRun,
     NewSet,
     NewWorker,
     Page,
     PolicyRow,
     Purge,
-    RunFilter,
     RunRow,
     SetItemRow,
     SetItemStatus,
     SetRow,
     Started,
-    Store,
-    Transaction,
     Triage,
     WorkerRow,
 )
 from redrive.store.seal import Keyring, is_sealed, why_sealed
 from redrive.store.sealing import Sealer, remade
+from redrive.store.selection import AuditFilter, GroupFilter, LetterFilter, RunFilter
 
 __all__ = ["SealedStore", "refuse_unreadable"]
 

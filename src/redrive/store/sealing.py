@@ -17,6 +17,7 @@ from redrive.core.classify import Category
 from redrive.core.edit import Change
 from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.failure import Failure
+from redrive.core.journal import EntryRow
 from redrive.core.quick import quick
 from redrive.core.transition import (
     AttemptWrite,
@@ -31,23 +32,21 @@ from redrive.core.transition import (
 )
 from redrive.core.verdict import Verdict
 from redrive.errors import ConfigurationError
-from redrive.store.port import (
+from redrive.store.records import (
     AttemptRow,
     AuditRow,
     Claimed,
-    EntryRow,
     GroupRow,
     ItemMark,
-    LetterFilter,
     LetterRow,
     NewSet,
     ReplayRow,
-    RunFilter,
     RunRow,
     SetItemRow,
     SetRow,
 )
 from redrive.store.seal import Keyring, is_sealed
+from redrive.store.selection import LetterFilter, RunFilter
 
 __all__ = ["COVERED", "PARTS", "SEALED", "Sealer", "remade"]
 

@@ -10,7 +10,7 @@ from redrive.core.options import StepOptions
 from redrive.core.states import StepStatus
 from redrive.core.transition import EntryWrite
 from redrive.errors import DataRefused
-from redrive.store.port import Triage
+from redrive.store.records import Triage
 
 __all__ = ["ENDED", "given_key", "limits", "owner_and_tags"]
 

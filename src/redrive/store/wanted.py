@@ -8,7 +8,8 @@ from typing import Any
 
 from redrive.core.states import LetterStatus
 from redrive.store.filters import given
-from redrive.store.port import LetterFilter, NewSet, SetItemRow, SetItemStatus, SetRow, SetStatus
+from redrive.store.records import NewSet, SetItemRow, SetItemStatus, SetRow, SetStatus
+from redrive.store.selection import LetterFilter
 
 __all__ = ["conditions_of", "item_row", "open_letters", "set_row", "stored"]
 

@@ -10,7 +10,8 @@ from typing import Any
 from redrive.core.options import StepOptions
 from redrive.core.states import EntryKind, RunStatus
 from redrive.core.transition import AttemptEnd
-from redrive.store.port import LetterFilter, RunFilter, RunRow
+from redrive.store.records import RunRow
+from redrive.store.selection import LetterFilter, RunFilter
 from redrive.testing.driver import Engine
 from redrive.testing.report import RunReport
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from redrive.core.states import FINAL, EntryKind, StepStatus
 from redrive.core.transition import Answer, EntryWrite, Transition
-from redrive.store.port import Claim, Claims, Store
+from redrive.store.port import Store
+from redrive.store.records import Claim, Claims
 
 __all__ = ["Witness", "describe"]
 

@@ -18,7 +18,9 @@ from redrive.core.states import FINAL, RunStatus
 from redrive.duration import words
 from redrive.errors import ConfigurationError
 from redrive.store.faulty import Plan
-from redrive.store.port import RunFilter, RunRow, Store
+from redrive.store.port import Store
+from redrive.store.records import RunRow
+from redrive.store.selection import RunFilter
 from redrive.testing.bodies import Bodies, Calls, Faults
 from redrive.testing.clock import VirtualClock
 from redrive.testing.injection import Crash, injected

@@ -56,7 +56,7 @@ from redrive.worker.turnstile import Turnstile
 
 if TYPE_CHECKING:
     from redrive.settle.settler import Settled
-    from redrive.store.port import Claimed
+    from redrive.store.records import Claimed
     from redrive.worker.definition import Step, WorkflowDefinition
     from redrive.worker.loop import Worker
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from redrive.clock import Clock
-from redrive.store.port import Beat, LeaseLine
+from redrive.store.port import LeaseLine
+from redrive.store.records import Beat
 
 __all__ = ["Lease", "interval_of"]
 

@@ -22,7 +22,8 @@ from redrive.core.outcome import Diverged, Escaped, Outcome, Released, RunView, 
 from redrive.errors import StoreError
 from redrive.settle.settler import LocalSettler, Settled, until_answered
 from redrive.settle.view import view_of
-from redrive.store.port import Beat, Catalogue, Claim, Claimed, Claims, Lane, NewWorker, Store, Transaction
+from redrive.store.port import Store, Transaction
+from redrive.store.records import Beat, Catalogue, Claim, Claimed, Claims, Lane, NewWorker
 from redrive.worker.attempt import Attempt
 from redrive.worker.bell import Bell
 from redrive.worker.branch import install_task_factory

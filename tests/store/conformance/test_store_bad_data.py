@@ -8,7 +8,7 @@ from store_kit import Kit, becomes, buried, entry, failed_try, writes
 from redrive.core.states import RunStatus
 from redrive.core.transition import RunWrite
 from redrive.errors import DataRefused, StoreUnavailable
-from redrive.store.port import RunFilter
+from redrive.store.selection import RunFilter
 
 ODD = [
     "",

@@ -8,7 +8,8 @@ from store_kit import DAY, SECOND, Kit, becomes, buried, entry, failed_try, note
 
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import RunWrite
-from redrive.store.port import AuditFilter, LetterFilter, Purge, RunFilter
+from redrive.store.records import Purge
+from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
 
 KEEP = Purge(runs=7 * DAY, letters=30 * DAY, workers=DAY, limit=1000)
 

@@ -12,7 +12,8 @@ from store_kit import Kit, entry, noted, writes
 from redrive.core.states import StepStatus
 from redrive.core.transition import Transition
 from redrive.errors import DataRefused, StoreUnavailable
-from redrive.store.port import LetterFilter, PolicyRow, RunRow, Triage
+from redrive.store.records import PolicyRow, RunRow, Triage
+from redrive.store.selection import LetterFilter
 
 ODD = [
     "",

@@ -10,7 +10,8 @@ from store_kit import DAY, Kit, becomes, buried
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transition import AuditWrite, LetterMove, NewRun, Reopening, RunWrite, Transition
 from redrive.errors import InputError
-from redrive.store.port import Claimed, LetterFilter, NewSet, Purge, RunFilter
+from redrive.store.records import Claimed, NewSet, Purge
+from redrive.store.selection import LetterFilter, RunFilter
 
 ORDER = (("order_id", "42"), ("customer.email", "ann@example.org"))
 

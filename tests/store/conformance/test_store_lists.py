@@ -10,7 +10,7 @@ from store_kit import DAY, HOUR, SECOND, Kit, becomes
 from redrive.core.keys import job_key
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.errors import InputError
-from redrive.store.port import LetterFilter, RunFilter
+from redrive.store.selection import LetterFilter, RunFilter
 
 
 async def listed(kit: Kit, limit: int = 50, cursor: str | None = None, **where) -> list[str]:

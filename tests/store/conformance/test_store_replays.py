@@ -19,7 +19,8 @@ from letter_kit import (
 from store_kit import SECOND, Kit, becomes, catalogue, noted
 
 from redrive.core.states import LetterStatus, RunStatus
-from redrive.store.port import CatalogueItem, KnownItem, LetterFilter, NewWorker, ReplayRow, Triage
+from redrive.store.records import CatalogueItem, KnownItem, NewWorker, ReplayRow, Triage
+from redrive.store.selection import LetterFilter
 
 
 async def test_a_decision_is_remembered_as_it_was_made(kit: Kit) -> None:

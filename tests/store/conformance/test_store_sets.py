@@ -10,11 +10,9 @@ from store_kit import DAY, SECOND, Kit, buried
 
 from redrive.core.transition import AuditWrite
 from redrive.errors import InputError
-from redrive.store.port import (
-    AuditFilter,
+from redrive.store.records import (
     Claimed,
     ItemMark,
-    LetterFilter,
     NewSet,
     Purge,
     SetItemRow,
@@ -22,6 +20,7 @@ from redrive.store.port import (
     SetRow,
     SetStatus,
 )
+from redrive.store.selection import AuditFilter, LetterFilter
 
 LEASE = 15 * SECOND
 DONE, FAILED = SetItemStatus.DONE, SetItemStatus.FAILED

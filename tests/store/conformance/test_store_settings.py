@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from store_kit import SECOND, Kit, noted
 
-from redrive.store.port import AuditFilter, AuditWrite, PolicyRow
+from redrive.core.transition import AuditWrite
+from redrive.store.records import PolicyRow
+from redrive.store.selection import AuditFilter
 
 DEFAULT = PolicyRow(
     tenant="", workflow="", step="", policy='{"max_retries":1}', updated_at=0, updated_by="ann"

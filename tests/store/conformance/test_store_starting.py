@@ -11,7 +11,8 @@ from redrive.core.keys import job_key
 from redrive.core.states import RunStatus
 from redrive.core.transition import RunWrite
 from redrive.errors import DataRefused
-from redrive.store.port import Purge, RunFilter
+from redrive.store.records import Purge
+from redrive.store.selection import RunFilter
 
 KEY = job_key("default", "w", "order-1")
 

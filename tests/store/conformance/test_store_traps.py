@@ -20,7 +20,8 @@ from redrive.core.transition import AttemptEnd
 from redrive.settle.settler import LocalSettler
 from redrive.settle.view import view_of
 from redrive.store.faulty import FAIL, LOSE, Fault, FaultyStore, crash_after, crash_before, nth
-from redrive.store.port import Claimed, LetterFilter
+from redrive.store.records import Claimed
+from redrive.store.selection import LetterFilter
 
 OPTIONS = RunOptions().to_json()
 BROKEN = Failure.of(Category.SERVER_ERROR, "the bank is down", error_type="shop.BankDown")

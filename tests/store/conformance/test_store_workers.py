@@ -8,7 +8,8 @@ from store_kit import LEASE, SECOND, Kit, becomes, catalogue, entry, writes
 
 from redrive.core.options import StepOptions
 from redrive.core.states import RunStatus, StepStatus
-from redrive.store.port import NewWorker, Purge, Store
+from redrive.store.port import Store
+from redrive.store.records import NewWorker, Purge
 
 
 async def beat(store: Store, worker: int, signs: dict | None = None):

@@ -11,8 +11,9 @@ from store_kit import SECOND, becomes, entry, writes
 
 from redrive.core.states import RunStatus, StepStatus
 from redrive.errors import DataRefused, StoreUnavailable
-from redrive.store.port import Purge, RunFilter
 from redrive.store.postgres import lines
+from redrive.store.records import Purge
+from redrive.store.selection import RunFilter
 
 OURS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'redrive'"
 

@@ -16,10 +16,10 @@ from store_kit import DAY, LEASE, SECOND, becomes, catalogue, entry, failed_try,
 
 from redrive.core.states import RunStatus, StepStatus
 from redrive.errors import StoreUnavailable
-from redrive.store.port import NewWorker, Purge
 from redrive.store.postgres import chores
 from redrive.store.postgres import writes as applying
 from redrive.store.postgres.sql import in_schema
+from redrive.store.records import NewWorker, Purge
 
 RUNNING = StepStatus.RUNNING
 

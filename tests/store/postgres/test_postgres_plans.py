@@ -13,10 +13,10 @@ from postgres_kit import Bench
 
 from redrive.store.filters import conditions, given, hint
 from redrive.store.pages import Window
-from redrive.store.port import LetterFilter, RunFilter
 from redrive.store.postgres import chores, claims, lists, reads, settings, starts, workers
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import Statement, in_schema, prepare
+from redrive.store.selection import LetterFilter, RunFilter
 
 MODULES = (starts, claims, workers, reads, chores, settings)
 STATEMENTS = {name: statement for module in MODULES for name, statement in module.SQL.items()}

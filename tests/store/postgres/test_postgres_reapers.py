@@ -14,7 +14,7 @@ from redrive.core.options import RunOptions, StepOptions
 from redrive.core.outcome import Outcome
 from redrive.core.states import RunStatus, StepStatus
 from redrive.settle.settler import Settled, Settler
-from redrive.store.port import Claimed
+from redrive.store.records import Claimed
 
 COUNT = 30
 RUN, STEP = RunOptions().to_json(), StepOptions().to_json()

@@ -16,11 +16,12 @@ from postgres_kit import Bench
 from store_kit import DAY, HandClock, entry, failed_try, noted, writes
 
 from redrive.errors import SchemaMismatch, StoreError
-from redrive.store.port import LetterFilter, PolicyRow, RunFilter
 from redrive.store.postgres import PostgresStore
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.roles import prove_confined
 from redrive.store.postgres.sql import in_schema
+from redrive.store.records import PolicyRow
+from redrive.store.selection import LetterFilter, RunFilter
 from redrive.store.statements import load
 
 TENANT_TABLES = {

@@ -8,8 +8,9 @@ from postgres_kit import Bench
 from store_kit import SECOND, buried
 
 from redrive.core.transition import AuditWrite
-from redrive.store.port import GroupFilter, NewSet
 from redrive.store.postgres import groups, sets
+from redrive.store.records import NewSet
+from redrive.store.selection import GroupFilter
 
 LEASE = 15 * SECOND
 

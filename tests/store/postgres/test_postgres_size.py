@@ -16,10 +16,11 @@ from postgres_kit import Bench, eventually
 from store_kit import DAY, SECOND, becomes, entry, writes
 
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
-from redrive.store.port import Claim, LetterFilter, Purge, RunFilter
 from redrive.store.postgres import chores, claims, lists, reads, starts, workers
 from redrive.store.postgres import writes as applying
 from redrive.store.postgres.line import Line
+from redrive.store.records import Claim, Purge
+from redrive.store.selection import LetterFilter, RunFilter
 
 MOST = 1500
 """Rows and index entries that one call may read; the busiest have 300 runs to look at."""

@@ -14,7 +14,7 @@ from store_kit import HandClock, Kit, entry, noted, writes
 
 from redrive.errors import StoreError, StoreUnavailable
 from redrive.store import open_store
-from redrive.store.port import RunFilter
+from redrive.store.selection import RunFilter
 from redrive.store.sqlite import connection
 from redrive.store.sqlite.turn import Turn
 

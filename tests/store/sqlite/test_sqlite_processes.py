@@ -20,13 +20,13 @@ from redrive.core.states import RunStatus
 from redrive.core.transition import RunWrite
 from redrive.store import open_store
 from redrive.store.migrate import known
-from redrive.store.port import RunFilter
+from redrive.store.selection import RunFilter
 
 PRELUDE = """
 import asyncio, json, sys, time
 from redrive.clock import SystemClock
 from redrive.store import open_store
-from redrive.store.port import *
+from redrive.store.records import *
 from redrive.core.states import *
 from redrive.core.transition import *
 

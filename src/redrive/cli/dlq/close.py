@@ -14,7 +14,7 @@ from redrive.cli.output import Output, shown
 from redrive.cli.place import Place, at_a_place
 
 if TYPE_CHECKING:
-    from redrive.store.port import LetterFilter
+    from redrive.store.selection import LetterFilter
 
 __all__ = ["ignore", "resolve"]
 

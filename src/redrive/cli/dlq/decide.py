@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from redrive.desk.replaying import Replay
     from redrive.desk.sets import DryRunOfMany
     from redrive.desk.shapes import DeadLetter
-    from redrive.store.port import LetterFilter
+    from redrive.store.selection import LetterFilter
 
 __all__ = ["act_of", "complete", "replay", "reworked"]
 

@@ -12,7 +12,7 @@ from redrive.cli.exits import Misused
 from redrive.cli.moment import MOMENT
 
 if TYPE_CHECKING:
-    from redrive.store.port import LetterFilter
+    from redrive.store.selection import LetterFilter
 
 __all__ = ["filtered", "ids_or_filter"]
 
@@ -81,6 +81,6 @@ def _chosen(ids: tuple[str, ...], everything: bool, filters: dict[str, Any]) -> 
         )
     if not everything:
         return None
-    from redrive.store.port import LetterFilter
+    from redrive.store.selection import LetterFilter
 
     return LetterFilter(**given)

@@ -45,7 +45,7 @@ def list_(
       redrive dlq list --code timeout --since 1d
       redrive dlq list -q --step charge | redrive dlq replay -
     """
-    from redrive.store.port import LetterFilter
+    from redrive.store.selection import LetterFilter
 
     where = LetterFilter(**filters, status=None if status == "ALL" else status)
     page = ask(place, lambda app: app.dlq.list(where, limit=limit, cursor=cursor))

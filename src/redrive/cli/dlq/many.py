@@ -17,7 +17,7 @@ from redrive.cli.output import on_terminal, say
 from redrive.cli.place import Place, ask
 from redrive.core.states import LetterStatus
 from redrive.desk.sets import DryRunOfMany, LetterSet
-from redrive.store.port import LetterFilter
+from redrive.store.selection import LetterFilter
 
 __all__ = ["Many", "decide_on_many"]
 

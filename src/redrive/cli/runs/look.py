@@ -48,7 +48,7 @@ def list_(place: Place, output: Output, limit: int, cursor: str | None, **filter
       redrive runs list --status DLQ_PENDING --since 2h
       redrive runs list -q --workflow fulfil | redrive runs cancel -
     """
-    from redrive.store.port import RunFilter
+    from redrive.store.selection import RunFilter
 
     filters["status"] = list(filters["status"]) or None
     page = ask(place, lambda app: app.runs.list(RunFilter(**filters), limit=limit, cursor=cursor))

@@ -7,12 +7,12 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from redrive.store.port import HeldRun, Purge, RunRow, WorkerRow
 from redrive.store.postgres import sets, starts
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import load
 from redrive.store.postgres.text import as_given
+from redrive.store.records import HeldRun, Purge, RunRow, WorkerRow
 from redrive.store.rows import entry_row, run_row, worker_row
 
 __all__ = ["bury", "expiring", "held", "hung", "overdue", "purge"]

@@ -15,13 +15,14 @@ from operator import itemgetter
 from typing import Any
 
 from redrive.core.fair import Due, in_turn
+from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.store.lanes import MOST_LANES, START, Look, delay, earlier, end_of_queue, place, visit
-from redrive.store.port import Claim, Claimed, Claims, EntryRow, Lane
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import load
 from redrive.store.postgres.text import as_given
+from redrive.store.records import Claim, Claimed, Claims, Lane
 from redrive.store.rows import entry_row
 
 __all__ = ["claim", "journals", "lanes"]

@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from redrive.store.port import (
-    AttemptRow,
-    EntryRow,
-    LetterFilter,
-    LetterRow,
-    Page,
-    PolicyRow,
-    RunFilter,
-    RunRow,
-)
+from redrive.core.journal import EntryRow
 from redrive.store.postgres import lists, reads, settings
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.lines import Lines
 from redrive.store.postgres.roles import acting_for
+from redrive.store.records import AttemptRow, LetterRow, Page, PolicyRow, RunRow
+from redrive.store.selection import LetterFilter, RunFilter
 
 __all__ = ["Confined"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from redrive.store.port import AuditWrite, Case, KnownItem, LetterRow, ReplayRow, Triage
+from redrive.core.transition import AuditWrite
 from redrive.store.postgres.claims import journals
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
@@ -14,6 +14,7 @@ from redrive.store.postgres.reads import runs_by_id
 from redrive.store.postgres.sql import load
 from redrive.store.postgres.telling import audit_lines
 from redrive.store.postgres.text import as_given, as_stored
+from redrive.store.records import Case, KnownItem, LetterRow, ReplayRow, Triage
 from redrive.store.rows import known_item, letter_row, replay_row
 from redrive.store.shapes import owner_and_tags
 

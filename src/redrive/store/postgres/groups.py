@@ -9,11 +9,12 @@ from redrive.store import statements
 from redrive.store.filters import conditions
 from redrive.store.folding import HOUR, TREND, GroupChange, Hours, folded, group_rows, named
 from redrive.store.pages import Request, Window
-from redrive.store.port import GroupFilter, GroupPage, GroupRow
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import load, prepare
 from redrive.store.postgres.text import as_given
+from redrive.store.records import GroupPage, GroupRow
+from redrive.store.selection import GroupFilter
 
 __all__ = ["fold", "groups"]
 

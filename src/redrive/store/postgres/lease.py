@@ -14,12 +14,12 @@ from contextlib import suppress
 
 from redrive.clock import MICROS
 from redrive.errors import StoreUnavailable
-from redrive.store.port import Beat
 from redrive.store.postgres import workers
 from redrive.store.postgres.address import Address
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line, connect, session
 from redrive.store.postgres.refusals import NOTHING_LOST, leaves_usable, meaning
+from redrive.store.records import Beat
 
 __all__ = ["LeaseLine"]
 

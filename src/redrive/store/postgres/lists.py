@@ -9,11 +9,12 @@ from redrive.core.states import LetterStatus, RunStatus
 from redrive.store import statements
 from redrive.store.filters import CLOCK_STEP, clauses, conditions, given, hint, in_order, parameters, states
 from redrive.store.pages import Request, Window
-from redrive.store.port import AuditFilter, AuditRow, LetterFilter, LetterRow, Page, RunFilter, RunRow
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import prepare
 from redrive.store.postgres.text import as_given, as_stored
+from redrive.store.records import AuditRow, LetterRow, Page, RunRow
 from redrive.store.rows import audit_row, letter_row, run_row
+from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
 
 __all__ = ["audit", "letters", "runs"]
 

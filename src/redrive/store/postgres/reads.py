@@ -6,12 +6,13 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
-from redrive.store.port import AttemptRow, EntryRow, LetterRow, RunRow
+from redrive.core.journal import EntryRow
 from redrive.store.postgres.claims import lanes
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import load
 from redrive.store.postgres.text import as_given
+from redrive.store.records import AttemptRow, LetterRow, RunRow
 from redrive.store.rows import attempt_row, entry_row, letter_row, run_row
 
 __all__ = ["attempts", "journal", "letter", "letter_of", "run", "runs_by_id", "unclaimable"]

@@ -6,25 +6,18 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from redrive.core.transition import AuditWrite
 from redrive.store import statements
 from redrive.store.filters import clauses, parameters
 from redrive.store.pages import Request
-from redrive.store.port import (
-    AuditWrite,
-    ItemMark,
-    LetterFilter,
-    NewSet,
-    Page,
-    SetItemRow,
-    SetItemStatus,
-    SetRow,
-)
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.desk import note
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.lists import SQL as LISTS
 from redrive.store.postgres.sql import load, prepare
 from redrive.store.postgres.text import as_given, as_stored
+from redrive.store.records import ItemMark, NewSet, Page, SetItemRow, SetItemStatus, SetRow
+from redrive.store.selection import LetterFilter
 from redrive.store.wanted import conditions_of, item_row, open_letters, set_row, stored
 
 __all__ = [

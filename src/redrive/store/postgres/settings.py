@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from redrive.store.port import AuditWrite, PolicyRow
+from redrive.core.transition import AuditWrite
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.desk import note
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import load
+from redrive.store.records import PolicyRow
 from redrive.store.rows import policy_row
 
 __all__ = ["delete_policy", "pause", "paused", "policies", "resume", "set_policy"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from redrive.core.transition import Transition
-from redrive.store.port import NewRun, Started
+from redrive.core.transition import NewRun, Transition
 from redrive.store.postgres.columns import always, seldom
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import load
 from redrive.store.postgres.text import as_stored
+from redrive.store.records import Started
 from redrive.store.shapes import given_key
 
 __all__ = ["drop_index", "put_index", "start"]

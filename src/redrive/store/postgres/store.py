@@ -5,41 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from redrive.clock import MICROS, Clock
-from redrive.core.transition import Answer, Transition
-from redrive.store.port import (
-    AttemptRow,
-    AuditFilter,
-    AuditRow,
-    AuditWrite,
-    Case,
-    Catalogue,
-    Claim,
-    Claims,
-    EntryRow,
-    GroupFilter,
-    GroupPage,
-    HeldRun,
-    ItemMark,
-    KnownItem,
-    LeaseLine,
-    LetterFilter,
-    LetterRow,
-    NewRun,
-    NewSet,
-    NewWorker,
-    Page,
-    PolicyRow,
-    Purge,
-    RunFilter,
-    RunRow,
-    SetItemRow,
-    SetItemStatus,
-    SetRow,
-    Started,
-    Transaction,
-    Triage,
-    WorkerRow,
-)
+from redrive.core.journal import EntryRow
+from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
+from redrive.store.port import LeaseLine, Transaction
 from redrive.store.postgres import (
     chores,
     claims,
@@ -62,6 +30,32 @@ from redrive.store.postgres.line import session
 from redrive.store.postgres.lines import Lines
 from redrive.store.postgres.opening import prepare
 from redrive.store.postgres.transactions import StepTransaction
+from redrive.store.records import (
+    AttemptRow,
+    AuditRow,
+    Case,
+    Catalogue,
+    Claim,
+    Claims,
+    GroupPage,
+    HeldRun,
+    ItemMark,
+    KnownItem,
+    LetterRow,
+    NewSet,
+    NewWorker,
+    Page,
+    PolicyRow,
+    Purge,
+    RunRow,
+    SetItemRow,
+    SetItemStatus,
+    SetRow,
+    Started,
+    Triage,
+    WorkerRow,
+)
+from redrive.store.selection import AuditFilter, GroupFilter, LetterFilter, RunFilter
 
 __all__ = ["PostgresStore"]
 

@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from redrive.store.port import HeldRun, Purge, RunRow, WorkerRow
+from redrive.store.records import HeldRun, Purge, RunRow, WorkerRow
 from redrive.store.rows import entry_row, run_row, worker_row
 from redrive.store.sqlite import sets, starts
 from redrive.store.statements import load

@@ -17,9 +17,10 @@ from itertools import groupby
 from operator import itemgetter
 
 from redrive.core.fair import Due, in_turn
+from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.store.lanes import MOST_LANES, START, Look, delay, earlier, end_of_queue, place, visit
-from redrive.store.port import Claim, Claimed, Claims, EntryRow, Lane
+from redrive.store.records import Claim, Claimed, Claims, Lane
 from redrive.store.rows import entry_row
 from redrive.store.statements import load
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from redrive.store.port import Case, KnownItem, LetterRow, ReplayRow, Triage
+from redrive.store.records import Case, KnownItem, LetterRow, ReplayRow, Triage
 from redrive.store.rows import known_item, letter_row, replay_row
 from redrive.store.shapes import owner_and_tags
 from redrive.store.sqlite.claims import journals

@@ -10,7 +10,8 @@ from typing import Any
 from redrive.store.filters import conditions
 from redrive.store.folding import HOUR, TREND, GroupChange, folded, group_rows, named
 from redrive.store.pages import Request, Window
-from redrive.store.port import GroupFilter, GroupPage, GroupRow
+from redrive.store.records import GroupPage, GroupRow
+from redrive.store.selection import GroupFilter
 from redrive.store.statements import load
 
 __all__ = ["anything_fed", "fold", "groups"]

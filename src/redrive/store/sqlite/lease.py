@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Mapping
 
 from redrive.clock import MICROS, Clock
-from redrive.store.port import Beat
+from redrive.store.records import Beat
 from redrive.store.sqlite import workers
 from redrive.store.sqlite.connection import Address, connect
 from redrive.store.sqlite.lines import Inline, in_turn

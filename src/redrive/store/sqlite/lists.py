@@ -10,8 +10,9 @@ from typing import Any
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.store.filters import CLOCK_STEP, clauses, conditions, given, hint, in_order, parameters, states
 from redrive.store.pages import Request, Window
-from redrive.store.port import AuditFilter, AuditRow, LetterFilter, LetterRow, Page, RunFilter, RunRow
+from redrive.store.records import AuditRow, LetterRow, Page, RunRow
 from redrive.store.rows import audit_row, letter_row, run_row
+from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
 from redrive.store.statements import load
 
 __all__ = ["audit", "json_list", "letters", "runs"]

@@ -7,7 +7,8 @@ import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 
-from redrive.store.port import AttemptRow, EntryRow, LetterRow, RunRow
+from redrive.core.journal import EntryRow
+from redrive.store.records import AttemptRow, LetterRow, RunRow
 from redrive.store.rows import attempt_row, entry_row, letter_row, run_row
 from redrive.store.sqlite.claims import lanes
 from redrive.store.statements import load

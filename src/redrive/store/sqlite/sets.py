@@ -7,18 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from redrive.core.transition import AuditWrite
 from redrive.store.filters import clauses, parameters
 from redrive.store.pages import Request
-from redrive.store.port import (
-    AuditWrite,
-    ItemMark,
-    LetterFilter,
-    NewSet,
-    Page,
-    SetItemRow,
-    SetItemStatus,
-    SetRow,
-)
+from redrive.store.records import ItemMark, NewSet, Page, SetItemRow, SetItemStatus, SetRow
+from redrive.store.selection import LetterFilter
 from redrive.store.sqlite.lists import SQL as LISTS
 from redrive.store.sqlite.lists import json_list
 from redrive.store.sqlite.writes import note

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 
-from redrive.store.port import AuditWrite, PolicyRow
+from redrive.core.transition import AuditWrite
+from redrive.store.records import PolicyRow
 from redrive.store.rows import policy_row
 from redrive.store.sqlite.writes import note
 from redrive.store.statements import load

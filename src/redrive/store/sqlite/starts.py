@@ -6,8 +6,9 @@ import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 
+from redrive.core.transition import NewRun
 from redrive.errors import DataRefused
-from redrive.store.port import NewRun, Started
+from redrive.store.records import Started
 from redrive.store.shapes import given_key
 from redrive.store.statements import load
 

@@ -6,41 +6,35 @@ import sqlite3
 from collections.abc import Sequence
 
 from redrive.clock import Clock
-from redrive.core.transition import Answer, Transition
-from redrive.store.port import (
+from redrive.core.journal import EntryRow
+from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
+from redrive.store.port import LeaseLine, Transaction
+from redrive.store.records import (
     AttemptRow,
-    AuditFilter,
     AuditRow,
-    AuditWrite,
     Case,
     Catalogue,
     Claim,
     Claims,
-    EntryRow,
-    GroupFilter,
     GroupPage,
     HeldRun,
     ItemMark,
     KnownItem,
-    LeaseLine,
-    LetterFilter,
     LetterRow,
-    NewRun,
     NewSet,
     NewWorker,
     Page,
     PolicyRow,
     Purge,
-    RunFilter,
     RunRow,
     SetItemRow,
     SetItemStatus,
     SetRow,
     Started,
-    Transaction,
     Triage,
     WorkerRow,
 )
+from redrive.store.selection import AuditFilter, GroupFilter, LetterFilter, RunFilter
 from redrive.store.sqlite import (
     chores,
     claims,

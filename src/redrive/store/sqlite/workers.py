@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Mapping
 from typing import cast
 
-from redrive.store.port import Beat, Catalogue, NewWorker, WorkerRow
+from redrive.store.records import Beat, Catalogue, NewWorker, WorkerRow
 from redrive.store.rows import worker_row
 from redrive.store.statements import load
 

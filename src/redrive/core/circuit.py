@@ -1,0 +1,147 @@
+"""A circuit: whether a dependency may be called, decided from what its callers marked down.
+
+    CLOSED ── too many failures within the window ──> OPEN
+       ^                                               │ open_for is over
+       │                                               v
+       └──────── a probe succeeds ──────────────── HALF_OPEN ── a probe fails ──> OPEN
+
+Each change of status begins a new generation. A mark carries the generation its call was admitted under,
+so that a call which took long says nothing about a circuit that has changed since. All times are the
+store's, in microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from redrive.core.classify import Category
+
+__all__ = [
+    "COUNTED",
+    "Admission",
+    "CircuitRules",
+    "CircuitState",
+    "CircuitStatus",
+    "Mark",
+    "admit",
+    "close",
+    "open_by_hand",
+    "ripe",
+    "weigh",
+    "wave",
+]
+
+COUNTED = frozenset({Category.TIMEOUT, Category.NETWORK, Category.RATE_LIMIT, Category.SERVER_ERROR})
+"""The categories that speak about the dependency; a refused card does not make the bank unavailable."""
+
+_FIRST_WAVE, _LARGEST_WAVE = 10, 1000
+
+
+class CircuitStatus(StrEnum):
+    """Whether calls are let through."""
+
+    CLOSED = "CLOSED"
+    OPEN = "OPEN"
+    HALF_OPEN = "HALF_OPEN"
+
+
+class Admission(StrEnum):
+    """What a caller may do: call, call as one of the few probes, or not call at all."""
+
+    CALL = "CALL"
+    PROBE = "PROBE"
+    STAY_OUT = "STAY_OUT"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CircuitRules:
+    """When a circuit opens, for how long, and how many probes it admits. Times are microseconds."""
+
+    failures: int = 5
+    window: int = 60_000_000
+    open_for: int = 60_000_000
+    probes: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CircuitState:
+    """Where a circuit stands. `until`: when an open one admits probes; None for one that a person opened.
+
+    `wave` is how many parked runs were let go with the last wave since it closed.
+    """
+
+    status: CircuitStatus = CircuitStatus.CLOSED
+    generation: int = 0
+    until: int | None = None
+    wave: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How a call ended that was admitted under a generation. Good ends are marked by probes alone."""
+
+    generation: int
+    good: bool
+    at: int
+
+
+def weigh(state: CircuitState, rules: CircuitRules, marks: Iterable[Mark], now: int) -> CircuitState:
+    """What the marks make of a circuit. Weighing the same marks again changes nothing more."""
+    counted = [mark for mark in marks if mark.generation == state.generation]
+    match state.status:
+        case CircuitStatus.CLOSED:
+            recent = [mark for mark in counted if not mark.good and mark.at > now - rules.window]
+            return _opened(state, rules, now) if len(recent) >= rules.failures else state
+        case CircuitStatus.HALF_OPEN if any(not mark.good for mark in counted):
+            return _opened(state, rules, now)
+        case CircuitStatus.HALF_OPEN if counted:
+            return close(state)
+        case _:
+            return state
+
+
+def ripe(state: CircuitState, now: int) -> CircuitState:
+    """An open circuit whose time is over admits probes."""
+    if state.status is not CircuitStatus.OPEN or state.until is None or now < state.until:
+        return state
+    return _turned(state, CircuitStatus.HALF_OPEN)
+
+
+def admit(state: CircuitState, rules: CircuitRules, probing: int) -> Admission:
+    """Whether one more may call, while `probing` probes are under way."""
+    if state.status is CircuitStatus.CLOSED:
+        return Admission.CALL
+    free = state.status is CircuitStatus.HALF_OPEN and probing < rules.probes
+    return Admission.PROBE if free else Admission.STAY_OUT
+
+
+def wave(state: CircuitState, rules: CircuitRules, probing: int) -> tuple[int, CircuitState]:
+    """How many parked runs may go on now: as many as can probe, and after closing more with every wave."""
+    match state.status:
+        case CircuitStatus.CLOSED:
+            most = min(_LARGEST_WAVE, state.wave * 10) or _FIRST_WAVE
+            return most, replace(state, wave=most)
+        case CircuitStatus.HALF_OPEN:
+            return max(0, rules.probes - probing), state
+        case _:
+            return 0, state
+
+
+def open_by_hand(state: CircuitState) -> CircuitState:
+    """A person opens it: no call goes out until a person closes it again."""
+    return replace(_turned(state, CircuitStatus.OPEN), until=None)
+
+
+def close(state: CircuitState) -> CircuitState:
+    """Calls go out again, and what was marked before is forgotten."""
+    return _turned(state, CircuitStatus.CLOSED)
+
+
+def _opened(state: CircuitState, rules: CircuitRules, now: int) -> CircuitState:
+    return replace(_turned(state, CircuitStatus.OPEN), until=now + rules.open_for)
+
+
+def _turned(state: CircuitState, status: CircuitStatus) -> CircuitState:
+    return CircuitState(status=status, generation=state.generation + 1)

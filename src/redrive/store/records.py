@@ -1,0 +1,494 @@
+"""What goes into a store and what comes out of it: one frozen record for each kind of row or request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from redrive.core.journal import EntryRow
+from redrive.core.keys import letter_id
+from redrive.core.states import LetterStatus, RunStatus
+from redrive.core.transition import AttemptEnd, AuditWrite
+from redrive.store.selection import LetterFilter
+
+__all__ = [
+    "AttemptRow",
+    "AuditRow",
+    "Beat",
+    "Case",
+    "Catalogue",
+    "CatalogueItem",
+    "Claim",
+    "Claimed",
+    "Claims",
+    "GroupPage",
+    "GroupRow",
+    "HeldRun",
+    "ItemMark",
+    "KnownItem",
+    "Lane",
+    "LetterRow",
+    "NewSet",
+    "NewWorker",
+    "Page",
+    "PolicyRow",
+    "Purge",
+    "ReplayRow",
+    "RunRow",
+    "SetItemRow",
+    "SetItemStatus",
+    "SetRow",
+    "SetStatus",
+    "Started",
+    "Triage",
+    "WorkerRow",
+]
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The accepted run: new, the one an equal key already named, or a clash (same key, other input)."""
+
+    public_id: str
+    new: bool
+    clash: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRow:
+    """One try that did not succeed, as recorded."""
+
+    index: int
+    attempt: int
+    fence: int
+    end: AttemptEnd
+    began_at: int
+    ended_at: int
+    category: str | None
+    failure: str | None
+    decision: str | None
+    next_at: int | None
+    worker: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """One run as recorded, without its payloads unless they were asked for."""
+
+    id: int
+    public_id: str
+    tenant: str
+    workflow: str
+    queue: str
+    priority: int
+    status: RunStatus
+    fence: int
+    worker: int | None
+    available_at: int | None
+    deadline: int | None
+    deaths: int
+    version: str
+    created_at: int
+    started_at: int | None
+    finished_at: int | None
+    correlation_id: str | None
+    parent: str | None
+    root: str | None
+    replay_of: str | None
+    generation: int
+    parked_on: str | None
+    diverged_at: int | None
+    letter: str | None = None
+    timeout: int | None = None
+    input: str | None = None
+    options: str | None = None
+    output: str | None = None
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterRow:
+    """One dead letter as recorded."""
+
+    id: int
+    public_id: str
+    tenant: str
+    run: int
+    run_id: str
+    workflow: str
+    status: LetterStatus
+    code: str
+    stage: str
+    category: str
+    reason: str
+    failure: str
+    fingerprint: str
+    payload_hash: str
+    input: str
+    options: str
+    step: str | None
+    step_index: int | None
+    attempts: int
+    replay_count: int
+    owner: str | None
+    correlation_id: str | None
+    version: str
+    created_at: int
+    failed_at: int
+    closed_at: int | None
+    closed_by: str | None
+    resolution: str | None
+    expires_at: int
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRow:
+    """One replay of a letter as recorded; `outcome` is how its run ended, None while it goes on."""
+
+    number: int
+    letter: str
+    mode: str
+    digest: str
+    request: str
+    run_id: str
+    by: str
+    reason: str | None
+    key: str | None
+    changes: str | None
+    at: int
+    ended_at: int | None
+    outcome: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRow:
+    """One line of the audit log as recorded."""
+
+    id: int
+    tenant: str
+    at: int
+    event: str
+    by: str
+    subject: str
+    letter: str | None
+    before: str | None
+    after: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A run that ended, with its letter and all that deciding about a replay takes.
+
+    `replays` are the decisions taken so far, in order of time.
+    """
+
+    run: RunRow
+    letter: LetterRow | None
+    journal: tuple[EntryRow, ...]
+    replays: tuple[ReplayRow, ...]
+
+    @property
+    def subject(self) -> str:
+        """The id of the letter, whether it was ever written or not."""
+        return (
+            self.run.letter or letter_id(self.run.public_id) if self.letter is None else self.letter.public_id
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Triage:
+    """What a person notes on a letter without deciding about its run. `None` leaves things as they are.
+
+    A comment is a line of the audit log and nothing else.
+    """
+
+    letter: str
+    audit: AuditWrite
+    owner: str | None = None
+    tags: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRow:
+    """The letters of one tenant that have one cause, counted.
+
+    `id` is its place in the list, which changes when it is seen again. `trend` counts failures by hour, the
+    oldest first and the present hour last. `letter` is one of them, with what it says.
+    """
+
+    id: int
+    tenant: str
+    fingerprint: str
+    workflow: str
+    step: str | None
+    open: int
+    total: int
+    first_seen: int
+    last_seen: int
+    trend: tuple[int, ...]
+    letter: str | None
+    reason: str | None
+    code: str | None
+    category: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Item]):
+    """A page of a list, newest first, with cursors to its neighbours."""
+
+    items: list[Item]
+    next: str | None
+    prev: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPage:
+    """A page of failure groups, the one seen last first. All that happened before `as_of` is counted."""
+
+    items: list[GroupRow]
+    next: str | None
+    prev: str | None
+    as_of: int
+
+
+class SetStatus(StrEnum):
+    """Whether letters of a set are still to be decided on."""
+
+    RUNNING = "RUNNING"
+    DONE = "DONE"
+    STOPPED = "STOPPED"
+
+
+class SetItemStatus(StrEnum):
+    """What became of a set's decision on one letter."""
+
+    PENDING = "PENDING"
+    DONE = "DONE"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSet:
+    """Letters to decide on together: those that are open now and match `where`, or those that are named.
+
+    `public_id` is made by the caller, so that a repeat is recognised. `action` is REPLAY, RESOLVE or IGNORE,
+    `request` what a replay is asked to do. No tenant ("") means letters of all tenants.
+    """
+
+    public_id: str
+    tenant: str
+    action: str
+    by: str
+    reason: str | None = None
+    request: str | None = None
+    where: LetterFilter | None = None
+    letters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetRow:
+    """A set as recorded. `total` grows until all its letters are `listed`."""
+
+    id: int
+    public_id: str
+    tenant: str
+    action: str
+    status: SetStatus
+    by: str
+    reason: str | None
+    request: str | None
+    wanted: str | None
+    listed: bool
+    total: int
+    done: int
+    failed: int
+    created_at: int
+    ended_at: int | None
+    closed_by: str | None
+    fence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetItemRow:
+    """One letter of a set: the run that its replay let go on, or why the decision was refused."""
+
+    id: int
+    letter: str
+    status: SetItemStatus = SetItemStatus.PENDING
+    run_id: str | None = None
+    error: str | None = None
+    at: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemMark:
+    """What became of the decision on a letter of a set, named by its number there."""
+
+    id: int
+    status: SetItemStatus
+    run_id: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueItem:
+    """What is known of one registered workflow or step."""
+
+    name: str
+    options: str
+    schema_in: str
+    schema_out: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownItem:
+    """A workflow or step as the newest code that contains it registered it."""
+
+    kind: str
+    name: str
+    version: str
+    options: str
+    schema_in: str
+    schema_out: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalogue:
+    """What one version of the user's code registers."""
+
+    version: str
+    workflows: tuple[CatalogueItem, ...]
+    steps: tuple[CatalogueItem, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewWorker:
+    """A worker process that wants to claim runs."""
+
+    name: str
+    version: str
+    workflows: tuple[str, ...]
+    lease: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRow:
+    """One worker as recorded."""
+
+    id: int
+    name: str
+    version: str
+    state: str
+    workflows: tuple[str, ...]
+    started_at: int
+    beat_at: int
+    lease_until: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A row of due work that is served in turn with the others: see `core.fair`."""
+
+    tenant: str
+    queue: str
+    rank: int
+    workflow: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A worker's wish for up to `capacity` due runs of these workflows.
+
+    Lanes are visited in turn, starting after `after`; at most one suspect is taken, and only if
+    `suspect` says that the worker holds none.
+    """
+
+    worker: int
+    workflows: tuple[str, ...]
+    capacity: int
+    suspect: bool
+    after: Lane | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """A run that is now this worker's, with all it takes to execute it."""
+
+    id: int
+    public_id: str
+    tenant: str
+    workflow: str
+    fence: int
+    version: str
+    input: str
+    options: str
+    deadline: int | None
+    deaths: int
+    correlation_id: str | None
+    root: str | None
+    generation: int
+    created_at: int
+    diverged_at: int | None
+    letter: str | None = None
+    sole_step: str | None = None
+    status: RunStatus = RunStatus.RUNNING
+    journal: tuple[EntryRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claims:
+    """What a claim brought, how long until the next run is due (if any is known), and where to go on."""
+
+    runs: list[Claimed]
+    now: int
+    next_in: int | None
+    after: Lane | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """The answer to a heartbeat: `alive` is False once the worker was declared dead."""
+
+    alive: bool
+    held: frozenset[int]
+    now: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRun:
+    """A run that a dead worker held, that passed its deadline, or whose step hangs.
+
+    `open` are its entries that have not ended: attempts under way, retries and sleeps that wait.
+    """
+
+    run: RunRow
+    worker: int | None
+    open: tuple[EntryRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRow:
+    """A stored retry policy. Empty strings mean "any"."""
+
+    tenant: str
+    workflow: str
+    step: str
+    policy: str
+    updated_at: int
+    updated_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purge:
+    """How long things are kept, in microseconds, and how many rows one call may remove."""
+
+    runs: int
+    letters: int
+    workers: int
+    limit: int
+    audit: int = 365 * 86_400_000_000
