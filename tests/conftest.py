@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 
 import cluster
@@ -10,6 +11,8 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell starts background jobs deaf to Ctrl-C, and what they start inherits that. Tests press it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "slow: a long proof; `./dev prove` runs these")
 
 
