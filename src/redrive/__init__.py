@@ -20,6 +20,7 @@ import typing
 if typing.TYPE_CHECKING:
     from redrive.app import Redrive, RunHandle, Start
     from redrive.core.classify import Category, Rule
+    from redrive.core.handlers import FailureEvent
     from redrive.errors import NonRetryable, RedriveError, RetryAfter, RunFailed, StepFailed
     from redrive.policy import Circuit, RetryPolicy
     from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
@@ -29,6 +30,7 @@ __all__ = [
     "AuditFilter",
     "Category",
     "Circuit",
+    "FailureEvent",
     "LetterFilter",
     "NonRetryable",
     "Redrive",
@@ -55,6 +57,7 @@ __all__ = [
 _HOMES = {
     "redrive.app": ("Redrive", "RunHandle", "Start"),
     "redrive.core.classify": ("Category", "Rule"),
+    "redrive.core.handlers": ("FailureEvent",),
     "redrive.errors": ("NonRetryable", "RedriveError", "RetryAfter", "RunFailed", "StepFailed"),
     "redrive.policy": ("Circuit", "RetryPolicy"),
     "redrive.store.selection": ("AuditFilter", "LetterFilter", "RunFilter"),

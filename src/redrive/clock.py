@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from redrive.ids import format_id
+
 __all__ = ["MICROS", "Clock", "SystemClock", "Timer", "micros"]
 
 MICROS = 1_000_000
-_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no letter looks like a digit
 
 
 class Timer(Protocol):
@@ -74,9 +75,3 @@ class SystemClock:
 
     async def sleep(self, delay: float) -> None:
         await asyncio.sleep(delay)
-
-
-def format_id(milliseconds: int, entropy: int) -> str:
-    """Write 48 bits of time and 80 bits of randomness as 26 characters that sort by time."""
-    value = (milliseconds << 80) | entropy
-    return "".join(_ALPHABET[(value >> shift) & 31] for shift in range(125, -1, -5))

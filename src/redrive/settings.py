@@ -26,17 +26,30 @@ VARIABLES = {
     "version": "REDRIVE_VERSION",
     "retention": "REDRIVE_RETENTION",
     "dlq_retention": "REDRIVE_DLQ_RETENTION",
+    "idempotency_retention": "REDRIVE_IDEMPOTENCY_RETENTION",
     "max_payload": "REDRIVE_MAX_PAYLOAD",
     "redact": "REDRIVE_REDACT",
     "encryption_keys": "REDRIVE_ENCRYPTION_KEYS",
     "allow_hosts": "REDRIVE_ALLOW_HOSTS",
+    "base_url": "REDRIVE_BASE_URL",
 }
 """The environment variable behind each setting."""
 
 PLAIN = "plain"
 """Stands in the place of the first encryption key where nothing new is to be sealed."""
 
-_DURATIONS = frozenset({"lease", "grace", "hold", "code_wait", "chores", "retention", "dlq_retention"})
+_DURATIONS = frozenset(
+    {
+        "lease",
+        "grace",
+        "hold",
+        "code_wait",
+        "chores",
+        "retention",
+        "dlq_retention",
+        "idempotency_retention",
+    }
+)
 _SIZES = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "KIB": 1 << 10, "MIB": 1 << 20}
 _WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _SIZE = re.compile(r"(?P<number>\d{1,18}) ?(?P<unit>[A-Z]*)", re.ASCII)
@@ -56,10 +69,12 @@ class Settings:
     version: str = ""
     retention: float = 7 * 86_400.0
     dlq_retention: float = 30 * 86_400.0
+    idempotency_retention: float = 30 * 86_400.0
     max_payload: int = 1 << 20
     redact: str = ""
     encryption_keys: str = field(default="", repr=False)
     allow_hosts: str = ""
+    base_url: str = ""
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
@@ -160,4 +175,18 @@ def _size(field: str, value: Any) -> int:
     raise ConfigurationError(f"{_name(field)} must be a size such as 1048576 or 1MiB, not {value!r}")
 
 
-_READERS: dict[str, Callable[[str, Any], Any]] = {"concurrency": _whole, "max_payload": _size}
+def _url(field: str, value: Any) -> str:
+    text = _text(field, value).strip().rstrip("/")
+    if not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", text):
+        raise ConfigurationError(
+            f"{_name(field)} must be where people find the dashboard, such as https://redrive.example.org, "
+            f"without user, query or fragment"
+        )
+    return text
+
+
+_READERS: dict[str, Callable[[str, Any], Any]] = {
+    "concurrency": _whole,
+    "max_payload": _size,
+    "base_url": _url,
+}

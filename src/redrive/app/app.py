@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from redrive.app.handle import RunHandle
+from redrive.app.handlers import Handlers
 from redrive.app.opening import make_store
 from redrive.app.runtime import Runtime
 from redrive.app.version import code_version
@@ -38,6 +39,7 @@ __all__ = ["Redrive"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 _DEFAULT_TIMEOUT = 600.0
 
@@ -79,6 +81,8 @@ class Redrive:
         self.rules = _rules(classify)
         self.registered_workflows: dict[str, Workflow[Any, Any, Any]] = {}
         self.registered_steps: dict[str, Step[Any, Any]] = {}
+        self.handlers = Handlers(self)
+        self.registrations = 0
         self._runtime: Runtime | None = None
         self._version: str | None = None
 
@@ -153,7 +157,7 @@ class Redrive:
         signature = Signature.of(fn, skip_first=transactional, names=names)
         step: Step[Any, Any] = Step(fn, name=name, options=options, signature=signature)
         self.registered_steps[name] = step
-        self._version = None
+        self._changed()
         return step
 
     @overload
@@ -174,6 +178,7 @@ class Redrive:
         max_crashes: int = 3,
         dlq_retention: Duration | None = None,
         index: Sequence[str] = (),
+        on_failure: Workflow[Any, Any, Any] | str | None = None,
     ) -> _WorkflowDecorator: ...
     def workflow(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a workflow.
@@ -181,7 +186,8 @@ class Redrive:
         `retry` is the policy of steps that have none; `timeout` limits the whole run; `dead_letter=False`
         lets failures end as FAILED without a letter; `max_crashes` is how many workers may die over a run;
         `dlq_retention` is how long its dead letters wait for a decision, if not as long as the setting says;
-        `index` names fields of the input to search runs and dead letters by, as in `["customer.email"]`.
+        `index` names fields of the input to search runs and dead letters by, as in `["customer.email"]`;
+        `on_failure` is a workflow, or its name, that is started with a `FailureEvent` when a run fails.
         """
         _check_options("workflow", self._register_workflow, options)
         names = sys._getframe(1).f_locals
@@ -201,6 +207,7 @@ class Redrive:
         max_crashes: int = 3,
         dlq_retention: Duration | None = None,
         index: Sequence[str] = (),
+        on_failure: Workflow[Any, Any, Any] | str | None = None,
     ) -> Workflow[Any, Any, Any]:
         name = _name("workflow", name, fn, self.registered_workflows)
         what = f"workflow {name!r}"
@@ -226,9 +233,27 @@ class Redrive:
             dlq_retention=_limit(dlq_retention, f"dlq_retention of {what}"),
             index=_index(what, index, definition.signature),
         )
+        self.handlers.note(name, on_failure)
         self.registered_workflows[name] = workflow
-        self._version = None
+        self._changed()
         return workflow
+
+    def on_failure(self, workflow: Callable[P, R] | Workflow[P, Any, Any], /) -> Workflow[P, Any, Any]:
+        """Let a workflow handle the failures of all workflows; a plain function becomes a workflow first.
+
+        It is started with a `FailureEvent`, in the commit that ends the failed run, and beside whatever
+        handler that run's workflow has of its own. What it does itself when it fails is a dead letter.
+        """
+        names = sys._getframe(1).f_locals
+        handler = workflow if isinstance(workflow, Workflow) else self._register_workflow(workflow, names)
+        self.handlers.note_for_all(handler)
+        self._changed()
+        return handler
+
+    def _changed(self) -> None:
+        """Something was registered: what was worked out from all registrations is worked out anew."""
+        self._version = None
+        self.registrations += 1
 
     @property
     def version(self) -> str:
@@ -300,6 +325,7 @@ class Redrive:
         signatures += [workflow.signature for workflow in self.registered_workflows.values()]
         for signature in signatures:
             signature.prepare()  # whatever is wrong with a type shows now, not in a run
+        self.handlers.check()
         if self._runtime is not None:
             raise ConfigurationError("this app is open already; an app is opened once in a process")
         self._runtime = runtime
@@ -343,6 +369,18 @@ class Redrive:
             known = ", ".join(sorted(self.registered_workflows)) or "none"
             raise UnknownWorkflow(f"no workflow is called {workflow!r}; registered are: {known}")
         return found
+
+    def receive_event(
+        self, stream: str, event_id: str, workflow: Workflow[Any, Any, T] | str, *args: Any, **options: Any
+    ) -> Coroutine[Any, Any, RunHandle[T]]:
+        """Start a workflow for an event, once however often the event is delivered.
+
+        The event is known by its tenant, its stream and its id. Delivered again, it gives the handle of the
+        run that it started; with other arguments, or for another workflow, it is a `Conflict`. Takes the
+        options of `start` except `idempotency_key`; all else are the workflow's arguments.
+        """
+        found = self.find(workflow) if isinstance(workflow, str) else workflow
+        return found.receive((stream, event_id), *args, **options)
 
     @property
     def runs(self) -> Runs:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 from redrive.app.handle import RunHandle
 from redrive.clock import MICROS
 from redrive.core.index import index_values
-from redrive.core.keys import job_key, payload_hash
+from redrive.core.keys import event_hash, event_key, job_key, payload_hash
 from redrive.core.options import RunOptions
 from redrive.core.payload import check_size
 from redrive.core.transition import NewRun
 from redrive.duration import Duration, seconds
 from redrive.errors import Conflict, InputError
 from redrive.policy import RetryPolicy
-from redrive.store.records import Started
+from redrive.store.records import Claimed, Started
 from redrive.worker.branch import Branch, current, outside
 from redrive.worker.definition import WorkflowDefinition
 
@@ -76,14 +76,26 @@ class Workflow(Generic[P, R, T]):
         self.signature = definition.signature
         self.timeout = timeout
         self._app = app
-        self._options = RunOptions(
+        self.own_options = RunOptions(
             retry=retry,
             dead_letter=dead_letter,
             max_crashes=max_crashes,
             letter_keeps=int((dlq_retention or app.settings.dlq_retention) * MICROS),
             index=index,
         )
-        self.options_text = self._options.to_json()
+        self._complete: tuple[int, RunOptions, str] | None = None
+
+    @property
+    def options_text(self) -> str:
+        """The snapshot that runs carry."""
+        return self._snapshot_now()[1]
+
+    def _snapshot_now(self) -> tuple[RunOptions, str]:
+        """The options with the handlers that are registered now, made once for each registration."""
+        if self._complete is None or self._complete[0] != self._app.registrations:
+            options = replace(self.own_options, on_failure=self._app.handlers.of(self.name))
+            self._complete = (self._app.registrations, options, options.to_json())
+        return self._complete[1:]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if current.get() is None and self.definition.is_async:
@@ -107,6 +119,14 @@ class Workflow(Generic[P, R, T]):
         """
         return self._start_here([_start(args, options)], _only)
 
+    def receive(
+        self, event: tuple[str, str], *args: Any, **options: Any
+    ) -> Coroutine[Any, Any, RunHandle[T]]:
+        """Start a run for an event of a stream, unless that was done before: see `Redrive.receive_event`."""
+        if options.get("idempotency_key") is not None:
+            raise InputError("an event is its own idempotency key; leave idempotency_key out")
+        return self._start_here([_start(args, options)], _only, event)
+
     def start_many(self, items: Iterable[tuple[Any, ...] | Start]) -> Coroutine[Any, Any, list[RunHandle[T]]]:
         """Start many runs, a thousand to a commit. Each item is a tuple of arguments, or a `Start`.
 
@@ -117,13 +137,16 @@ class Workflow(Generic[P, R, T]):
         return self._start_here(starts, list)
 
     def _start_here(
-        self, starts: list[Start], shape: Callable[[list[RunHandle[T]]], S]
+        self,
+        starts: list[Start],
+        shape: Callable[[list[RunHandle[T]]], S],
+        event: tuple[str, str] | None = None,
     ) -> Coroutine[Any, Any, S]:
         """Start from where the caller is: recorded in workflow code, and blocking if that is in a thread."""
         here = current.get()
         if not isinstance(here, Branch):
-            return self._started(self._start_all(starts), shape)
-        call = self._started(self._start_children(here, starts), shape)
+            return self._started(self._start_all(starts, event=event), shape)
+        call = self._started(self._start_children(here, starts, event), shape)
         blocked: Coroutine[Any, Any, S] = here.execution.enter(here, call)
         return blocked
 
@@ -132,11 +155,15 @@ class Workflow(Generic[P, R, T]):
     ) -> S:
         return shape([RunHandle(self._app, run_id, self.definition.signature) for run_id in await start])
 
-    async def _start_children(self, branch: Branch, starts: list[Start]) -> list[str]:
+    async def _start_children(
+        self, branch: Branch, starts: list[Start], event: tuple[str, str] | None
+    ) -> list[str]:
         execution = branch.execution
-        return [await execution.start(branch, self.name, self._start_child(branch, s)) for s in starts]
+        return [await execution.start(branch, self.name, self._start_child(branch, s, event)) for s in starts]
 
-    def _start_child(self, branch: Branch, start: Start) -> Callable[[str], Coroutine[Any, Any, str]]:
+    def _start_child(
+        self, branch: Branch, start: Start, event: tuple[str, str] | None
+    ) -> Callable[[str], Coroutine[Any, Any, str]]:
         parent = branch.execution.claimed
         options = {
             "tenant": parent.tenant,
@@ -146,14 +173,18 @@ class Workflow(Generic[P, R, T]):
 
         async def go(key: str) -> str:
             keyed = Start(start.args, start.kwargs, {"idempotency_key": key, **options})
-            (run_id,) = await self._start_all([keyed], parent=parent.public_id)
+            (run_id,) = await self._start_all([keyed], parent=parent, event=event)
             return run_id
 
         return go
 
-    async def _start_all(self, starts: list[Start], parent: str | None = None) -> list[str]:
+    async def _start_all(
+        self, starts: list[Start], *, parent: Claimed | None = None, event: tuple[str, str] | None = None
+    ) -> list[str]:
         runtime = self._app.runtime
         new = [self._new_run(start, parent) for start in starts]
+        if event is not None:
+            new = [_for_event(run, *event) for run in new]
         started: list[Started] = []
         for begin in range(0, len(new), _BATCH):
             batch = new[begin : begin + _BATCH]
@@ -161,13 +192,10 @@ class Workflow(Generic[P, R, T]):
             runtime.ring()
         for run, answer in zip(new, started, strict=True):
             if answer.clash:
-                raise Conflict(
-                    f"the idempotency key of this start was used for run {answer.public_id} with another "
-                    f"input; use a new key for a new input (workflow {run.workflow!r}, tenant {run.tenant!r})"
-                )
+                raise Conflict(_clash(run, answer.public_id, event))
         return [answer.public_id for answer in started]
 
-    def _new_run(self, start: Start, parent: str | None) -> NewRun:
+    def _new_run(self, start: Start, parent: Claimed | None) -> NewRun:
         unknown = start.options.keys() - START_OPTIONS
         if unknown:
             raise InputError(
@@ -192,19 +220,21 @@ class Workflow(Generic[P, R, T]):
             deadline=self._deadline(options.get("deadline")),
             version=self._app.version,
             correlation_id=_optional("correlation_id", options.get("correlation_id")),
-            parent=parent,
+            parent=None if parent is None else parent.public_id,
+            handler_for=None if parent is None else parent.handler_for,
             key=None if key is None else job_key(tenant, self.name, _text("idempotency_key", key, "")),
             key_hash=None if key is None else payload_hash(text),
-            key_keeps=max(self._options.letter_keeps, 30 * 86_400 * MICROS),
-            index=index_values(text, self._options.index),
+            key_keeps=int(settings.idempotency_retention * MICROS),
+            index=index_values(text, self.own_options.index),
         )
 
     def _snapshot(self, override: RetryPolicy | None) -> str:
+        options, text = self._snapshot_now()
         if override is None:
-            return self.options_text
+            return text
         if not isinstance(override, RetryPolicy):
             raise InputError(f"retry takes a RetryPolicy, not {type(override).__name__}")
-        return replace(self._options, override=override).to_json()
+        return replace(options, override=override).to_json()
 
     def _deadline(self, value: datetime | Duration | None) -> int | None:
         if value is None:
@@ -232,6 +262,27 @@ def _start(args: tuple[Any, ...], keywords: dict[str, Any]) -> Start:
     options = {name: value for name, value in keywords.items() if name in START_OPTIONS and value is not None}
     kwargs = {name: value for name, value in keywords.items() if name not in START_OPTIONS}
     return Start(args, kwargs, options)
+
+
+def _for_event(run: NewRun, stream: str, event_id: str) -> NewRun:
+    """The run under the key of its event; what the event stands for is the workflow, too."""
+    key = event_key(run.tenant, _text("stream", stream, ""), _text("event_id", event_id, ""))
+    return replace(run, key=key, key_hash=event_hash(run.workflow, run.input))
+
+
+def _clash(run: NewRun, first: str, event: tuple[str, str] | None) -> str:
+    where = f"(workflow {run.workflow!r}, tenant {run.tenant!r})"
+    if event is not None:
+        stream, event_id = event
+        return (
+            f"event {event_id!r} of stream {stream!r} was received before, with another content or for "
+            f"another workflow, and started run {first}; a new event needs a new id, and a second consumer "
+            f"a stream name of its own {where}"
+        )
+    return (
+        f"the idempotency key of this start was used for run {first} with another input; use a new key for a "
+        f"new input {where}"
+    )
 
 
 def _item(item: Any) -> Start:

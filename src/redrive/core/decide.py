@@ -1,10 +1,10 @@
 """The one place that decides what follows from what happened.
 
-    decide(outcome, policy, draw) -> transition
+    decide(outcome, policy, draw, now) -> transition
 
 An exception in a worker, a crash found by the reaper and a deadline that passed all come through
-here, so they cannot differ. `decide` is pure: the policy in force and the random draw are arguments,
-and what it returns is rows to write, with delays instead of times.
+here, so they cannot differ. `decide` is pure: the policy in force, the random draw and the time are
+arguments, and what it returns is rows to write, with delays instead of times.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from redrive.core.classify import Category
 from redrive.core.ending import Ending, LetterCode, code_for
 from redrive.core.failure import Failure
 from redrive.core.fingerprint import fingerprint
+from redrive.core.handlers import with_handlers
 from redrive.core.keys import letter_id, payload_hash
 from redrive.core.options import DEFAULT_RETRY
 from redrive.core.outcome import (
@@ -73,8 +74,15 @@ _EntryWrite, _Transition = quick(EntryWrite), quick(Transition)
 _RUNNING = RunWrite(status=RunStatus.RUNNING, release=False, diverged=False)
 
 
-def decide(outcome: Outcome, policy: RetryPolicy, draw: float) -> Transition:
-    """Turn what happened into what is to be written."""
+def decide(outcome: Outcome, policy: RetryPolicy, draw: float, now: int = 0) -> Transition:
+    """Turn what happened into what is to be written. `now` is only told to those who hear of a failure."""
+    decided = _decide(outcome, policy, draw)
+    if outcome.run.options.on_failure is None:
+        return decided
+    return with_handlers(decided, outcome.run, now)
+
+
+def _decide(outcome: Outcome, policy: RetryPolicy, draw: float) -> Transition:
     match outcome:
         case Returned():
             return _returned(outcome)

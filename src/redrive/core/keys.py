@@ -14,7 +14,20 @@ from __future__ import annotations
 import hashlib
 import re
 
-__all__ = ["decode", "encode", "event_key", "flow_key", "job_key", "letter_id", "payload_hash"]
+from redrive.ids import format_id
+
+__all__ = [
+    "decode",
+    "encode",
+    "event_hash",
+    "event_key",
+    "flow_key",
+    "handler_id",
+    "job_key",
+    "letter_id",
+    "payload_hash",
+    "run_of",
+]
 
 _UNSAFE = re.compile("[%:\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ESCAPES = re.compile(r"(?:%[0-9A-F]{2})+")
@@ -51,6 +64,23 @@ def flow_key(tenant: str, root_run: str, step_key: str, generation: int) -> str:
 def letter_id(run_id: str) -> str:
     """A run has at most one dead letter of its own, so its id follows from the run's."""
     return f"dl-{run_id}"
+
+
+def run_of(letter_id: str) -> str:
+    """The run for which a letter was first written."""
+    return letter_id.removeprefix("dl-")
+
+
+def handler_id(run_id: str, fence: int, workflow: str, now: int) -> str:
+    """The id of the run that handles the failure of a run. It is the same whenever the same failure is
+    decided on, and begins with the time of that like every other id."""
+    digest = payload_hash(encode("handler", run_id, str(fence), workflow))
+    return format_id(now // 1000, int(digest[:20], 16))
+
+
+def event_hash(workflow: str, text: str) -> str:
+    """What an event stands for: the workflow that it starts, and with which input."""
+    return payload_hash(encode("event", workflow, text))
 
 
 def payload_hash(text: str) -> str:

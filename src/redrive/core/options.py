@@ -3,14 +3,52 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from redrive.policy import RetryPolicy
 
-__all__ = ["DEFAULT_RETRY", "PolicyBook", "RunOptions", "StepOptions", "find_policy"]
+__all__ = [
+    "DEFAULT_RETRY",
+    "Handler",
+    "OnFailure",
+    "PolicyBook",
+    "RunOptions",
+    "StepOptions",
+    "find_policy",
+]
 
 DEFAULT_RETRY = RetryPolicy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
+    """A workflow that is told of failures, with what it takes to start it where its code is not.
+
+    `parameter` is what its one argument is called, `options` its own snapshot, `timeout` microseconds.
+    """
+
+    workflow: str
+    parameter: str
+    options: str
+    timeout: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnFailure:
+    """What a failure of the run starts. `limit`: how large an event may be; `base_url`: where it links to."""
+
+    handlers: tuple[Handler, ...]
+    limit: int
+    base_url: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> OnFailure:
+        return cls(**{**data, "handlers": tuple(Handler(**each) for each in data["handlers"])})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +61,7 @@ class RunOptions:
     max_crashes: int = 3
     letter_keeps: int = 30 * 86_400 * 1_000_000
     index: tuple[str, ...] = ()
+    on_failure: OnFailure | None = None
 
     def to_json(self) -> str:
         return json.dumps(
@@ -33,6 +72,7 @@ class RunOptions:
                 "max_crashes": self.max_crashes,
                 "letter_keeps": self.letter_keeps,
                 **({"index": self.index} if self.index else {}),
+                **({"on_failure": self.on_failure.to_json()} if self.on_failure else {}),
             },
             separators=(",", ":"),
         )
@@ -47,6 +87,7 @@ class RunOptions:
             max_crashes=data["max_crashes"],
             letter_keeps=data["letter_keeps"],
             index=tuple(data.get("index", ())),
+            on_failure=_on_failure(data.get("on_failure")),
         )
 
 
@@ -90,6 +131,10 @@ class StepOptions:
     def limit(self) -> float:
         """Seconds after which an attempt that shows no sign of life may be ended."""
         return min(self.timeout, self.heartbeat_timeout or self.timeout)
+
+
+def _on_failure(data: Any) -> OnFailure | None:
+    return None if data is None else OnFailure.from_json(data)
 
 
 def _policy(data: Any) -> RetryPolicy | None:

@@ -47,7 +47,8 @@ class RunView:
     """What there is to know of a run when deciding about it.
 
     `new_version` is set while a worker executes the run with other code than recorded its journal.
-    `letter` is set while the run is replayed: the letter that hears how it ends.
+    `letter` is set while the run is replayed: the letter that hears how it ends. `handler_for` is the
+    failed run that this one handles, or was started on behalf of.
     """
 
     id: int
@@ -60,6 +61,9 @@ class RunView:
     deaths: int = 0
     new_version: str | None = None
     letter: str | None = None
+    correlation_id: str | None = None
+    started_at: int | None = None
+    handler_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,8 @@ class NewRun:
     `key` is the encoded idempotency key, `key_hash` the hash of the input it stands for.
     `options` is the snapshot from which processes without the code decide. A run that replays another
     names it in `replay_of`, the first of them all in `root`, and the letter it answers for in `letter`.
-    `index` holds what it can be searched by, as pairs of field and value.
+    `index` holds what it can be searched by, as pairs of field and value. `handler_for` is the engine's mark
+    on what handles the failure of a run: the id of that run.
     """
 
     public_id: str
@@ -157,6 +158,7 @@ class NewRun:
     generation: int = 0
     letter: str | None = None
     index: tuple[tuple[str, str], ...] = ()
+    handler_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,8 +225,9 @@ class Transition:
     `only_if`: the entry's index and attempt that must still be under way, because the decision is about
     them and was made by somebody who looked before. `closes`: entries that are still open are cancelled.
     `clears_suspicion`: deaths laid to the run are forgotten. `version`: the code that wrote this, where
-    it is another than recorded the run so far. `reopens`, `starts`, `replay`: a person's replay, in the run
-    itself or as a new run. `ends_replay`: the letter whose replay ends as `change` says.
+    it is another than recorded the run so far. `reopens`, `replay`: a person's replay. `starts`: new runs,
+    one that replays this one or those that handle its failure. `ends_replay`: the letter whose replay ends
+    as `change` says.
     """
 
     run: int

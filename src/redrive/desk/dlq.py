@@ -8,13 +8,14 @@ from typing import Any, Literal, overload
 
 from redrive.clock import Clock
 from redrive.core.events import Event
-from redrive.core.keys import letter_id
+from redrive.core.keys import letter_id, run_of
 from redrive.core.replay import Mode
 from redrive.core.states import LetterStatus
 from redrive.core.transition import AuditWrite
 from redrive.desk.checks import a_flag, is_id, long_text, person, short_text
 from redrive.desk.closing import closing
 from redrive.desk.groups import GroupList, list_groups
+from redrive.desk.handling import handled_by
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.replaying import Order, Replay, Replayer, request_of
 from redrive.desk.sets import DryRunOfMany, LetterSet, SetItem, Sets
@@ -62,12 +63,16 @@ class DeadLetters:
         case = next(iter(await self._store.cases([letter.public_id])), None)
         attempts = await self._store.attempts(letter.run)
         history = await self._store.audit(AuditFilter(letter=letter.public_id), limit=_HISTORY, cursor=None)
+        replays = () if case is None else case.replays
+        lineage = [run_of(letter.public_id), *(replay.run_id for replay in replays), letter.run_id]
         return shaper.letter(
             letter,
             steps=() if case is None else shaper.steps(case.journal, attempts),
-            replays=() if case is None else case.replays,
+            replays=replays,
             history=reversed(history.items),
             purged=case is None or case.run.input is None,
+            handler_for=None if case is None else case.run.handler_for,
+            handled_by=await handled_by(self._store, *lineage),
         )
 
     async def _find(self, id: str, tenant: str | None) -> LetterRow:

@@ -325,6 +325,7 @@ def _again(case: Case, public_id: str) -> NewRun:
         root=run.root or run.public_id,
         replay_of=run.public_id,
         generation=run.generation,
+        handler_for=run.handler_for,
     )
 
 

@@ -10,6 +10,7 @@ from redrive.core.outcome import Cancelled
 from redrive.core.replay import Mode
 from redrive.core.states import FINAL, RunStatus, StepStatus
 from redrive.desk.checks import a_flag, long_text, person
+from redrive.desk.handling import handled_by
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.replaying import Order, Replay, Replayer, request_of
 from redrive.desk.shapes import Run, Shaper
@@ -54,6 +55,7 @@ class Runs:
             entries=await self._store.journal(row.id),
             attempts=await self._store.attempts(row.id),
             letter_id=None if letter is None else letter.public_id,
+            handled_by=await handled_by(self._store, row.public_id),
         )
 
     async def list(

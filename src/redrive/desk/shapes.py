@@ -111,7 +111,11 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One execution of a workflow. `steps` is filled where one run is looked at, not in lists."""
+    """One execution of a workflow. `steps` and `handled_by` are filled where one run is looked at alone.
+
+    `handler_for` is the failed run that this one handles, or was started on behalf of; `handled_by` are the
+    ids of the runs that handle the failures of this one.
+    """
 
     id: str
     workflow: str
@@ -136,13 +140,16 @@ class Run:
     code: str | None = None
     steps: tuple[StepRecord, ...] = ()
     letter_id: str | None = None
+    handler_for: str | None = None
+    handled_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
     """A run's failure waiting for a person. `steps`, `replays` and `history` are filled by `get`.
 
-    `purged`: its run's input and steps are gone, so it can no longer be replayed.
+    `purged`: its run's input and steps are gone, so it can no longer be replayed. `handler_for` and
+    `handled_by` are those of its run, also as it was before it was replayed in full.
     """
 
     id: str
@@ -180,6 +187,8 @@ class DeadLetter:
     replays: tuple[ReplayRecord, ...] = ()
     history: tuple[AuditRecord, ...] = ()
     purged: bool = False
+    handler_for: str | None = None
+    handled_by: tuple[str, ...] = ()
 
     @property
     def comments(self) -> tuple[AuditRecord, ...]:
@@ -201,6 +210,7 @@ class Shaper:
         entries: Sequence[EntryRow] = (),
         attempts: Sequence[AttemptRow] = (),
         letter_id: str | None = None,
+        handled_by: Iterable[str] = (),
     ) -> Run:
         """A run, with its steps if its journal is given."""
         ending = None if row.failure is None or row.status not in FINAL else Ending.from_json(row.failure)
@@ -228,6 +238,8 @@ class Shaper:
             code=None if ending is None else ending.code.value,
             steps=self.steps(entries, attempts),
             letter_id=letter_id,
+            handler_for=row.handler_for,
+            handled_by=tuple(handled_by),
         )
 
     def steps(self, entries: Sequence[EntryRow], attempts: Sequence[AttemptRow]) -> tuple[StepRecord, ...]:
@@ -245,6 +257,8 @@ class Shaper:
         replays: Iterable[ReplayRow] = (),
         history: Iterable[AuditRow] = (),
         purged: bool = False,
+        handler_for: str | None = None,
+        handled_by: Iterable[str] = (),
     ) -> DeadLetter:
         """A dead letter, with its run's steps and all that was done about it if they are given."""
         failure = Ending.from_json(row.failure).failure
@@ -284,6 +298,8 @@ class Shaper:
             replays=tuple(replace(_replay(row), reason=self.text(row.reason)) for row in replays),
             history=tuple(map(self.line, history)),
             purged=purged,
+            handler_for=handler_for,
+            handled_by=tuple(handled_by),
         )
 
     def line(self, row: AuditRow, language: str = "en") -> AuditRecord:

@@ -60,8 +60,8 @@ class LocalSettler:
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         worker = self.worker  # and no other, should it be declared dead and enlist anew meanwhile
         book = await self._policies(outcomes)
-        draw = self._clock.draw
-        transitions = [decide(outcome, _policy(outcome, book), draw()) for outcome in outcomes]
+        draw, now = self._clock.draw, self._store.now()
+        transitions = [decide(outcome, _policy(outcome, book), draw(), now) for outcome in outcomes]
         # The decision is made once; a store that does not answer is asked again with the same one.
         answers = await until_answered(lambda: self._store.apply(transitions, worker=worker), self._clock)
         return [

@@ -26,6 +26,9 @@ def view_of(run: RunRow) -> RunView:
         options=RunOptions() if run.options is None else _options(run.options),
         deaths=run.deaths,
         letter=run.letter,
+        correlation_id=run.correlation_id,
+        started_at=run.started_at,
+        handler_for=run.handler_for,
     )
 
 

@@ -102,6 +102,7 @@ class RunRow:
     parked_on: str | None
     diverged_at: int | None
     letter: str | None = None
+    handler_for: str | None = None
     timeout: int | None = None
     input: str | None = None
     options: str | None = None
@@ -436,6 +437,8 @@ class Claimed:
     diverged_at: int | None
     letter: str | None = None
     sole_step: str | None = None
+    started_at: int | None = None
+    handler_for: str | None = None
     status: RunStatus = RunStatus.RUNNING
     journal: tuple[EntryRow, ...] = ()
 

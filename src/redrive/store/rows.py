@@ -39,8 +39,8 @@ _STEPS = {status.value: status for status in StepStatus}
 _RUN = (
     "id", "public_id", "tenant", "workflow", "queue", "rank", "status", "fence", "worker", "available_at",
     "deadline", "deaths", "version", "created_at", "started_at", "finished_at", "correlation_id", "parent",
-    "root", "replay_of", "generation", "parked_on", "diverged_at", "letter", "timeout", "input",
-    "options", "output", "failure",
+    "root", "replay_of", "generation", "parked_on", "diverged_at", "letter", "handler_for", "timeout",
+    "input", "options", "output", "failure",
 )  # fmt: skip
 _LETTER = (
     "id", "public_id", "tenant", "run", "run_id", "workflow", "status", "code", "stage", "category", "reason",

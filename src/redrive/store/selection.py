@@ -59,7 +59,8 @@ def _as_texts(filter: RunFilter | LetterFilter) -> None:
 class RunFilter:
     """Which runs to list. What is left out does not filter; no tenant means all tenants.
 
-    `index` gives values of fields that the workflow declared to be searched by.
+    `index` gives values of fields that the workflow declared to be searched by; `handler_for` is the id of a
+    failed run, whose failure handlers are meant.
     """
 
     tenant: str | None = None
@@ -68,6 +69,7 @@ class RunFilter:
     correlation_id: str | None = None
     idempotency_key: str | None = None
     queue: str | None = None
+    handler_for: str | None = None
     index: Mapping[str, Any] | None = None
     since: datetime | int | None = None
     until: datetime | int | None = None

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from redrive.clock import MICROS, format_id, micros
+from redrive.clock import MICROS, micros
+from redrive.ids import format_id
 
 __all__ = ["START", "VirtualClock"]
 

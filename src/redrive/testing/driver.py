@@ -11,6 +11,7 @@ from redrive.app import Redrive, RunHandle, Workflow
 from redrive.clock import MICROS, micros
 from redrive.core.keys import letter_id
 from redrive.core.states import FINAL
+from redrive.desk.handling import handled_by
 from redrive.duration import Duration, seconds, words
 from redrive.errors import ConfigurationError, NotFound, RunFailed
 from redrive.store import open_store
@@ -121,6 +122,12 @@ class Engine:
                 break
             await self._world.jump(moment)
         raise TimeoutError(await self._why_unfinished(handle, began))
+
+    async def handlers(self, run: RunReport | RunHandle[Any] | str) -> list[RunReport]:
+        """The runs that handle the failure of a run, in the order they were started, once they have ended."""
+        id = run if isinstance(run, str) else run.id
+        await self.settle()
+        return [await self.finish(self.app.handle(each)) for each in await handled_by(self.store, id)]
 
     async def finish_all(self) -> None:
         """Let time pass until every run has ended."""

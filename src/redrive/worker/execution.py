@@ -94,6 +94,9 @@ class Execution:
             deaths=claimed.deaths,
             new_version=None if claimed.version == worker.version else worker.version,
             letter=claimed.letter,
+            correlation_id=claimed.correlation_id,
+            started_at=claimed.started_at,
+            handler_for=claimed.handler_for,
         )
         self._workflow = workflow
         self._journal = Journal(claimed.journal)

@@ -254,13 +254,22 @@ class Worker:
             workflow=claimed.workflow,
             fence=claimed.fence,
             input=claimed.input,
-            options=RunOptions(),
+            options=self._readable_options(claimed.options),
+            correlation_id=claimed.correlation_id,
+            started_at=claimed.started_at,
+            handler_for=claimed.handler_for,
         )
         reason = f"what the store holds of this run cannot be read: {error}"
         ending = Ending(
             failure=capture(error), code=LetterCode.INFRASTRUCTURE_FAILURE, reason=reason, stage=Stage.INPUT
         )
         self.committer.post(Escaped(run=view, ending=ending))
+
+    def _readable_options(self, text: str) -> RunOptions:
+        try:
+            return self.options_of(text)
+        except (KeyError, TypeError, ValueError):
+            return RunOptions()
 
     async def _claim(self, capacity: int) -> Claims:
         claim = Claim(
@@ -374,7 +383,9 @@ class Worker:
         return self.store.transaction(min(self.settings.transaction_limit, self.settings.lease / 3))
 
     def ended(self, claimed: Claimed, settled: Settled) -> None:
-        """The run came to an end; tell those in this process who wait for it."""
+        """The run came to an end; tell those in this process who wait for it, or for what it started."""
+        if settled.transition.starts:
+            self.bell.ring()
         if self._on_ended is not None:
             self._on_ended(claimed, settled)
 

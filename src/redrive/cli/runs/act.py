@@ -52,6 +52,8 @@ class _Start(click.Command):
 @click.option(
     "--key", "idempotency_key", metavar="KEY", help="Idempotency key: the same key is the same run."
 )
+@click.option("--event", metavar="ID", help="The event that starts it: the same event is the same run.")
+@click.option("--stream", metavar="NAME", help="The stream that --event is of.")
 @click.option("--delay", type=SPAN, metavar="TIME", help="Begin so much later, such as 10m.")
 @click.option("--deadline", type=SPAN, metavar="TIME", help="End within this time, such as 2h.")
 @click.option("--priority", type=int, metavar="N", help="Larger is more urgent.  [default: 0]")
@@ -72,6 +74,7 @@ def start(
     Examples:
       redrive runs start fulfil --input '{"order": "A-1"}' --app shop:app
       redrive runs start fulfil --input @order.json --key A-1 --app shop:app
+      redrive runs start fulfil --input @event.json --stream orders --event e-17 --app shop:app
       redrive runs start fulfil --many orders.jsonl --app shop:app
     """
     from redrive.cli.inputs import one_input, read_lines
@@ -81,8 +84,14 @@ def start(
             f"starting {name!r} needs its code, to check the input: "
             "name the app with --app module:app or $REDRIVE_APP"
         )
-    if many is not None and (text is not None or options["idempotency_key"]):
-        raise click.UsageError("--many excludes --input and --key")
+    if many is not None and (text is not None or options["idempotency_key"] or options["event"]):
+        raise click.UsageError("--many excludes --input, --key and --event")
+    if (options["event"] is None) != (options["stream"] is None):
+        raise click.UsageError(
+            "--event and --stream belong together: the id of an event, and of which stream"
+        )
+    if options["event"] is not None and options["idempotency_key"] is not None:
+        raise click.UsageError("--event excludes --key: an event is its own key")
     dry_run = options.pop("dry_run")
     inputs = [one_input(text)] if many is None else list(read_lines(many))
     ids = ask(place, lambda app: _start(app, name, inputs, dry_run=dry_run, options=options))
@@ -102,10 +111,13 @@ async def _start(
 
     workflow = known_workflow(app, name)
     given = {key: value for key, value in options.items() if value is not None}
+    event = (given.pop("stream", ""), given.pop("event", ""))
     with _progress("checking", len(inputs)) as bar:
         starts = [Start(*arguments(workflow, text), given) for text in _counted(inputs, bar)]
     if dry_run:
         return []
+    if any(event):
+        return [(await workflow.receive(event, *each.args, **each.kwargs, **given)).id for each in starts]
     ids: list[str] = []
     with _progress("starting", len(starts)) as bar:
         for begin in range(0, len(starts), _BATCH):

@@ -13,6 +13,7 @@ from redrive.cli.place import Place, ask, at_a_place
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.shapes import Run
+    from redrive.store.records import Page
 
 __all__ = ["list_", "show", "watch", "why"]
 
@@ -33,6 +34,7 @@ STATUSES = (
 @click.option("--tenant", metavar="NAME", help="Only runs of this tenant.  [default: all]")
 @click.option("--queue", metavar="NAME", help="Only runs of this queue.")
 @click.option("--correlation-id", metavar="ID", help="Only runs with this correlation id.")
+@click.option("--handler-for", metavar="RUN", help="Only runs that handle the failure of this run.")
 @click.option("--since", type=MOMENT, metavar="TIME", help="Created at or after: 2h (ago), or an ISO time.")
 @click.option("--until", type=MOMENT, metavar="TIME", help="Created before.")
 @click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="How many.")
@@ -48,10 +50,17 @@ def list_(place: Place, output: Output, limit: int, cursor: str | None, **filter
       redrive runs list --status DLQ_PENDING --since 2h
       redrive runs list -q --workflow fulfil | redrive runs cancel -
     """
+    from redrive.cli.ids import find_run
     from redrive.store.selection import RunFilter
 
     filters["status"] = list(filters["status"]) or None
-    page = ask(place, lambda app: app.runs.list(RunFilter(**filters), limit=limit, cursor=cursor))
+
+    async def listed(app: Redrive) -> Page[Run]:
+        if filters["handler_for"] is not None:
+            filters["handler_for"] = await find_run(app, filters["handler_for"])
+        return await app.runs.list(RunFilter(**filters), limit=limit, cursor=cursor)
+
+    page = ask(place, listed)
     columns: list[Column[Run]] = [
         Column("ID", lambda run: run.id),
         Column("WORKFLOW", lambda run: run.workflow),

@@ -54,6 +54,8 @@ def _head(run: Run, now: datetime) -> list[str]:
             tenant=None if run.tenant == "default" else run.tenant,
             parent=run.parent,
             replay_of=run.replay_of,
+            handler_for=run.handler_for,
+            handled_by=" ".join(run.handled_by) or None,
             crashes=run.crashes or None,
             error=run.error and f"{run.error} ({run.code})",
         ),

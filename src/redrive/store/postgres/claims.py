@@ -183,6 +183,8 @@ def _claimed(row: Any, journal: tuple[EntryRow, ...]) -> Claimed:
         diverged_at=values[17],
         letter=values[18],
         sole_step=values[19],
+        started_at=values[20],
+        handler_for=values[21],
         journal=journal,
     )
 

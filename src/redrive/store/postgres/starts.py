@@ -103,6 +103,7 @@ def _columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
         "replays_of": seldom(run.replay_of for run in runs),
         "generations": seldom(run.generation or None for run in runs),
         "letters": seldom(run.letter for run in runs),
+        "handlers_for": seldom(run.handler_for for run in runs),
         **_keys(runs),
     }
 

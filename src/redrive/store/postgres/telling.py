@@ -1,4 +1,4 @@
-"""What transitions say beyond runs and journals: letters that move, replays, audit lines. As JSON."""
+"""What transitions say beyond runs and journals: new runs, moved letters, replays, audit lines. As JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redrive.core.transition import AuditWrite, LetterMove, NewRun, Reopening, T
 from redrive.store.named import named
 from redrive.store.postgres.text import as_stored
 
-__all__ = ["audit_lines", "tell"]
+__all__ = ["audit_lines", "begin", "tell"]
 
 _Row = dict[str, Any]
 
@@ -25,6 +25,12 @@ def tell(transitions: Sequence[Transition]) -> str | None:
     return _json(told) if told else None
 
 
+def begin(transitions: Sequence[Transition]) -> str | None:
+    """The runs that transitions start, each under the number of its transition; None if there are none."""
+    rows = [{"t": number, **_start(run)} for number, each in enumerate(transitions, 1) for run in each.starts]
+    return _json(rows) if rows else None
+
+
 def audit_lines(lines: Iterable[AuditWrite]) -> str:
     """Audit lines that belong to no transition."""
     return _json({"audit": [{"t": 1, **_stored(named(line))} for line in lines]})
@@ -33,8 +39,6 @@ def audit_lines(lines: Iterable[AuditWrite]) -> str:
 def _rows(transition: Transition) -> Iterator[tuple[str, _Row]]:
     if transition.reopens is not None:
         yield "reopens", _stored(_reopening(transition.reopens))
-    for run in transition.starts:
-        yield "starts", _start(run)
     if transition.move is not None:
         yield "moves", _stored(_move(transition.move))
     if transition.ends_replay is not None and transition.change is not None:
@@ -67,6 +71,6 @@ def _stored(row: _Row) -> _Row:
     return {name: as_stored(value) for name, value in row.items()}
 
 
-def _json(told: dict[str, list[_Row]]) -> str:
+def _json(told: dict[str, list[_Row]] | list[_Row]) -> str:
     # Not escaped: a lone surrogate must be refused here, as everywhere else, not smuggled in as \\ud800.
     return json.dumps(told, ensure_ascii=False)

@@ -18,7 +18,7 @@ from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import load
 from redrive.store.postgres.starts import drop_index, put_index
-from redrive.store.postgres.telling import tell
+from redrive.store.postgres.telling import begin, tell
 from redrive.store.postgres.text import as_stored
 from redrive.store.shapes import ENDED, limits
 
@@ -117,11 +117,12 @@ async def _call(
     for number, transition in enumerate(transitions, 1):
         columns.add(number, transition)
     values = columns.values(transitions)
-    told = tell(transitions)
-    if told is None:
+    told, begun = tell(transitions), begin(transitions)
+    if told is None and begun is None:
         row = await line.row(SQL["apply"], worker=worker, now=clock.given(), **values)
     else:
-        row = await line.row(SQL["apply_and_tell"], worker=worker, now=clock.given(), told=told, **values)
+        more = {"told": told or "{}", "begun": begun}
+        row = await line.row(SQL["apply_and_tell"], worker=worker, now=clock.given(), **more, **values)
     now, kept = clock.heard(row[0]), row[1]
     yes, no = Answer(True, now), Answer(False, now)
     return [yes if each else no for each in kept]

@@ -120,6 +120,7 @@ def _run_row(id: int, run: NewRun, now: int) -> tuple[object, ...]:
         run.replay_of,
         run.generation,
         run.letter,
+        run.handler_for,
     )
 
 

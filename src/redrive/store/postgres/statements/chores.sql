@@ -29,7 +29,7 @@ ORDER BY w.id;
 -- The runs that a worker holds.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.timeout, i.input, i.options
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, i.input, i.options
 FROM redrive.runs AS r LEFT JOIN redrive.inputs AS i ON i.run = r.id
 WHERE r.worker = CAST(:worker AS bigint)
 ORDER BY r.id;
@@ -47,7 +47,7 @@ WITH clock AS (
 )
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.timeout, i.input, i.options
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, i.input, i.options
 FROM late JOIN redrive.runs AS r ON r.id = late.run LEFT JOIN redrive.inputs AS i ON i.run = r.id
 ORDER BY late.since;
 
@@ -55,7 +55,7 @@ ORDER BY late.since;
 -- Unfinished runs that passed their deadline.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.timeout, i.input, i.options
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, i.input, i.options
 FROM redrive.runs AS r LEFT JOIN redrive.inputs AS i ON i.run = r.id
 WHERE r.deadline IS NOT NULL AND r.finished_at IS NULL
   AND r.deadline < COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) - CAST(:margin AS bigint)
@@ -77,7 +77,7 @@ SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp()));
 -- Runs with open letters that nobody decided on in time.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.timeout, i.input, i.options
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, i.input, i.options
 FROM redrive.letters AS l JOIN redrive.runs AS r ON r.id = l.run LEFT JOIN redrive.inputs AS i ON i.run = r.id
 WHERE l.status = 'OPEN'
   AND l.expires_at <= COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp()))
@@ -133,9 +133,10 @@ DELETE FROM redrive.results WHERE run = ANY (CAST(:runs AS bigint[]));
 DELETE FROM redrive.runs WHERE id = ANY (CAST(:runs AS bigint[]));
 
 -- name: old_keys
--- Idempotency keys that have expired, unless a letter could still replay their run.
+-- Idempotency keys that have expired, unless their run goes on, or a letter could still replay it.
 SELECT k.tenant, k.key, k.run FROM redrive.idempotency AS k
 WHERE k.expires_at <= CAST(:now AS bigint)
+  AND NOT EXISTS (SELECT 1 FROM redrive.runs AS r WHERE r.id = k.run AND r.finished_at IS NULL OFFSET 0)
   AND NOT EXISTS (SELECT 1 FROM redrive.letters AS l
                   WHERE l.public_id = 'dl-' || k.run_id AND l.status IN ('OPEN', 'REPLAYING') OFFSET 0)
 ORDER BY k.expires_at LIMIT CAST(:most AS bigint) FOR UPDATE OF k SKIP LOCKED;

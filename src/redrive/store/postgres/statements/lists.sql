@@ -4,7 +4,7 @@
 -- A page of runs; the conditions and the order are filled in.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.timeout
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout
 FROM redrive.runs AS r WHERE {conditions} ORDER BY r.id {order} LIMIT CAST(:most AS bigint);
 
 -- name: runs.tenant
@@ -34,6 +34,10 @@ left(r.correlation_id, 256) = left(:correlation_id, 256) AND r.correlation_id = 
 -- name: runs.idempotency_key
 -- Runs started with this key.
 r.id IN (SELECT k.run FROM redrive.idempotency AS k WHERE k.given = :idempotency_key);
+
+-- name: runs.handler_for
+-- Runs that handle the failure of one run, and what those started.
+r.handler_for = :handler_for;
 
 -- name: runs.queue
 -- Runs of one queue.

@@ -18,7 +18,7 @@ DELETE FROM redrive.run_index WHERE run = ANY (CAST(:runs AS bigint[]));
 
 -- name: start
 -- Accept runs with their inputs and keys. A known id is left alone; a key that is bound keeps its run unless it
--- has expired; what each key stands for afterwards is the answer. Keys are locked in their order. The two INs stand
+-- has expired and its run has ended; what each key stands for afterwards is the answer. Keys are locked in their order. The two INs stand
 -- where the planner cannot make joins of them, because it may only loop: this way it looks them up in a hash.
 WITH clock AS (
     SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) AS now
@@ -31,16 +31,17 @@ WITH clock AS (
            COALESCE(w.delay, (CAST(:delays AS bigint[]))[1]) AS delay, w.timeout, w.deadline,
            COALESCE(w.version, (CAST(:versions AS text[]))[1]) AS version, w.correlation_id, w.parent, w.input,
            COALESCE(w.options, (CAST(:options AS text[]))[1]) AS options, w.key, w.given, w.hash, w.keeps, w.root,
-           w.replay_of, w.generation, w.letter
+           w.replay_of, w.generation, w.letter, w.handler_for
     FROM clock, unnest(
         CAST(:public_ids AS text[]), CAST(:tenants AS text[]), CAST(:workflows AS text[]), CAST(:queues AS text[]),
         CAST(:ranks AS bigint[]), CAST(:delays AS bigint[]), CAST(:timeouts AS bigint[]),
         CAST(:deadlines AS bigint[]), CAST(:versions AS text[]), CAST(:correlation_ids AS text[]),
         CAST(:parents AS text[]), CAST(:inputs AS text[]), CAST(:options AS text[]), CAST(:keys AS text[]),
         CAST(:givens AS text[]), CAST(:hashes AS text[]), CAST(:keeps AS bigint[]), CAST(:roots AS text[]),
-        CAST(:replays_of AS text[]), CAST(:generations AS integer[]), CAST(:letters AS text[]))
+        CAST(:replays_of AS text[]), CAST(:generations AS integer[]), CAST(:letters AS text[]),
+        CAST(:handlers_for AS text[]))
     AS w (public_id, tenant, workflow, queue, rank, delay, timeout, deadline, version, correlation_id, parent, input,
-          options, key, given, hash, keeps, root, replay_of, generation, letter)
+          options, key, given, hash, keeps, root, replay_of, generation, letter, handler_for)
 ), bound AS (
     INSERT INTO redrive.idempotency AS k (tenant, key, given, run, run_id, hash, created_at, expires_at)
     SELECT tenant, key, given, id, public_id, hash, now, now + keeps FROM wanted
@@ -52,15 +53,17 @@ WITH clock AS (
                CASE WHEN free THEN excluded.created_at ELSE k.created_at END,
                CASE WHEN free THEN excluded.expires_at ELSE k.expires_at END
         FROM (SELECT k.expires_at <= excluded.created_at AND k.run_id <> excluded.run_id AND NOT EXISTS (
+                  SELECT 1 FROM redrive.runs AS r WHERE r.id = k.run AND r.finished_at IS NULL) AND NOT EXISTS (
                   SELECT 1 FROM redrive.letters AS l
                   WHERE l.tenant = k.tenant AND l.public_id = 'dl-' || k.run_id AND l.status IN ('OPEN', 'REPLAYING')) AS free) AS f)
     RETURNING k.tenant, k.key, k.run_id, k.hash
 ), accepted AS (
     INSERT INTO redrive.runs (id, public_id, tenant, workflow, queue, rank, status, available_at, deadline, timeout,
-                              version, created_at, correlation_id, parent, root, replay_of, generation, letter)
+                              version, created_at, correlation_id, parent, root, replay_of, generation, letter,
+                              handler_for)
     SELECT id, public_id, tenant, workflow, queue, rank, 'PENDING', now + delay,
            LEAST(deadline, now + timeout), timeout, version, now, correlation_id, parent, root, replay_of,
-           COALESCE(generation, 0), letter
+           COALESCE(generation, 0), letter, handler_for
     FROM wanted
     WHERE CASE WHEN key IS NULL THEN true
                ELSE (tenant, key, public_id) IN (SELECT bound.tenant, bound.key, bound.run_id FROM bound) END

@@ -1,7 +1,7 @@
 -- Applying transitions. What a batch writes is in the function `apply` of the schema, part by part under the names
 -- that the SQLite store uses: worker_lives, fences, under_way, change_run, clear_suspicion, set_version, put_result,
--- put_entry, close_entries, put_attempt, put_letter. The rest is in `decide_on_letters`: reopen_run, edit_input,
--- supersede, loosen, move_letter, end_replay, put_replay, put_audit.
+-- put_entry, close_entries, put_attempt, put_letter. The rest is in `begin_runs`, which does what `start` does, and in
+-- `decide_on_letters`: reopen_run, edit_input, supersede, loosen, move_letter, end_replay, put_replay, put_audit.
 
 -- name: apply
 -- Write a batch of transitions, each only if its fence still holds.
@@ -14,7 +14,8 @@ SELECT now, kept FROM redrive.apply(
     CAST(:rare AS json));
 
 -- name: apply_and_tell
--- The same, where transitions say more: the rest is written by a second function that hears what was kept.
+-- The same, where transitions say more: the rest is written by functions that hear what was kept. Runs are begun
+-- before anything is said about letters, which may be handed over to them.
 SELECT applied.now, applied.kept, redrive.decide_on_letters(applied.now, :runs, applied.kept, CAST(:told AS json))
 FROM redrive.apply(
     :worker, :now, :runs, :fences,
@@ -22,7 +23,8 @@ FROM redrive.apply(
     :r_t, :r_tenant, :r_output, :r_failure,
     :e_t, :e_idx, :e_tenant, :e_key, :e_kind, :e_name, :e_status, :e_attempt, :e_done, :e_began_ago, :e_ended,
     :e_wake_in, :e_timeout_in, :e_patience, :e_limit_in, :e_input, :e_output, :e_failure, :e_options,
-    CAST(:rare AS json)) AS applied;
+    CAST(:rare AS json)) AS applied
+CROSS JOIN LATERAL redrive.begin_runs(applied.now, applied.kept, CAST(:begun AS json)) AS begun;
 
 -- name: note
 -- Add lines to the audit log.

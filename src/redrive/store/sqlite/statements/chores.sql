@@ -18,7 +18,7 @@ ORDER BY id;
 -- The runs that a worker holds.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.timeout, i.input, i.options
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, i.input, i.options
 FROM runs AS r LEFT JOIN inputs AS i ON i.run = r.id
 WHERE r.worker = ?
 ORDER BY r.id;
@@ -27,7 +27,7 @@ ORDER BY r.id;
 -- Runs in whose present claim a try passed its limit.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.timeout, i.input, i.options
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, i.input, i.options
 FROM (SELECT e.run FROM entries AS e INDEXED BY entries_limited
       CROSS JOIN runs AS holder ON holder.id = e.run
       WHERE e.limit_at IS NOT NULL AND e.limit_at < :before AND e.superseded = 0
@@ -39,7 +39,7 @@ CROSS JOIN runs AS r ON r.id = late.run LEFT JOIN inputs AS i ON i.run = r.id;
 -- Unfinished runs that passed their deadline.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.timeout, i.input, i.options
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, i.input, i.options
 FROM runs AS r INDEXED BY runs_deadline LEFT JOIN inputs AS i ON i.run = r.id
 WHERE r.deadline IS NOT NULL AND r.finished_at IS NULL AND r.deadline < ?
 ORDER BY r.deadline LIMIT ?;
@@ -56,7 +56,7 @@ ORDER BY run, idx;
 -- Runs with open letters that nobody decided on in time.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.timeout, i.input, i.options
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, i.input, i.options
 FROM letters AS l INDEXED BY letters_expiring CROSS JOIN runs AS r ON r.id = l.run LEFT JOIN inputs AS i ON i.run = r.id
 WHERE l.status = 'OPEN' AND l.expires_at <= ? ORDER BY l.expires_at LIMIT ?;
 
@@ -106,9 +106,10 @@ DELETE FROM results WHERE run IN (SELECT value FROM json_each(?));
 DELETE FROM runs WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: old_keys
--- Idempotency keys that have expired, unless a letter could still replay their run.
+-- Idempotency keys that have expired, unless their run goes on, or a letter could still replay it.
 SELECT k.tenant, k.key, k.run FROM idempotency AS k INDEXED BY idempotency_expiring
 WHERE k.expires_at <= ?
+  AND NOT EXISTS (SELECT 1 FROM runs AS r WHERE r.id = k.run AND r.finished_at IS NULL)
   AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.public_id = 'dl-' || k.run_id AND l.status IN ('OPEN', 'REPLAYING'))
 ORDER BY k.expires_at LIMIT ?;
 

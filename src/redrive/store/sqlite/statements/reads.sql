@@ -4,7 +4,7 @@
 -- One run with its payloads.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.timeout, i.input, i.options,
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, i.input, i.options,
        o.output, o.failure
 FROM runs AS r LEFT JOIN inputs AS i ON i.run = r.id LEFT JOIN results AS o ON o.run = r.id
 WHERE r.public_id = :public_id AND (:tenant IS NULL OR r.tenant = :tenant);
@@ -13,7 +13,7 @@ WHERE r.public_id = :public_id AND (:tenant IS NULL OR r.tenant = :tenant);
 -- Several runs with their payloads.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.timeout, i.input, i.options,
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, i.input, i.options,
        o.output, o.failure
 FROM runs AS r LEFT JOIN inputs AS i ON i.run = r.id LEFT JOIN results AS o ON o.run = r.id
 WHERE r.public_id IN (SELECT value FROM json_each(?));

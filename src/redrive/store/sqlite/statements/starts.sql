@@ -5,12 +5,13 @@
 SELECT public_id FROM runs WHERE public_id IN (SELECT value FROM json_each(?));
 
 -- name: known_keys
--- What these idempotency keys stand for. A key whose time is over stands for nothing, unless its run has a letter
--- that could run it again.
+-- What these idempotency keys stand for. A key whose time is over stands for nothing, unless its run goes on, or has
+-- a letter that could run it again.
 SELECT k.tenant, k.key, k.run_id, k.hash
 FROM json_each(?) AS wanted
 JOIN idempotency AS k ON k.tenant = json_extract(wanted.value, '$[0]') AND k.key = json_extract(wanted.value, '$[1]')
 WHERE k.expires_at > ?
+   OR EXISTS (SELECT 1 FROM runs WHERE runs.id = k.run AND runs.finished_at IS NULL)
    OR EXISTS (SELECT 1 FROM letters
               WHERE letters.tenant = k.tenant AND letters.public_id = 'dl-' || k.run_id AND letters.status IN ('OPEN', 'REPLAYING'));
 
@@ -21,8 +22,8 @@ SELECT COALESCE(max(seq), 0) FROM sqlite_sequence WHERE name = 'runs';
 -- name: insert_run
 -- Accept a run.
 INSERT INTO runs (id, public_id, tenant, workflow, queue, rank, status, available_at, deadline, timeout, version,
-                  created_at, correlation_id, parent, root, replay_of, generation, letter)
-VALUES (?, ?, ?, ?, ?, ?, 'PENDING', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+                  created_at, correlation_id, parent, root, replay_of, generation, letter, handler_for)
+VALUES (?, ?, ?, ?, ?, ?, 'PENDING', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_input
 -- Keep what an accepted run was given.
