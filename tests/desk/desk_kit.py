@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +11,6 @@ from redrive.app import Workflow
 from redrive.desk.shapes import DeadLetter
 from redrive.testing import Engine, RunReport
 
-OnStore = Callable[..., AbstractAsyncContextManager[Engine]]
 ONCE = RetryPolicy(max_retries=0)
 TABLES = ("runs", "inputs", "results", "entries", "attempts", "letters", "replays", "audit")
 

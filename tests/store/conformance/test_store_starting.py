@@ -134,12 +134,35 @@ async def test_within_one_call_the_first_of_a_key_wins(kit: Kit) -> None:
 
 async def test_an_expired_key_is_free_again(kit: Kit) -> None:
     (first,) = await kit.store.start([kit.new(key=KEY, key_hash="h", key_keeps=DAY)])
+    await _end(kit)
     kit.clock.move(DAY)
     (second,) = await kit.store.start([kit.new(key=KEY, key_hash="other", key_keeps=DAY)])
     assert second.new
     assert second.public_id != first.public_id
     (third,) = await kit.store.start([kit.new(key=KEY, key_hash="other", key_keeps=DAY)])
     assert third.public_id == second.public_id
+
+
+async def test_a_key_holds_beyond_its_time_while_its_run_goes_on(kit: Kit) -> None:
+    """A run that sleeps for months is no other run for it, nor is its key gone when it fails in the end."""
+    (first,) = await kit.store.start([kit.new(key=KEY, key_hash="h", key_keeps=DAY, delay=90 * DAY)])
+    kit.clock.move(60 * DAY)
+    await kit.store.purge(Purge(runs=DAY, letters=DAY, workers=DAY, limit=100))
+    (second,) = await kit.store.start([kit.new(key=KEY, key_hash="h", key_keeps=DAY)])
+    (other,) = await kit.store.start([kit.new(key=KEY, key_hash="other", key_keeps=DAY)])
+    assert (second.public_id, second.new, second.clash) == (first.public_id, False, False)
+    assert (other.public_id, other.new, other.clash) == (first.public_id, False, True)
+    kit.clock.move(30 * DAY)
+    await _end(kit)
+    await kit.store.purge(Purge(runs=DAY, letters=DAY, workers=DAY, limit=100))
+    (third,) = await kit.store.start([kit.new(key=KEY, key_hash="other", key_keeps=DAY)])
+    assert third.new
+
+
+async def _end(kit: Kit) -> None:
+    worker = await kit.worker()
+    (run,) = (await kit.claim(worker)).runs
+    assert (await kit.store.apply([becomes(run, RunStatus.SUCCESS, output="1")], worker=worker))[0].kept
 
 
 async def test_a_key_holds_beyond_its_time_while_a_letter_could_run_its_run_again(kit: Kit) -> None:

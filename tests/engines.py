@@ -1,0 +1,37 @@
+"""Engines on every database, for what must be the same on each."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import cluster
+
+from redrive import Redrive
+from redrive.testing import Engine, engine
+
+KINDS = ["sqlite", *cluster.POSTGRES]
+OnStore = Callable[..., AbstractAsyncContextManager[Engine]]
+
+
+@asynccontextmanager
+async def on(kind: str) -> AsyncIterator[OnStore]:
+    """`engine` on an empty database of a kind."""
+    if kind == "sqlite":
+        yield _engine_on("sqlite:///:memory:")
+        return
+    cluster.need_postgres()
+    async with cluster.fresh(kind) as url:
+        yield _engine_on(url)
+
+
+def _engine_on(url: str) -> OnStore:
+    @asynccontextmanager
+    async def opened(app: Redrive, **options: Any) -> AsyncIterator[Engine]:
+        async with engine(app, store=url, **options) as e:
+            yield e
+            lease = e.worker.lease
+        await lease.stop()  # a beat that came after the stop has connected once more
+
+    return opened
