@@ -36,10 +36,24 @@ EACH = [
     ("version", "REDRIVE_VERSION", "", ("2031.5", "2031.5"), ("v2", "v2")),
     ("retention", "REDRIVE_RETENTION", 7 * DAY, ("1d", DAY), (timedelta(days=3), 3 * DAY)),
     ("dlq_retention", "REDRIVE_DLQ_RETENTION", 30 * DAY, ("90d", 90 * DAY), ("1h", 3_600.0)),
+    (
+        "idempotency_retention",
+        "REDRIVE_IDEMPOTENCY_RETENTION",
+        30 * DAY,
+        ("90d", 90 * DAY),
+        ("1h", 3_600.0),
+    ),
     ("max_payload", "REDRIVE_MAX_PAYLOAD", 1_048_576, ("64 KiB", 65_536), (100, 100)),
     ("redact", "REDRIVE_REDACT", "", ("tax_id", "tax_id"), ("birthday", "birthday")),
     ("encryption_keys", "REDRIVE_ENCRYPTION_KEYS", "", (KEY, KEY), (f"plain,{KEY}",) * 2),
     ("allow_hosts", "REDRIVE_ALLOW_HOSTS", "", ("localhost:80",) * 2, ("10.0.0.0/8, erp",) * 2),
+    (
+        "base_url",
+        "REDRIVE_BASE_URL",
+        "",
+        ("https://redrive.example.org/", "https://redrive.example.org"),
+        ("http://localhost:8700/desk", "http://localhost:8700/desk"),
+    ),
 ]
 NAMES = [name for name, *_ in EACH]
 
@@ -66,6 +80,14 @@ def test_an_argument_goes_before_the_environment_and_that_before_the_default(
 @pytest.mark.parametrize("name", NAMES)
 def test_a_variable_set_to_nothing_and_an_argument_of_none_count_as_not_given(name: str) -> None:
     assert Settings.load({name: None}, {VARIABLES[name]: ""}) == Settings()
+
+
+@pytest.mark.parametrize(
+    "url", ["redrive.example.org", "ftp://x", "https://", "https://a b", "https://x/?q=1", "https://u:p@x"]
+)
+def test_a_base_url_that_leads_nowhere_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"base_url \(REDRIVE_BASE_URL\) must be where people find"):
+        Settings.load({"base_url": url}, {})
 
 
 def test_one_setting_leaves_the_others_alone() -> None:
@@ -103,6 +125,12 @@ def test_sizes_are_bytes_or_carry_their_unit(text: str, size: int) -> None:
 
 
 WRONG = [
+    ("idempotency_retention", "a month", "idempotency_retention (REDRIVE_IDEMPOTENCY_RETENTION)"),
+    (
+        "base_url",
+        "redrive.example.org",
+        "base_url (REDRIVE_BASE_URL) must be where people find the dashboard",
+    ),
     ("url", 5, "url (REDRIVE_URL) must be a text, not of type int"),
     ("url", Path("a.db"), "url (REDRIVE_URL) must be a text, not of type "),
     ("version", 2.0, "version (REDRIVE_VERSION) must be a text, not of type float"),

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redrive.core.options import DEFAULT_RETRY, PolicyBook, RunOptions, StepOptions, find_policy
+from redrive.core.options import (
+    DEFAULT_RETRY,
+    Handler,
+    OnFailure,
+    PolicyBook,
+    RunOptions,
+    StepOptions,
+    find_policy,
+)
 from redrive.policy import RetryPolicy
 
 POLICIES = st.builds(
@@ -101,6 +109,10 @@ def test_what_is_stored_for_others_is_of_no_concern() -> None:
     assert found(["code on the step"], noise=noise) == POLICY["code on the step"]
 
 
+HANDLERS = st.builds(Handler, timeout=st.none() | st.integers(1, 10**12))
+RULES = st.builds(OnFailure, handlers=st.lists(HANDLERS, max_size=2).map(tuple))
+
+
 # -- snapshots ---------------------------------------------------------------------------------------------
 
 
@@ -113,6 +125,7 @@ def test_what_is_stored_for_others_is_of_no_concern() -> None:
         dead_letter=st.booleans(),
         max_crashes=st.integers(1, 100),
         letter_keeps=st.integers(0, 10**15),
+        on_failure=st.none() | RULES,
     )
 )
 def test_the_options_of_a_run_are_the_same_after_a_round_trip_through_json(options: RunOptions) -> None:

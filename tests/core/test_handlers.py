@@ -1,0 +1,188 @@
+"""Failure handlers as values: which transitions start them, under which id, with which event."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.core.classify import Category
+from redrive.core.decide import decide
+from redrive.core.ending import Ending, LetterCode
+from redrive.core.failure import Failure
+from redrive.core.handlers import NOTE, event_text, with_handlers
+from redrive.core.keys import handler_id
+from redrive.core.options import DEFAULT_RETRY, Handler, OnFailure, RunOptions
+from redrive.core.outcome import (
+    Cancelled,
+    Closed,
+    Diverged,
+    Ended,
+    Escaped,
+    Expired,
+    Lost,
+    Outcome,
+    Released,
+    RunView,
+    Stopped,
+    Wait,
+)
+from redrive.core.states import LetterStatus, RunStatus
+from redrive.core.transition import RunWrite, Transition
+
+NOW = 1_900_000_000_000_000
+OWN = Handler(workflow="page", parameter="event", options=RunOptions(index=("event.run_id",)).to_json())
+ALL = Handler(workflow="count", parameter="e", options=RunOptions().to_json(), timeout=7)
+RULES = OnFailure(handlers=(OWN, ALL), limit=1 << 20)
+RUN = RunView(
+    id=1,
+    public_id="r1",
+    tenant="acme",
+    workflow="pay",
+    fence=3,
+    input='{"amount":40}',
+    options=RunOptions(on_failure=RULES, max_crashes=2),
+    started_at=NOW - 5,
+)
+ENDING = Ending(
+    failure=Failure.of(Category.TIMEOUT, "silent", error_type="builtins.TimeoutError"),
+    code=LetterCode.EXHAUSTED_RETRIES,
+    reason="step 'charge' failed",
+    step="charge",
+    attempts=4,
+)
+FAILS: list[Outcome] = [
+    Escaped(run=RUN, ending=ENDING),
+    Expired(run=RUN),
+    Lost(run=RUN, deaths=2, executing=True),
+    Diverged(run=RUN, difference="other code", wait=Wait.NO_MORE),
+]
+OTHERS: list[Outcome] = [
+    Ended(run=RUN, output="1"),
+    Stopped(run=RUN, step="charge"),
+    Released(run=RUN),
+    Lost(run=RUN, deaths=1, executing=True),
+    Diverged(run=RUN, difference="other code", wait=Wait.FOR_CODE),
+    Cancelled(run=RUN, by="ann"),
+    *(
+        Closed(run=RUN, letter="dl-r1", status=status, ended=RunStatus.DLQ_PENDING, by="ann")
+        for status in (LetterStatus.RESOLVED, LetterStatus.IGNORED, LetterStatus.EXPIRED)
+    ),
+]
+
+
+def decided(outcome: Outcome) -> Transition:
+    return decide(outcome, DEFAULT_RETRY, 0.5, NOW)
+
+
+def about(outcome: Outcome, **changes: Any) -> Outcome:
+    return replace(outcome, run=replace(RUN, **changes))
+
+
+@pytest.mark.parametrize("outcome", FAILS, ids=lambda outcome: type(outcome).__name__)
+def test_every_failure_starts_both_in_its_own_transition(outcome: Outcome) -> None:
+    transition = decided(outcome)
+    assert transition.letter is not None
+    assert [run.workflow for run in transition.starts] == ["page", "count"]
+    assert {(run.tenant, run.parent, run.handler_for) for run in transition.starts} == {("acme", "r1", "r1")}
+    assert [run.timeout for run in transition.starts] == [None, 7]
+    assert [set(json.loads(run.input)) for run in transition.starts] == [{"event"}, {"e"}]
+    assert [run.index for run in transition.starts] == [(("event.run_id", "r1"),), ()]
+
+
+@pytest.mark.parametrize("outcome", FAILS, ids=lambda outcome: type(outcome).__name__)
+def test_without_a_letter_as_well(outcome: Outcome) -> None:
+    transition = decided(about(outcome, options=replace(RUN.options, dead_letter=False)))
+    assert transition.letter is None
+    assert len(transition.starts) == 2
+
+
+@pytest.mark.parametrize("outcome", OTHERS, ids=lambda outcome: type(outcome).__name__)
+def test_nothing_else_does(outcome: Outcome) -> None:
+    assert decided(outcome).starts == ()
+
+
+@pytest.mark.parametrize("outcome", FAILS, ids=lambda outcome: type(outcome).__name__)
+def test_what_bears_the_mark_starts_none(outcome: Outcome) -> None:
+    assert decided(about(outcome, handler_for="r0")).starts == ()
+    assert decided(about(outcome, options=RunOptions(max_crashes=2))).starts == ()
+
+
+def test_what_was_rolled_back_has_failed_when_that_is_done() -> None:
+    failed = RunWrite(status=RunStatus.COMPENSATED, failure=ENDING.to_json())
+    underway = RunWrite(status=RunStatus.COMPENSATING, failure=ENDING.to_json())
+    plain = Transition(run=1, tenant="acme", fence=3)
+    assert len(with_handlers(replace(plain, change=failed), RUN, NOW).starts) == 2
+    assert with_handlers(replace(plain, change=underway), RUN, NOW).starts == ()
+
+
+def test_the_correlation_id_is_the_runs_or_its_own_id() -> None:
+    assert {run.correlation_id for run in decided(FAILS[0]).starts} == {"r1"}
+    assert {run.correlation_id for run in decided(about(FAILS[0], correlation_id="c")).starts} == {"c"}
+
+
+def test_the_same_failure_has_the_same_handlers_and_another_others() -> None:
+    def ids(outcome: Outcome) -> set[str]:
+        return {run.public_id for run in decided(outcome).starts}
+
+    first = ids(FAILS[0])
+    assert len(first) == 2
+    assert ids(FAILS[0]) == first
+    assert ids(about(FAILS[0], fence=4)).isdisjoint(first)
+    assert ids(about(FAILS[0], public_id="r2")).isdisjoint(first)
+
+
+@given(st.text(), st.integers(0, 10**9), st.text(min_size=1), st.text(), st.integers(0, 10**9), st.text())
+def test_handler_ids_look_like_others_and_differ_where_the_failure_does(
+    run: str, fence: int, name: str, other_run: str, other_fence: int, other_name: str
+) -> None:
+    one = handler_id(run, fence, name, NOW)
+    assert len(one) == 26
+    assert set(one) <= set("0123456789abcdefghjkmnpqrstvwxyz")
+    same = (run, fence, name) == (other_run, other_fence, other_name)
+    assert (handler_id(other_run, other_fence, other_name, NOW) == one) is same
+    assert handler_id(run, fence, name, NOW + 1000) > one
+
+
+def test_the_event_says_all_there_is_to_say() -> None:
+    assert json.loads(event_text(RUN, ENDING, replace(RULES, base_url="https://d"), NOW)) == {
+        "run_id": "r1",
+        "workflow": "pay",
+        "tenant": "acme",
+        "step": "charge",
+        "error": "TimeoutError: silent",
+        "category": "timeout",
+        "code": "exhausted_retries",
+        "input": {"amount": 40},
+        "attempts": 4,
+        "started_at": "2030-03-17T17:46:39.999995+00:00",
+        "failed_at": "2030-03-17T17:46:40+00:00",
+        "url": "https://d/runs/r1",
+    }
+
+
+@given(st.integers(0, 3000), st.sampled_from(["x", "é", "😀"]))
+def test_an_event_is_never_larger_than_an_input_may_be(length: int, letter: str) -> None:
+    run = replace(RUN, input=json.dumps({"text": letter * length}, ensure_ascii=False))
+    rules = replace(RULES, limit=2000)
+    text = event_text(run, ENDING, rules, NOW)
+    assert len(text.encode()) <= 2000
+    carried = json.loads(text)["input"]
+    assert carried == json.loads(run.input) or list(carried) == [NOTE]
+
+
+def test_an_input_that_fits_is_carried() -> None:
+    run = replace(RUN, input=json.dumps({"text": "x" * 1000}))
+    assert json.loads(event_text(run, ENDING, replace(RULES, limit=2000), NOW))["input"] == json.loads(
+        run.input
+    )
+
+
+@pytest.mark.parametrize("text", ["{", "", "enc1:abc", "[" * 100_000])
+def test_an_input_that_cannot_be_read_is_named_instead(text: str) -> None:
+    event = json.loads(event_text(replace(RUN, input=text), ENDING, RULES, NOW))
+    assert "r1" in event["input"][NOTE]
