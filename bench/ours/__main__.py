@@ -11,6 +11,7 @@ from bench.ours.bare import bare
 from bench.ours.engine import engine
 from bench.ours.fleet import fleet
 from bench.ours.growth import growth
+from bench.ours.handlers import handlers
 from bench.ours.job import Job
 from bench.ours.latency import first_step, idle
 from bench.ours.letters import letters
@@ -28,6 +29,7 @@ MEASURES = {
     "first-step": first_step,
     "backlog": backlog,
     "retries": retries,
+    "handlers": handlers,
     "fleet": fleet,
     "store": store,
     "bare": bare,
