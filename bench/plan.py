@@ -68,7 +68,7 @@ METRICS = {
     "fresh": Metric("new, start to end", "runs/s"),
     "kept": Metric("kept of the speed", "%"),
     "failed": Metric("failing runs without a handler", "/s"),
-    "handled": Metric("failing runs with one, its own run included", "/s"),
+    "handled": Metric("failing runs with a handler", "/s"),
     "cpu_empty": Metric("CPU per 1,000 steps, empty store", "s", more_is_better=False),
     "cpu_full": Metric("CPU per 1,000 steps, full store", "s", more_is_better=False),
 }

@@ -75,14 +75,10 @@ _RUNNING = RunWrite(status=RunStatus.RUNNING, release=False, diverged=False)
 
 
 def decide(outcome: Outcome, policy: RetryPolicy, draw: float, now: int = 0) -> Transition:
-    """Turn what happened into what is to be written. `now` is only told to those who hear of a failure."""
-    decided = _decide(outcome, policy, draw)
-    if outcome.run.options.on_failure is None:
-        return decided
-    return with_handlers(decided, outcome.run, now)
+    """Turn what happened into what is to be written. `now` is only told to those who hear of a failure.
 
-
-def _decide(outcome: Outcome, policy: RetryPolicy, draw: float) -> Transition:
+    Whatever may end a run in failure goes on through `with_handlers`.
+    """
     match outcome:
         case Returned():
             return _returned(outcome)
@@ -103,17 +99,17 @@ def _decide(outcome: Outcome, policy: RetryPolicy, draw: float) -> Transition:
         case Interrupted():
             return _interrupted(outcome)
         case Escaped():
-            return _escaped(outcome)
+            return with_handlers(_escaped(outcome), outcome.run, now)
         case Stopped():
             return _stopped(outcome)
         case Released():
             return _released(outcome)
         case Lost():
-            return _lost(outcome, draw)
+            return with_handlers(_lost(outcome, draw), outcome.run, now)
         case Expired():
-            return _expired(outcome)
+            return with_handlers(_expired(outcome), outcome.run, now)
         case Diverged():
-            return _diverged(outcome)
+            return with_handlers(_diverged(outcome), outcome.run, now)
         case Cancelled():
             return _cancelled(outcome)
         case Closed():
