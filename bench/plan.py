@@ -55,6 +55,7 @@ METRICS = {
     "drain": Metric("drain", "runs/s"),
     "runs": Metric("runs", "/s"),
     "rows": Metric("rows", "/s"),
+    "commit": Metric("a single row and its commit, p50", "ms", more_is_better=False),
     "small": Metric("until the last run of a small tenant", "s", more_is_better=False),
     "large": Metric("runs of the large tenant done by then", ""),
     "base": Metric("a busy worker on an empty store", "MB", more_is_better=False),

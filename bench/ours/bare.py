@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import statistics
 import time
 from contextlib import closing
 
@@ -35,6 +36,7 @@ _COLUMNS = {
     "input": "text",
     "output": "text",
 }
+ALONE = 300  # rows that are committed one by one: nothing durable takes less time than that
 _NAMES = ", ".join(_COLUMNS)
 _NOW = 1_700_000_000_000_000
 
@@ -42,16 +44,17 @@ _Row = tuple[int | str, ...]
 
 
 async def bare(job: Job) -> dict[str, float]:
-    """Rows per second into the real table, with its indexes and checks."""
+    """Rows per second into the real table, with its indexes and checks, and how long one row takes alone."""
     async with Flows(job.url).app.client():
         pass  # which makes the tables
-    rows = [_row(number) for number in range(job.size)]
-    batches = [rows[first : first + BATCH] for first in range(0, len(rows), BATCH)]
+    rows = [_row(number) for number in range(job.size + ALONE)]
+    batches = [rows[first : first + BATCH] for first in range(0, job.size, BATCH)]
+    batches += [[row] for row in rows[job.size :]]
     if job.url.startswith("sqlite:///"):
-        elapsed = await asyncio.to_thread(_into_sqlite, job.url.removeprefix("sqlite:///"), batches)
+        took = await asyncio.to_thread(_into_sqlite, job.url.removeprefix("sqlite:///"), batches)
     else:
-        elapsed = await _into_postgres(job.url, batches)
-    return {"rows": len(rows) / elapsed}
+        took = await _into_postgres(job.url, batches)
+    return {"rows": job.size / sum(took[:-ALONE]), "commit": statistics.median(took[-ALONE:]) * 1000}
 
 
 def _row(number: int) -> _Row:
@@ -60,26 +63,31 @@ def _row(number: int) -> _Row:
     return (run, index, 1, 1, _NOW, _NOW, _NOW, index, *text)
 
 
-async def _into_postgres(url: str, batches: list[list[_Row]]) -> float:
+async def _into_postgres(url: str, batches: list[list[_Row]]) -> list[float]:
+    """Seconds for each batch."""
     con = await asyncpg.connect(url)
     try:
         arrays = ", ".join(f"${number}::{kind}[]" for number, kind in enumerate(_COLUMNS.values(), 1))
         insert = await con.prepare(f"INSERT INTO redrive.entries ({_NAMES}) SELECT * FROM unnest({arrays})")
-        begun = time.perf_counter()
+        took = []
         for batch in batches:
+            begun = time.perf_counter()
             await insert.fetch(*zip(*batch, strict=True))
-        return time.perf_counter() - begun
+            took.append(time.perf_counter() - begun)
+        return took
     finally:
         await con.close()
 
 
-def _into_sqlite(path: str, batches: list[list[_Row]]) -> float:
+def _into_sqlite(path: str, batches: list[list[_Row]]) -> list[float]:
     with closing(sqlite3.connect(path, isolation_level=None)) as con:
         con.execute("PRAGMA synchronous = FULL")
         insert = f"INSERT INTO entries ({_NAMES}) VALUES ({', '.join('?' * len(_COLUMNS))})"
-        begun = time.perf_counter()
+        took = []
         for batch in batches:
+            begun = time.perf_counter()
             con.execute("BEGIN IMMEDIATE")
             con.executemany(insert, batch)
             con.execute("COMMIT")
-        return time.perf_counter() - begun
+            took.append(time.perf_counter() - begun)
+        return took

@@ -80,8 +80,8 @@ class Nothing:
     def now(self) -> int:
         return self._clock.now()
 
-    def change_token(self) -> int:
-        return 0
+    async def changed(self) -> None:
+        await asyncio.Event().wait()
 
     async def enlist(self, worker: NewWorker, catalogue: Catalogue) -> int:
         return 1

@@ -49,7 +49,7 @@ def test_every_statement_is_used(store: str) -> None:
 
 # What one call of a function or one round trip does on PostgreSQL, where SQLite has several statements.
 TOGETHER = {
-    "start": {"known_ids", "known_keys", "last_id", "insert_run", "insert_input", "insert_key"},
+    "start": {"known_ids", "known_keys", "last_id", "insert_run", "insert_input", "insert_key", "taker"},
     "apply": {
         "worker_lives", "fences", "under_way", "change_run", "clear_suspicion", "set_version", "put_result",
         "put_entry", "close_entries", "put_attempt", "put_letter",
@@ -57,6 +57,9 @@ TOGETHER = {
     "apply_and_tell": {
         "reopen_run", "edit_input", "supersede", "loosen", "move_letter", "end_replay", "put_replay",
     },
+    "start_one": {"taker", "insert_run", "insert_input"},
+    "finish": {"worker_lives", "fences", "change_run", "put_result"},
+    "record": {"worker_lives", "fences", "put_entry"},
     "note": {"put_audit"},
     "look": {"claimer", "candidates", "next_due", "next_suspect", "paused_names", "taken"},
     "beat": {"renew", "held_ids", "step_beat"},

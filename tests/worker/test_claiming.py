@@ -40,7 +40,7 @@ async def test_a_worker_that_took_all_that_was_due_lets_it_begin_before_it_asks_
 
     async with at_work(app, lambda store: replacing(store, "claim", make)):
         await until(lambda: brought, "the worker has looked for work, and rests")
-        handle = await order.start()
+        handle = await order.start(delay="10ms")
         await until(lambda: seen, "the step has begun")
         ((claims_made, claims_answered),) = seen
         go_on.set()

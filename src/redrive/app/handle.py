@@ -23,13 +23,16 @@ __all__ = ["RunHandle"]
 
 R = TypeVar("R")
 
+_NEW_FOR = 0.002  # seconds
+
 
 class RunHandle(Generic[R]):
     """One run: its id, and what can be asked of it."""
 
-    def __init__(self, app: Redrive, run_id: str, signature: Signature | None) -> None:
+    def __init__(self, app: Redrive, run_id: str, signature: Signature | None, *, new: bool = False) -> None:
         self._app = app
         self._signature = signature
+        self._started = app.runtime.clock.monotonic() if new else None
         self.id = run_id
 
     async def status(self) -> RunStatus:
@@ -50,7 +53,7 @@ class RunHandle(Generic[R]):
         limit = None if timeout is None else seconds(timeout, "timeout")
         try:
             async with asyncio.timeout(limit):
-                ending = await self._app.runtime.results.wait(self.id)
+                ending = await self._app.runtime.results.wait(self.id, new=self._is_new)
         except TimeoutError:
             raise TimeoutError(f"run {self.id} has not ended within {limit:g} s; it goes on") from None
         return self._value(ending)
@@ -62,6 +65,12 @@ class RunHandle(Generic[R]):
     async def describe(self) -> Run:
         """Everything about the run: its steps and every attempt, with decisions in words."""
         return await self._app.runs.get(self.id)
+
+    @property
+    def _is_new(self) -> bool:
+        """True for a moment after the start: so soon no run has ended."""
+        started = self._started
+        return started is not None and self._app.runtime.clock.monotonic() - started < _NEW_FOR
 
     def _value(self, ending: Ending) -> R:
         if ending.status is not RunStatus.SUCCESS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Collection
 
 from redrive.core.states import FINAL, RunStatus
 from redrive.errors import DataRefused, NotFound, StoreError
@@ -31,24 +32,29 @@ class Ending:
 
 
 class Results:
-    """Tells those who wait how their runs ended: at once if it happened here, else by looking."""
+    """Tells those who wait how their runs ended: at once if it happened here, else by looking.
 
-    def __init__(self, store: Store) -> None:
+    It looks at once for those that may have ended long ago, and ever more slowly for all.
+    """
+
+    def __init__(self, store: Store, here: Callable[[], Collection[str]]) -> None:
         self._store = store
+        self._here = here  # the runs that are executed here, and need not be asked about
         self._waiting: dict[str, set[asyncio.Future[Ending]]] = {}
         self._fresh: set[str] = set()
+        self._pause = _FIRST_LOOK
+        self._timer: asyncio.TimerHandle | None = None
         self._looking: asyncio.Task[None] | None = None
-        self._again = asyncio.Event()
 
-    async def wait(self, run_id: str) -> Ending:
-        """Wait until the run has ended."""
+    async def wait(self, run_id: str, *, new: bool = False) -> Ending:
+        """Wait until the run has ended. About a `new` one there is nothing to ask yet."""
         future: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         waiters = self._waiting.setdefault(run_id, set())
         waiters.add(future)
-        self._fresh.add(run_id)
-        self._again.set()
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(self._look(), name="redrive results")
+        if new:
+            self._look_in(_FIRST_LOOK)
+        else:
+            self.look_now(run_id)
         try:
             return await future
         finally:
@@ -66,10 +72,12 @@ class Results:
     def look_now(self, run_id: str) -> None:
         """Something happened to the run that only the store knows."""
         self._fresh.add(run_id)
-        self._again.set()
+        self._look_in(0.0)
 
     def close(self) -> None:
         """Nobody will be told anything more."""
+        if self._timer is not None:
+            self._timer.cancel()
         if self._looking is not None:
             self._looking.cancel()
         for waiters in self._waiting.values():
@@ -79,22 +87,41 @@ class Results:
                         StoreError("the app was closed while a result was awaited; the run goes on")
                     )
 
+    def _look_in(self, delay: float) -> None:
+        """Look after so many seconds or sooner, and begin anew to look ever more slowly.
+
+        Real time on purpose: a test whose clock stands still waits for results all the same.
+        """
+        self._pause = _FIRST_LOOK
+        if self._looking is None:
+            self._arm(delay)
+
+    def _arm(self, delay: float) -> None:
+        loop = asyncio.get_running_loop()
+        at = loop.time() + delay
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(at, self._begin_to_look)
+
+    def _begin_to_look(self) -> None:
+        self._timer = None
+        if self._waiting:
+            self._looking = asyncio.get_running_loop().create_task(self._look(), name="redrive results")
+
     async def _look(self) -> None:
-        """Ask the store: at once about runs that are newly waited for, ever more slowly about all."""
-        pause, loop = _FIRST_LOOK, asyncio.get_running_loop()
-        while self._waiting:
-            fresh = [run_id for run_id in self._fresh if run_id in self._waiting]
-            self._fresh.clear()
-            self._again.clear()
-            pause = _FIRST_LOOK if fresh else pause
-            began = loop.time()
-            await self._ask(fresh or list(self._waiting))
-            # Real time on purpose: a test whose clock stands still waits for results all the same. Looking
-            # takes at most a twentieth of it, however many are waited for.
-            try:
-                await asyncio.wait_for(self._again.wait(), max(pause, 20 * (loop.time() - began)))
-            except TimeoutError:
-                pause = min(pause * 1.5, _SLOWEST_LOOK)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        fresh, self._fresh = self._fresh.intersection(self._waiting), set()
+        try:
+            if asked := (fresh or set(self._waiting)).difference(self._here()):
+                await self._ask(list(asked))
+        finally:
+            self._looking = None
+        # Looking takes at most a twentieth of the time, however many are waited for.
+        self._arm(0.0 if self._fresh else max(self._pause, 20 * (loop.time() - began)))
+        self._pause = min(self._pause * 1.5, _SLOWEST_LOOK)
 
     async def _ask(self, run_ids: list[str]) -> None:
         try:

@@ -6,13 +6,14 @@ import asyncio
 import math
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redrive.app.results import Results
 from redrive.chores import Folder, Purger, Reaper, SetWorker, Watch, every
 from redrive.clock import Clock
 from redrive.core.redact import Redactor
+from redrive.core.transition import NewRun
 from redrive.desk.audit import Audit
 from redrive.desk.batches import Batches
 from redrive.desk.checks import Checker
@@ -25,6 +26,7 @@ from redrive.desk.shapes import Shaper
 from redrive.desk.workflows import Workflows
 from redrive.errors import ConfigurationError, StoreUnavailable
 from redrive.store.port import Store
+from redrive.store.records import Started
 from redrive.worker.attempt import Attempt
 from redrive.worker.loop import Worker, WorkerSettings
 
@@ -48,7 +50,7 @@ class Runtime:
         self._pid = os.getpid()
         self._store = store
         self.clock = clock
-        self.results = Results(store)
+        self.results = Results(store, self._here)
         self._redactor = Redactor.parse(app.settings.redact)
         shaper = Shaper(self._redactor)
         replayer = self._replayer(store)
@@ -151,6 +153,22 @@ class Runtime:
             await self.worker.stop()
         self.results.close()
         await self._store.close()
+
+    async def start(self, runs: Sequence[NewRun]) -> list[Started]:
+        """Accept runs. The worker of this process has them from the beginning if it has time."""
+        worker = self.worker
+        if worker is not None and worker.has_time_for(runs):
+            return await worker.begin_with(runs, lambda me: self._accepted(runs, me))
+        started = await self._accepted(runs, None)
+        self.ring()
+        return started
+
+    async def _accepted(self, runs: Sequence[NewRun], worker: int | None) -> list[Started]:
+        return await self.answered(lambda: self.store.start(runs, worker=worker))
+
+    def _here(self) -> set[str]:
+        """The runs in the hands of this process's worker, which will say how they end."""
+        return set() if self.worker is None else self.worker.tells_of()
 
     async def answered(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Ask the store, again if it does not answer, but not for ever: somebody waits."""

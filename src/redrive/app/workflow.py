@@ -145,21 +145,33 @@ class Workflow(Generic[P, R, T]):
         """Start from where the caller is: recorded in workflow code, and blocking if that is in a thread."""
         here = current.get()
         if not isinstance(here, Branch):
-            return self._started(self._start_all(starts, event=event), shape)
-        call = self._started(self._start_children(here, starts, event), shape)
+            return self._started(starts, shape, event)
+        call = self._start_children(here, starts, shape, event)
         blocked: Coroutine[Any, Any, S] = here.execution.enter(here, call)
         return blocked
 
     async def _started(
-        self, start: Coroutine[Any, Any, list[str]], shape: Callable[[list[RunHandle[T]]], S]
+        self,
+        starts: list[Start],
+        shape: Callable[[list[RunHandle[T]]], S],
+        event: tuple[str, str] | None,
     ) -> S:
-        return shape([RunHandle(self._app, run_id, self.definition.signature) for run_id in await start])
+        started = await self._start_all(starts, event=event)
+        return shape([self._handle(each.public_id, each.new) for each in started])
 
     async def _start_children(
-        self, branch: Branch, starts: list[Start], event: tuple[str, str] | None
-    ) -> list[str]:
+        self,
+        branch: Branch,
+        starts: list[Start],
+        shape: Callable[[list[RunHandle[T]]], S],
+        event: tuple[str, str] | None,
+    ) -> S:
         execution = branch.execution
-        return [await execution.start(branch, self.name, self._start_child(branch, s, event)) for s in starts]
+        ids = [await execution.start(branch, self.name, self._start_child(branch, s, event)) for s in starts]
+        return shape([self._handle(run_id) for run_id in ids])
+
+    def _handle(self, run_id: str, new: bool = False) -> RunHandle[T]:
+        return RunHandle(self._app, run_id, self.definition.signature, new=new)
 
     def _start_child(
         self, branch: Branch, start: Start, event: tuple[str, str] | None
@@ -173,14 +185,14 @@ class Workflow(Generic[P, R, T]):
 
         async def go(key: str) -> str:
             keyed = Start(start.args, start.kwargs, {"idempotency_key": key, **options})
-            (run_id,) = await self._start_all([keyed], parent=parent, event=event)
-            return run_id
+            (started,) = await self._start_all([keyed], parent=parent, event=event)
+            return started.public_id
 
         return go
 
     async def _start_all(
         self, starts: list[Start], *, parent: Claimed | None = None, event: tuple[str, str] | None = None
-    ) -> list[str]:
+    ) -> list[Started]:
         runtime = self._app.runtime
         new = [self._new_run(start, parent) for start in starts]
         if event is not None:
@@ -188,12 +200,11 @@ class Workflow(Generic[P, R, T]):
         started: list[Started] = []
         for begin in range(0, len(new), _BATCH):
             batch = new[begin : begin + _BATCH]
-            started += await runtime.answered(functools.partial(runtime.store.start, batch))
-            runtime.ring()
+            started += await runtime.start(batch)
         for run, answer in zip(new, started, strict=True):
             if answer.clash:
                 raise Conflict(_clash(run, answer.public_id, event))
-        return [answer.public_id for answer in started]
+        return started
 
     def _new_run(self, start: Start, parent: Claimed | None) -> NewRun:
         unknown = start.options.keys() - START_OPTIONS

@@ -273,8 +273,8 @@ class FaultyStore:
     def now(self) -> int:
         return self._inner.now()
 
-    def change_token(self) -> int:
-        return self._inner.change_token()
+    async def changed(self) -> None:
+        await self._inner.changed()
 
     def lease_line(self) -> LeaseLine:
         return _FaultyLease(self._inner.lease_line(), self._desk)
@@ -282,8 +282,8 @@ class FaultyStore:
     def transaction(self, limit: float) -> Transaction:
         return _FaultyTransaction(self._inner.transaction(limit), self._desk)
 
-    async def start(self, runs: Sequence[NewRun]) -> list[Started]:
-        return await self._desk.call("start", lambda: self._inner.start(runs))
+    async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[Started]:
+        return await self._desk.call("start", lambda: self._inner.start(runs, worker=worker))
 
     async def enlist(self, worker: NewWorker, catalogue: Catalogue) -> int:
         return await self._desk.call("enlist", lambda: self._inner.enlist(worker, catalogue))

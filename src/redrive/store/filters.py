@@ -77,7 +77,7 @@ def hint(table: str, state: str) -> list[str]:
     """The condition that is said in addition, so that the index made for a state can be used."""
     if table != "runs":
         return []
-    return ["indexed"] if state in _INDEXED else ["held"] if state in _HELD else []
+    return ["indexed"] if state in _INDEXED else ["held"] if state in _HELD else ["succeeded"]
 
 
 def conditions(values: dict[str, Any], window: Window, first: int | None) -> dict[str, Any]:

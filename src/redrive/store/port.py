@@ -93,13 +93,17 @@ class Store(Protocol):
     def now(self) -> int:
         """The store's time in microseconds since 1970, as well as this process knows it."""
 
-    def change_token(self) -> int:
-        """A number that changes when another process commits; the bell between processes."""
+    async def changed(self) -> None:
+        """Return when another process may have committed since this last returned: a hint, no promise."""
 
     # -- accepting work ------------------------------------------------------------------------------
 
-    async def start(self, runs: Sequence[NewRun]) -> list[Started]:
-        """Accept runs, each together with its idempotency key."""
+    async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[Started]:
+        """Accept runs, each together with its idempotency key.
+
+        A worker that is named, and alive, has those of them that are new, due and not paused from the
+        beginning, as if it had claimed them at once. A repeat finds them taken, and brings none.
+        """
 
     # -- workers -------------------------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ class Started:
     public_id: str
     new: bool
     clash: bool = False
+    claimed: Claimed | None = None  # if the worker that was named has it from the beginning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -135,17 +135,19 @@ class SealedStore:
     def now(self) -> int:
         return self._inner.now()
 
-    def change_token(self) -> int:
-        return self._inner.change_token()
+    async def changed(self) -> None:
+        await self._inner.changed()
 
     # -- accepting work ------------------------------------------------------------------------------
 
-    async def start(self, runs: Sequence[NewRun]) -> list[Started]:
+    async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[Started]:
         sealed = [self._sealer.seal(run, run.tenant) for run in runs]
-        answers = await self._inner.start(sealed)
+        answers = await self._inner.start(sealed, worker=worker)
         for number, answer in enumerate(answers):
             if answer.clash:
                 answers[number] = await self._compared(runs[number], sealed[number], answer)
+            elif answer.claimed is not None:
+                answers[number] = remade(answer, {"claimed": self._claimed(answer.claimed)})
         return answers
 
     async def _compared(self, run: NewRun, sealed: NewRun, answer: Started) -> Started:

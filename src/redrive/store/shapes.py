@@ -8,11 +8,11 @@ from functools import lru_cache
 from redrive.core.keys import decode
 from redrive.core.options import StepOptions
 from redrive.core.states import StepStatus
-from redrive.core.transition import EntryWrite
+from redrive.core.transition import EntryWrite, NewRun
 from redrive.errors import DataRefused
-from redrive.store.records import Triage
+from redrive.store.records import Claimed, Triage
 
-__all__ = ["ENDED", "given_key", "limits", "owner_and_tags"]
+__all__ = ["ENDED", "given_key", "limits", "owner_and_tags", "taken_at_start"]
 
 ENDED = frozenset(
     {StepStatus.SUCCESS, StepStatus.FAILED, StepStatus.DLQ, StepStatus.SKIPPED, StepStatus.CANCELLED}
@@ -48,6 +48,30 @@ def _heartbeat_rule(options: str) -> tuple[int, int] | None:
     if step.heartbeat_timeout is None:
         return None
     return int(step.timeout * 1_000_000), int(step.heartbeat_timeout * 1_000_000)
+
+
+def taken_at_start(run: NewRun, id: int, *, version: str, deadline: int | None, now: int) -> Claimed:
+    """A run that its worker has from the beginning: what a claim would read is what was just written."""
+    return Claimed(
+        id=id,
+        public_id=run.public_id,
+        tenant=run.tenant,
+        workflow=run.workflow,
+        fence=1,
+        version=version,
+        input=run.input,
+        options=run.options,
+        deadline=deadline,
+        deaths=0,
+        correlation_id=run.correlation_id,
+        root=run.root,
+        generation=run.generation,
+        created_at=now,
+        diverged_at=None,
+        letter=run.letter,
+        started_at=now,
+        handler_for=run.handler_for,
+    )
 
 
 def given_key(key: str) -> str:

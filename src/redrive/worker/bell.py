@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Awaitable, Callable
 
 from redrive.clock import Clock
+from redrive.errors import StoreError
 
 __all__ = ["Bell"]
 
+log = logging.getLogger("redrive.worker")
+
+_TROUBLE = 1.0  # seconds
+
 
 class Bell:
-    """Rings within one process, and when `change_token` shows that another process committed."""
+    """Rings within one process, and when the store says that another one committed."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -35,12 +41,12 @@ class Bell:
             timer.cancel()
             self._rung.clear()
 
-    async def listen(self, token: Callable[[], int], every: float) -> None:
-        """Ring whenever the token changed, looking every so often."""
-        last = token()
+    async def listen(self, changed: Callable[[], Awaitable[None]]) -> None:
+        """Ring whenever another process may have committed. A store that is in trouble is left alone."""
         while True:
-            await self._clock.sleep(every)
-            seen = token()
-            if seen != last:
-                last = seen
+            try:
+                await changed()
                 self.ring()
+            except StoreError as error:
+                log.debug("the bell cannot be heard, polling will do: %s", error)
+                await self._clock.sleep(_TROUBLE)

@@ -98,6 +98,8 @@ class Committer:
             self._wake.clear()
             while self._queue:
                 await self._commit(self._take())
+                if not self._queue:
+                    await asyncio.sleep(0)  # whoever just heard may have the next outcome ready
             self._idle.set()
 
     def _take(self) -> list[Mark]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,11 +19,13 @@ from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.failure import capture
 from redrive.core.options import RunOptions
 from redrive.core.outcome import Diverged, Escaped, Outcome, Released, RunView, Wait
+from redrive.core.states import FINAL
+from redrive.core.transition import NewRun
 from redrive.errors import StoreError
 from redrive.settle.settler import LocalSettler, Settled, until_answered
 from redrive.settle.view import view_of
 from redrive.store.port import Store, Transaction
-from redrive.store.records import Beat, Catalogue, Claim, Claimed, Claims, Lane, NewWorker
+from redrive.store.records import Beat, Catalogue, Claim, Claimed, Claims, Lane, NewWorker, Started
 from redrive.worker.attempt import Attempt
 from redrive.worker.bell import Bell
 from redrive.worker.branch import install_task_factory
@@ -38,7 +40,6 @@ __all__ = ["Worker", "WorkerSettings"]
 log = logging.getLogger("redrive.worker")
 
 _PAUSE = 1.0  # how long to leave a store alone that gives out no work because it fails
-_LISTEN = 0.001  # how often it looks whether another process committed; 2 % of a core buys 2 ms per start
 _GOODBYE = 10.0  # how long a worker that stops waits for a store that does not answer
 _UNWIND = 1.0  # how long code that was put down may take to unwind before it is left alone
 _HELD_PER_SLOT = 10  # runs that wait in memory, for each run that may execute
@@ -103,6 +104,8 @@ class Worker:
         self._undo_factory: Callable[[], None] = lambda: None
         self._automatic = True
         self._claim_under_way = False
+        self._more_due = True  # as far as is known: due runs that the last claim did not bring
+        self._promised = 0  # slots for runs that are being started here
         self._asked: frozenset[int] = frozenset()
         self._strays: frozenset[int] = frozenset()
 
@@ -125,7 +128,7 @@ class Worker:
             raise
         self._services = [asyncio.create_task(self.committer.run(), name="redrive committer")]
         if automatic:
-            listening = self.bell.listen(self.store.change_token, _LISTEN)
+            listening = self.bell.listen(self.store.changed)
             self._services.append(asyncio.create_task(listening, name="redrive bell"))
         self._claiming = asyncio.create_task(self._claim_forever(), name="redrive claims")
 
@@ -230,15 +233,12 @@ class Worker:
         """Claim what there is room for; returns how long to wait for more, at the most."""
         room, before = self._free, self._after
         if not room or not self.lease.healthy():
+            self._more_due = True
             return self.settings.poll
         claims = await self._claim(room)
-        for claimed in claims.runs:
-            try:
-                self._launch(claimed, claims.now)
-            except Exception as error:
-                self._set_aside(claimed, error)
-        filled = len(claims.runs) >= room or self._after != before  # otherwise nothing that is due is left
-        if claims.runs and filled and self._free:
+        self._launch_all(claims.runs, claims.now)
+        self._more_due = len(claims.runs) >= room or self._after != before
+        if claims.runs and self._more_due and self._free:
             return 0.0
         if claims.next_in is None:
             return self.settings.poll
@@ -294,8 +294,42 @@ class Worker:
 
     @property
     def _free(self) -> int:
-        executing = len(self._executions) - len(self._resting)
-        return 0 if self._stopping else max(0, self.settings.concurrency - executing)
+        taken = len(self._executions) - len(self._resting) + self._promised
+        return 0 if self._stopping else max(0, self.settings.concurrency - taken)
+
+    def has_time_for(self, runs: Sequence[NewRun]) -> bool:
+        """True if it could take these at once, and nobody who was there before has to wait for that."""
+        return (
+            self._automatic
+            and not (self._more_due or self.is_claiming)
+            and len(runs) <= self._free
+            and self.lease.healthy()
+            and all(run.delay <= 0 and run.workflow in self._workflows for run in runs)
+        )
+
+    async def begin_with(
+        self, runs: Sequence[NewRun], accept: Callable[[int], Awaitable[list[Started]]]
+    ) -> list[Started]:
+        """Have runs accepted under this worker's name, and begin with them: no claim is needed for these."""
+        me = self.id
+        self._promised += len(runs)
+        try:
+            started = await accept(me)
+        finally:
+            self._promised -= len(runs)
+        claimed = [each.claimed for each in started if each.claimed is not None]
+        if claimed and me == self.id and not self._stopping:  # or the reaper finds them, with the rest
+            self._launch_all(claimed, claimed[0].created_at)
+        if len(claimed) < len(started):
+            self.bell.ring()
+        return started
+
+    def _launch_all(self, runs: Iterable[Claimed], now: int) -> None:
+        for claimed in runs:
+            try:
+                self._launch(claimed, now)
+            except Exception as error:
+                self._set_aside(claimed, error)
 
     def _launch(self, claimed: Claimed, now: int) -> None:
         execution = Execution(self, claimed, self._workflows[claimed.workflow], claimed_at=now)
@@ -311,16 +345,29 @@ class Worker:
             log.error("run %s broke its worker's task", execution.claimed.public_id, exc_info=error)
 
     def _forget(self, execution: Execution) -> None:
+        """Whoever is put down may be due again at any time: look when."""
         if self._executions.get(execution.claimed.id) is execution:
-            del self._executions[execution.claimed.id]
+            self._let_go(execution)
+            self.bell.ring()
+
+    def _let_go(self, execution: Execution) -> None:
+        del self._executions[execution.claimed.id]
         self._resting.discard(execution)
         self._look_for_calm()
-        self.bell.ring()
 
     @property
     def executions(self) -> Collection[Execution]:
         """The runs in this worker's hands."""
         return list(self._executions.values())
+
+    def tells_of(self) -> set[str]:
+        """The runs of which `on_ended` will tell as soon as anybody can know.
+
+        None, if time is in the hands of a test: it may stand still between an end and its answer.
+        """
+        if not self._automatic or not self.lease.healthy():
+            return set()
+        return {execution.claimed.public_id for execution in self._executions.values()}
 
     @property
     def services(self) -> list[asyncio.Task[None]]:
@@ -383,9 +430,12 @@ class Worker:
         return self.store.transaction(min(self.settings.transaction_limit, self.settings.lease / 3))
 
     def ended(self, claimed: Claimed, settled: Settled) -> None:
-        """The run came to an end; tell those in this process who wait for it, or for what it started."""
-        if settled.transition.starts:
-            self.bell.ring()
+        """The run came to an end, or to a pause; tell those in this process who wait for it."""
+        change, execution = settled.transition.change, self._executions.get(claimed.id)
+        if execution is not None and change is not None and change.status in FINAL:
+            self._let_go(execution)
+            if self._more_due or claimed.deaths or settled.transition.starts:
+                self.bell.ring()
         if self._on_ended is not None:
             self._on_ended(claimed, settled)
 
@@ -436,7 +486,7 @@ class Worker:
 
     def _look_for_strays(self, unknown: frozenset[int]) -> None:
         """Runs the store counts as this worker's, twice in a row, although no claim brought them."""
-        if self._claim_under_way or self._stopping:
+        if self._claim_under_way or self._promised or self._stopping:
             unknown = frozenset()
         strays = unknown & self._strays
         self._strays = unknown

@@ -17,7 +17,7 @@ from redrive import Redrive
 from redrive.clock import SystemClock
 from redrive.errors import ConfigurationError, StoreError, StoreUnavailable
 from redrive.store import open_store
-from redrive.store.postgres import PostgresStore
+from redrive.store.postgres import PostgresStore, migrate
 from redrive.store.postgres.address import locate
 
 # -- URLs ----------------------------------------------------------------------------------------------
@@ -97,9 +97,17 @@ async def test_a_login_that_is_refused_is_told_where_to_look(postgres_url: str) 
 
 async def test_who_only_looks_is_told_at_once_that_nobody_answers() -> None:
     store = PostgresStore(f"postgresql://u@127.0.0.1:{cluster.free_port()}/db", SystemClock())
-    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1.* does not answer"):
+    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1.* does not answer.*try again when it does"):
         await store.open(migrate=False)
     await store.close()
+
+
+@pytest.mark.parametrize("plan", [False, True])
+async def test_a_migration_is_not_repeated_by_itself_and_does_not_say_so(plan: bool) -> None:
+    url = f"postgresql://u@127.0.0.1:{cluster.free_port()}/db"
+    with pytest.raises(StoreUnavailable, match=r"does not answer.*try again when it does") as caught:
+        await migrate(url, plan=plan)
+    assert "repeated" not in str(caught.value)
 
 
 async def test_a_server_that_is_down_is_waited_for_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from postgres_kit import Bench
+from postgres_kit import Bench, eventually
 from store_kit import DAY, SECOND, becomes, entry, writes
 
 from redrive.chores.reap import Reaper
 from redrive.core.options import RunOptions, StepOptions
 from redrive.core.outcome import Outcome
 from redrive.core.states import RunStatus, StepStatus
+from redrive.errors import StoreUnavailable
 from redrive.settle.settler import Settled, Settler
 from redrive.store.records import Claimed
 
@@ -99,3 +100,60 @@ async def test_a_run_past_its_deadline_ends_once(bench: Bench, reapers: list[Rea
         assert (await bench.kit.look(run)).status is RunStatus.TIMED_OUT
         letter = await bench.kit.letter(run)
         assert (letter.code, letter.replay_count) == ("timeout", 0)
+
+
+async def dead_by_its_lease(bench: Bench) -> int:
+    """A worker whose lease has run out, seen by nodes that have been there all the time."""
+    worker, _ = await under_way(bench)
+    bench.clock.move(DAY)
+    return worker
+
+
+async def test_a_node_that_has_just_come_declares_nobody_dead(bench: Bench) -> None:
+    """Everybody may have waited for this server, as after a failover: who lives beats within a second."""
+    worker = await dead_by_its_lease(bench)
+    new = await bench.beside()
+    assert await new.bury() == []
+    bench.clock.move(2 * SECOND)
+    assert [each.id for each in await new.bury()] == [worker]
+
+
+async def test_who_lives_is_not_declared_dead_by_a_node_that_has_just_come(bench: Bench) -> None:
+    worker = await dead_by_its_lease(bench)
+    new = await bench.beside()
+    assert await new.bury() == []
+    line = bench.store.lease_line()
+    assert (await asyncio.to_thread(line.beat, worker, {})).alive
+    await asyncio.to_thread(line.close)
+    bench.clock.move(2 * SECOND)
+    assert await new.bury() == []
+
+
+async def test_a_node_whose_idle_connections_were_cut_declares_nobody_dead(bench: Bench) -> None:
+    worker = await dead_by_its_lease(bench)
+
+    async def all_cut() -> bool:
+        return all(line.con.is_closed() for line in bench.store._lines._idle)
+
+    await bench.sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    await eventually(all_cut)
+    assert await bench.store.bury() == []
+    bench.clock.move(2 * SECOND)
+    assert [each.id for each in await bench.store.bury()] == [worker]
+
+
+async def test_a_node_whose_beats_fail_declares_nobody_dead(bench: Bench) -> None:
+    worker = await dead_by_its_lease(bench)
+    line = bench.store.lease_line()
+    await asyncio.to_thread(line.beat, 0, {})
+    line._line.con.terminate()
+    line._patience = 0.0  # no server is so quick
+    with pytest.raises(StoreUnavailable):
+        await asyncio.to_thread(line.beat, 0, {})
+    await asyncio.to_thread(line.close)
+    assert await bench.store.bury() == []
+    bench.clock.move(2 * SECOND)
+    assert [each.id for each in await bench.store.bury()] == [worker]

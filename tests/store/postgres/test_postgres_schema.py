@@ -181,10 +181,8 @@ async def test_two_schemas_of_one_database_know_nothing_of_each_other(bench: Ben
     try:
         await bench.kit.start(3)
         assert (await other.runs(RunFilter(), limit=5, cursor=None)).items == []
-        heard = other.change_token()
         await Kit(store=other, clock=bench.clock, beside=lambda: None, shared=True).start()
         assert len((await bench.store.runs(RunFilter(), limit=5, cursor=None)).items) == 3
-        assert other.change_token() >= heard
     finally:
         await other.close()
         await bench.sql(f"DROP SCHEMA {bench.address.schema}b CASCADE")

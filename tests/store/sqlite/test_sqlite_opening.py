@@ -196,21 +196,29 @@ async def test_memory_is_empty_after_it_was_closed(clock: HandClock) -> None:
         await store.paused()
 
 
-async def test_the_token_changes_when_another_connection_commits(
+async def test_the_bell_rings_when_another_process_commits_and_not_when_this_one_does(
     on_file: Kit, clock: HandClock, tmp_path: Path
 ) -> None:
-    before = on_file.store.change_token()
-    assert on_file.store.change_token() == before
+    bell = on_file.store._bell
     other = open_store(f"sqlite:///{tmp_path}/redrive.db", clock)
     await other.open()
-    assert on_file.store.change_token() == before
+    assert not await bell._others_wrote()
+    await on_file.start()
+    assert not await bell._others_wrote()
     await Kit(other, clock, lambda: None, True).start()
-    assert on_file.store.change_token() != before
+    await on_file.start()
+    assert await bell._others_wrote()
+    assert not await bell._others_wrote()
+    await Kit(other, clock, lambda: None, True).start()
+    await asyncio.wait_for(on_file.store.changed(), 30)
     await other.close()
 
 
-async def test_memory_has_no_token(clock: HandClock) -> None:
+async def test_a_store_in_memory_has_nobody_to_listen_to(clock: HandClock) -> None:
     store = open_store("sqlite:///:memory:", clock)
     await store.open()
-    assert store.change_token() == 0
+    hearing = asyncio.ensure_future(store.changed())
+    await Kit(store, clock, lambda: None, False).start()
+    assert not hearing.done()
+    hearing.cancel()
     await store.close()

@@ -70,7 +70,7 @@ def test_no_statement_walks_through_a_large_table(con: sqlite3.Connection, file:
             "runs_due (tenant=? AND queue=? AND rank=? AND workflow=? AND available_at>?",
         ),
         ("claims", "next_due", "runs_due (tenant=? AND queue=? AND rank=? AND workflow=?"),
-        ("claims", "next_suspect", "runs_suspect"),
+        ("claims", "next_suspect", "runs_suspect_of (workflow=?"),
         ("claims", "journals", "entries_of_run (run=?)"),
         ("workers", "held_ids", "runs_held (worker=?)"),
         ("workers", "step_beat", "entries_of_run (run=? AND idx=?)"),

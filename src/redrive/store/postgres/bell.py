@@ -27,22 +27,23 @@ _BETWEEN_RINGS = 0.002  # whoever rings all the time wakes nobody sooner by ring
 
 
 class Bell:
-    """Counts the rings it hears; rings for others."""
+    """Hears others ring; rings for them."""
 
     def __init__(self, address: Address, lines: Lines) -> None:
         self._address = address
         self._lines = lines
         self._channel = f"redrive_{address.schema}"
         self._name = uuid.uuid4().hex
-        self._heard = 0
+        self._heard = asyncio.Event()
         self._listening: asyncio.Task[None] | None = None
         self._ringing: asyncio.Task[None] | None = None
         self._again = False
         self._lost = asyncio.Event()
 
-    def token(self) -> int:
-        """A number that changes with every ring heard."""
-        return self._heard
+    async def changed(self) -> None:
+        """Return when somebody rang since the last time; never, where there is nothing to listen on."""
+        await self._heard.wait()
+        self._heard.clear()
 
     def open(self) -> None:
         """Begin to listen, if there is a direct connection to listen on."""
@@ -85,7 +86,7 @@ class Bell:
             try:
                 con = await self._subscribed()
                 pause = _FIRST_PAUSE
-                self._heard += 1
+                self._heard.set()
                 await self._lost.wait()
                 log.info("the bell's connection was lost; listening again")
             except Exception as error:
@@ -109,4 +110,4 @@ class Bell:
 
     def _hear(self, _con: Any, _pid: int, _channel: str, ringer: object) -> None:
         if ringer != self._name:  # within this process everybody knows already
-            self._heard += 1
+            self._heard.set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from redrive.clock import MICROS
@@ -30,9 +30,10 @@ PATIENCE = 5.0
 class LeaseLine:
     """The heartbeat line of a worker. `beat` blocks its caller, whichever thread that is."""
 
-    def __init__(self, address: Address, clock: DatabaseClock) -> None:
+    def __init__(self, address: Address, clock: DatabaseClock, on_trouble: Callable[[], None]) -> None:
         self._address = address
         self._clock = clock
+        self._on_trouble = on_trouble
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._line: Line | None = None
@@ -45,6 +46,7 @@ class LeaseLine:
             return asked.result(2 * self._patience)
         except concurrent.futures.TimeoutError:
             asked.cancel()
+            self._on_trouble()
             raise StoreUnavailable(
                 f"{self._address.where} did not answer in {2 * self._patience:g} s; {NOTHING_LOST}"
             ) from None
@@ -77,13 +79,18 @@ class LeaseLine:
                 async with line.use():
                     return await workers.beat(line, self._clock, worker, heartbeats)
         except BaseException as raised:
-            if self._line is not None and not leaves_usable(raised):
-                self._line.con.terminate()
-                self._line = None
+            if not leaves_usable(raised):
+                self._on_trouble()
+                self._hang_up()
             error = meaning(raised, self._address.where)
             if error is None:
                 raise
             raise error from raised
+
+    def _hang_up(self) -> None:
+        if self._line is not None:
+            self._line.con.terminate()
+            self._line = None
 
     async def _connected(self, worker: int) -> Line:
         """Connects at the first beat and after every loss."""

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, nullcontext
 from typing import TypeVar
 
 from redrive.clock import Clock
-from redrive.errors import StoreError, StoreUnavailable
+from redrive.errors import RedriveError, StoreError, StoreUnavailable
 from redrive.store.postgres.address import Address
 from redrive.store.postgres.line import Line, connect, hang_up
 from redrive.store.postgres.refusals import NOTHING_LOST, leaves_usable, meaning
@@ -73,8 +73,12 @@ class Lines:
         for line in idle:
             await hang_up(line.con)
 
+    def broke(self) -> None:
+        """The server did not answer somebody, or nobody has asked it yet: who knows since when."""
+        self._broken_at = self._clock.monotonic()
+
     def answered_for(self, seconds: float) -> bool:
-        """True if the server has answered every call of the last so many seconds."""
+        """True if the server has answered everybody here for the last so many seconds."""
         return self._broken_at is None or self._clock.monotonic() - self._broken_at >= seconds
 
     @asynccontextmanager
@@ -91,9 +95,7 @@ class Lines:
             async with nullcontext() if bare else line.use():
                 yield line
         except BaseException as raised:
-            if not leaves_usable(raised):
-                self._drop(line, raised)
-            error = meaning(raised, self._address.where)
+            error = self._meaning(line, raised)
             if error is None:
                 raise
             raise error from raised
@@ -101,9 +103,29 @@ class Lines:
             self._take_back(line)
 
     async def run(self, work: Callable[[Line], Awaitable[Result]]) -> Result:
-        """Do one thing on a connection."""
-        async with self.line() as line:
-            return await work(line)
+        """Do one thing on a connection. Every commit takes this way, so it is as short as it can be."""
+        if self._address.pooled:
+            async with self.line() as line:
+                return await work(line)
+        self._check()
+        await self._turn()
+        taken: Line | None = None
+        try:
+            taken = await self._hand_out()
+            return await work(taken)
+        except BaseException as raised:
+            error = self._meaning(taken, raised)
+            if error is None:
+                raise
+            raise error from raised
+        finally:
+            self._take_back(taken)
+
+    def _meaning(self, line: Line | None, raised: BaseException) -> RedriveError | None:
+        """What an error means. A connection that it broke is not used again."""
+        if not leaves_usable(raised):
+            self._drop(line, raised)
+        return meaning(raised, self._address.where)
 
     def _check(self) -> None:
         if self._closed:
@@ -130,6 +152,7 @@ class Lines:
             if not line.con.is_closed():
                 self._used.add(line)
                 return line
+            self.broke()
         settings = self._settings
         line = Line(await connect(self._address, settings), self._address, settings)
         self._used.add(line)
@@ -138,7 +161,7 @@ class Lines:
     def _drop(self, line: Line | None, why: BaseException) -> None:
         """A connection broke, or could not be made; or its user was cancelled and left it in the middle."""
         if not isinstance(why, asyncio.CancelledError):
-            self._broken_at = self._clock.monotonic()
+            self.broke()
         if line is not None:
             line.con.terminate()
 

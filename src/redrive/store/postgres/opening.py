@@ -13,7 +13,7 @@ from redrive.store.postgres.address import Address, locate
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line, connect, hang_up
 from redrive.store.postgres.lines import until_it_answers
-from redrive.store.postgres.refusals import meaning
+from redrive.store.postgres.refusals import NOTHING_LOST, ONCE, meaning
 from redrive.store.postgres.roles import prove_confined
 
 __all__ = ["migrate", "prepare"]
@@ -34,7 +34,7 @@ async def prepare(address: Address, clock: DatabaseClock, *, migrate: bool) -> N
 
 
 async def _prepare(address: Address, clock: DatabaseClock, *, migrate: bool) -> None:
-    async with _plain_line(address) as line:
+    async with _plain_line(address, NOTHING_LOST if migrate else ONCE) as line:
         if not await schema.check(line, address):
             if not migrate:
                 raise SchemaMismatch(
@@ -59,21 +59,24 @@ async def _mention_pooler(line: Line, address: Address) -> None:
 async def migrate(url: str, *, plan: bool = False) -> list[str]:
     """Bring a database's schema up to date; returns the migrations applied, or those a `plan` would apply."""
     address = locate(url)
-    async with _plain_line(address) as line:
+    async with _plain_line(address, ONCE) as line:
         if plan:
             return schema.names(await schema.pending(line, address))
         return schema.names(await schema.bring_up_to_date(line, address, DatabaseClock(SystemClock())))
 
 
 @asynccontextmanager
-async def _plain_line(address: Address) -> AsyncIterator[Line]:
-    """A connection as the user whom the URL names, with nothing set; errors come out translated."""
+async def _plain_line(address: Address, then: str) -> AsyncIterator[Line]:
+    """A connection as the user whom the URL names, with nothing set; errors come out translated.
+
+    `then` says what follows for the caller if the server does not answer.
+    """
     con = None
     try:
         con = await connect(address, {})
         yield Line(con, address, {})
     except Exception as raised:
-        error = meaning(raised, address.where)
+        error = meaning(raised, address.where, then)
         if error is None:
             raise
         raise error from raised

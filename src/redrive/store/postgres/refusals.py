@@ -6,9 +6,13 @@ import asyncpg
 
 from redrive.errors import DataRefused, RedriveError, SchemaMismatch, StoreError, StoreUnavailable
 
-__all__ = ["NOTHING_LOST", "is_passing", "leaves_usable", "meaning"]
+__all__ = ["NOTHING_LOST", "ONCE", "is_passing", "leaves_usable", "meaning"]
 
 NOTHING_LOST = "nothing is lost, the call is repeated"
+"""What follows for the engine, which asks until it is answered."""
+
+ONCE = "try again when it does; nothing was left half done"
+"""What follows for a person who asked for something once."""
 
 # By SQLSTATE, the longest beginning that fits.
 _PASSING = {
@@ -35,18 +39,21 @@ _PERSON = {
 _LOST_CONNECTION = (OSError, EOFError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
-def meaning(error: BaseException, where: str) -> RedriveError | None:
-    """Translate an error from the driver; None if it is not the database's doing."""
+def meaning(error: BaseException, where: str, then: str = NOTHING_LOST) -> RedriveError | None:
+    """Translate an error from the driver; None if it is not the database's doing.
+
+    `then` says what follows if the same call may work a moment later.
+    """
     if isinstance(error, asyncpg.DataError | UnicodeEncodeError | OverflowError):
         return DataRefused(f"the store refused a row: {error}")
     if isinstance(error, asyncpg.PostgresError):
-        return _by_state(error, where)
+        return _by_state(error, where, then)
     if isinstance(error, _LOST_CONNECTION):
-        return StoreUnavailable(f"{where} does not answer ({_words(error)}); {NOTHING_LOST}")
+        return StoreUnavailable(f"{where} does not answer ({_words(error)}); {then}")
     return None
 
 
-def _by_state(error: asyncpg.PostgresError, where: str) -> RedriveError:
+def _by_state(error: asyncpg.PostgresError, where: str, then: str) -> RedriveError:
     state = error.sqlstate or ""
     if state in ("08P01", "08004"):
         return StoreError(
@@ -54,7 +61,7 @@ def _by_state(error: asyncpg.PostgresError, where: str) -> RedriveError:
             "transaction mode the URL needs statement_cache_size=0"
         )
     if why := _find(_PASSING, state):
-        return StoreUnavailable(f"{where}: {why} ({_words(error)}); {NOTHING_LOST}")
+        return StoreUnavailable(f"{where}: {why} ({_words(error)}); {then}")
     if state in _MISSING:
         return SchemaMismatch(f"{where} lacks what this code needs ({_words(error)}): run `redrive migrate`")
     if state.startswith(_DATA):

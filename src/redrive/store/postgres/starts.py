@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from redrive.core.transition import NewRun, Transition
 from redrive.store.postgres.columns import always, seldom
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
+from redrive.store.postgres.short import start_one
 from redrive.store.postgres.sql import load
 from redrive.store.postgres.text import as_stored
 from redrive.store.records import Started
-from redrive.store.shapes import given_key
+from redrive.store.shapes import given_key, taken_at_start
 
 __all__ = ["drop_index", "put_index", "start"]
 
@@ -21,25 +23,59 @@ SQL = load("starts.sql")
 _Bound = dict[tuple[str, str], tuple[str, str]]  # (tenant, key) -> (public id, hash)
 
 
-async def start(line: Line, clock: DatabaseClock, runs: Sequence[NewRun]) -> list[Started]:
+async def start(
+    line: Line, clock: DatabaseClock, runs: Sequence[NewRun], worker: int | None = None
+) -> list[Started]:
     """Accept the runs that are new; answer for the others as the first call did."""
     if not runs:
         return []
+    if len(runs) == 1 and (answer := await _only_one(line, clock, runs[0], worker)) is not None:
+        return [answer]
     if any(run.index for run in runs):
         async with line.transaction():
-            rows = await _accept(line, clock, runs)
+            row = await _accept(line, clock, runs, worker)
             await put_index(line, runs)
     else:
-        rows = await _accept(line, clock, runs)
-    clock.heard(rows[0]["now"])
-    bound = {
-        (row["tenant"], row["key"]): (row["run_id"], row["hash"]) for row in rows if row["key"] is not None
-    }
-    return [_answer(run, bound) for run in runs]
+        row = await _accept(line, clock, runs, worker)
+    clock.heard(row["now"])
+    bound = _bound(row) if row["keys"] else {}
+    answers = [_answer(run, bound) for run in runs]
+    return _handed_over(answers, runs, row) if row["taken"] else answers
 
 
-async def _accept(line: Line, clock: DatabaseClock, runs: Sequence[NewRun]) -> list[Any]:
-    return await line.rows(SQL["start"], now=clock.given(), **_columns(_first_of_each(runs)))
+async def _only_one(line: Line, clock: DatabaseClock, run: NewRun, worker: int | None) -> Started | None:
+    row = await start_one(line, clock, run, worker)
+    if row is None:
+        return None
+    now, version, id, deadline = row
+    clock.heard(now)
+    if id is None:
+        return Started(run.public_id, new=True)
+    claimed = taken_at_start(run, id, version=version, deadline=deadline, now=now)
+    return Started(run.public_id, new=True, claimed=claimed)
+
+
+async def _accept(line: Line, clock: DatabaseClock, runs: Sequence[NewRun], worker: int | None) -> Any:
+    columns = _columns(_first_of_each(runs))
+    return await line.row(SQL["start"], now=clock.given(), worker=worker, **columns)
+
+
+def _bound(row: Any) -> _Bound:
+    """What each key stands for, now."""
+    names = zip(row["tenants"], row["keys"], strict=True)
+    return dict(zip(names, zip(row["bound_to"], row["hashes"], strict=True), strict=True))
+
+
+def _handed_over(answers: list[Started], runs: Sequence[NewRun], row: Any) -> list[Started]:
+    """The answers, with the runs that the worker has from the beginning."""
+    taken = dict(zip(row["taken"], zip(row["ids"], row["deadlines"], strict=True), strict=True))
+    version, now = row["version"], row["now"]
+    for number, run in enumerate(runs):
+        id, deadline = taken.pop(run.public_id, (None, None))
+        if id is not None:
+            claimed = taken_at_start(run, id, version=version, deadline=deadline, now=now)
+            answers[number] = replace(answers[number], claimed=claimed)
+    return answers
 
 
 async def put_index(line: Line, runs: Iterable[NewRun], reopened: Iterable[Transition] = ()) -> None:

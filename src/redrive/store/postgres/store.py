@@ -63,7 +63,10 @@ PATIENCE = 5.0
 """Seconds an engine's transaction may be silent, or a third of a shorter lease."""
 
 AFTER_OUTAGE = 2.0
-"""Seconds after an outage in which no worker is declared dead; a live one beats at least every second."""
+"""Seconds after an outage, or after the store was opened, in which no worker is declared dead from here.
+
+A live one beats at least every second, once the server is there again.
+"""
 
 TRANSACTIONS = 4
 """Connections for transactional steps, beside those of the engine."""
@@ -89,6 +92,7 @@ class PostgresStore:
         """Connect. With `migrate`, wait for a server that is down, and set an empty database up."""
         self._new_lines()  # a store may be opened again after it was closed
         await prepare(self._address, self._clock, migrate=migrate)
+        self._lines.broke()  # as far as is known here: others may have waited for this server, too
         self._bell.open()
 
     async def close(self) -> None:
@@ -99,8 +103,8 @@ class PostgresStore:
     def now(self) -> int:
         return self._clock.now()
 
-    def change_token(self) -> int:
-        return self._bell.token()
+    async def changed(self) -> None:
+        await self._bell.changed()
 
     def confined(self, tenant: str) -> Confined:
         """Reading for one tenant's user, with the database itself standing guard."""
@@ -108,9 +112,9 @@ class PostgresStore:
 
     # -- accepting work ------------------------------------------------------------------------------
 
-    async def start(self, runs: Sequence[NewRun]) -> list[Started]:
-        started = await self._lines.run(lambda line: starts.start(line, self._clock, runs))
-        if any(each.new for each in started):
+    async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[Started]:
+        started = await self._lines.run(lambda line: starts.start(line, self._clock, runs, worker))
+        if any(each.new and each.claimed is None for each in started):
             self._bell.ring()
         return started
 
@@ -129,7 +133,7 @@ class PostgresStore:
         return await self._lines.run(workers.workers)
 
     def lease_line(self) -> LeaseLine:
-        return lease.LeaseLine(self._address, self._clock)
+        return lease.LeaseLine(self._address, self._clock, self._lines.broke)
 
     async def claim(self, claim: Claim) -> Claims:
         return await self._lines.run(lambda line: claims.claim(line, self._clock, claim))
@@ -147,8 +151,10 @@ class PostgresStore:
 
     async def bury(self) -> list[WorkerRow]:
         # After an outage nobody has beaten for a while: whoever lives gets the time for a beat or two first.
-        certain = self._lines.answered_for(AFTER_OUTAGE)
-        return await self._lines.run(lambda line: chores.bury(line, self._clock, certain=certain))
+        # Asked when a connection is at hand: that the last one was cut is known by then.
+        return await self._lines.run(
+            lambda line: chores.bury(line, self._clock, certain=self._lines.answered_for(AFTER_OUTAGE))
+        )
 
     async def held(self, worker: int) -> list[HeldRun]:
         return await self._lines.run(lambda line: chores.held(line, worker))

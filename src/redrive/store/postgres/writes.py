@@ -16,6 +16,7 @@ from redrive.core.transition import Answer, AttemptWrite, EntryWrite, LetterWrit
 from redrive.store.postgres.columns import always, seldom
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
+from redrive.store.postgres.short import settle_one
 from redrive.store.postgres.sql import load
 from redrive.store.postgres.starts import drop_index, put_index
 from redrive.store.postgres.telling import begin, tell
@@ -58,6 +59,10 @@ async def apply(
     """Write what may be written, and answer for each transition in turn."""
     if not transitions:
         return []
+    if len(transitions) == 1 and worker is not None:
+        answer = await settle_one(line, clock, transitions[0], worker)
+        if answer is not None:
+            return [answer]
     calls = _calls(transitions)
     indexed = [each for each in transitions if _is_indexed(each)]
     if len(calls) == 1 and not indexed:

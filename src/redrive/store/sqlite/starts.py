@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from redrive.core.transition import NewRun
 from redrive.errors import DataRefused
 from redrive.store.records import Started
-from redrive.store.shapes import given_key
+from redrive.store.shapes import given_key, taken_at_start
 from redrive.store.statements import load
 
 __all__ = ["drop_index", "put_index", "start"]
@@ -19,15 +20,49 @@ SQL = load(__package__, "starts.sql")
 _Bound = dict[tuple[str, str], tuple[str, str | None]]  # (tenant, key) -> (public id, hash)
 
 
-def start(con: sqlite3.Connection, now: int, runs: Sequence[NewRun]) -> list[Started]:
+@dataclass(frozen=True, slots=True)
+class _Taker:
+    """A live worker that takes what it may of the runs that are accepted."""
+
+    id: int
+    version: str
+    paused: frozenset[str]
+
+    def takes(self, run: NewRun) -> bool:
+        return run.delay <= 0 and run.workflow not in self.paused
+
+
+def start(
+    con: sqlite3.Connection, now: int, runs: Sequence[NewRun], worker: int | None = None
+) -> list[Started]:
     """Accept the runs that are new; answer for the others as the first call did."""
     _refuse_nul(runs)
     known = _known_ids(con, runs)
     bound = _known_keys(con, now, runs)
     accepted: list[NewRun] = []
     answers = [_judge(run, known, bound, accepted) for run in runs]
-    _insert(con, now, accepted)
-    return answers
+    taker = None if worker is None else _taker(con, worker)
+    first = _insert(con, now, accepted, taker)
+    return answers if taker is None else _handed_over(answers, accepted, first, taker, now)
+
+
+def _taker(con: sqlite3.Connection, worker: int) -> _Taker | None:
+    found = con.execute(SQL["taker"], (worker,)).fetchone()
+    return None if found is None else _Taker(worker, found[0], frozenset(json.loads(found[1])))
+
+
+def _handed_over(
+    answers: list[Started], accepted: Sequence[NewRun], first: int, taker: _Taker, now: int
+) -> list[Started]:
+    """The answers, with the runs that the worker has from the beginning."""
+    claimed = {
+        run.public_id: taken_at_start(run, id, version=taker.version, deadline=_deadline(run, now), now=now)
+        for id, run in enumerate(accepted, first)
+        if taker.takes(run)
+    }
+    return [
+        replace(each, claimed=claimed.pop(each.public_id, None)) if each.new else each for each in answers
+    ]
 
 
 def _refuse_nul(runs: Sequence[NewRun]) -> None:
@@ -63,10 +98,10 @@ def _known_keys(con: sqlite3.Connection, now: int, runs: Sequence[NewRun]) -> _B
     return {(tenant, key): (public_id, hashed) for tenant, key, public_id, hashed in rows}
 
 
-def _insert(con: sqlite3.Connection, now: int, runs: Sequence[NewRun]) -> None:
+def _insert(con: sqlite3.Connection, now: int, runs: Sequence[NewRun], taker: _Taker | None) -> int:
     """Ids are given here, under the write lock, so that every table is filled by one statement."""
-    first = con.execute(SQL["last_id"]).fetchone()[0] + 1
-    con.executemany(SQL["insert_run"], (_run_row(id, run, now) for id, run in enumerate(runs, first)))
+    first: int = con.execute(SQL["last_id"]).fetchone()[0] + 1
+    con.executemany(SQL["insert_run"], (_run_row(id, run, now, taker) for id, run in enumerate(runs, first)))
     con.executemany(
         SQL["insert_input"], ((id, run.tenant, run.input, run.options) for id, run in enumerate(runs, first))
     )
@@ -89,6 +124,7 @@ def _insert(con: sqlite3.Connection, now: int, runs: Sequence[NewRun]) -> None:
     for id, run in enumerate(runs, first):
         if run.index:
             put_index(con, id, run.tenant, run.index)
+    return first
 
 
 def put_index(con: sqlite3.Connection, run: int, tenant: str, index: Iterable[tuple[str, str]]) -> None:
@@ -101,7 +137,8 @@ def drop_index(con: sqlite3.Connection, runs: Sequence[int]) -> None:
     con.execute(SQL["drop_index"], (json.dumps(runs),))
 
 
-def _run_row(id: int, run: NewRun, now: int) -> tuple[object, ...]:
+def _run_row(id: int, run: NewRun, now: int, taker: _Taker | None) -> tuple[object, ...]:
+    takes = taker is not None and taker.takes(run)
     return (
         id,
         run.public_id,
@@ -109,10 +146,14 @@ def _run_row(id: int, run: NewRun, now: int) -> tuple[object, ...]:
         run.workflow,
         run.queue,
         -run.priority,
-        now + run.delay,
+        "RUNNING" if takes else "PENDING",
+        None if takes else now + run.delay,
+        taker.id if takes and taker else None,
+        1 if takes else 0,
+        now if takes else None,
         _deadline(run, now),
         run.timeout,
-        run.version,
+        taker.version if takes and taker else run.version,
         now,
         run.correlation_id,
         run.parent,

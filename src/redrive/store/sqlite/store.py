@@ -48,7 +48,7 @@ from redrive.store.sqlite import (
     workers,
     writes,
 )
-from redrive.store.sqlite.bell import Bell
+from redrive.store.sqlite.bell import Bell, data_version
 from redrive.store.sqlite.connection import Address, locate
 from redrive.store.sqlite.lease import FileLease, MemoryLease
 from redrive.store.sqlite.lines import Inline, Threaded
@@ -65,7 +65,7 @@ class SqliteStore:
         self._address: Address = locate(url)
         self._clock = clock
         self._lines = self._new_lines()
-        self._bell = Bell(self._address)
+        self._bell = Bell(self._address, clock, lambda: self._lines.visit(data_version))
 
     def _new_lines(self) -> Threaded | Inline:
         return Inline(self._address) if self._address.in_memory else Threaded(self._address)
@@ -77,7 +77,7 @@ class SqliteStore:
             await self._lines.visit(
                 lambda con: prepare(con, self._address, self._clock.now(), migrate=migrate)
             )
-            self._bell.open()
+            await self._bell.open()
         except BaseException:
             await self.close()
             raise
@@ -89,13 +89,13 @@ class SqliteStore:
     def now(self) -> int:
         return self._clock.now()
 
-    def change_token(self) -> int:
-        return self._bell.token()
+    async def changed(self) -> None:
+        await self._bell.changed()
 
     # -- accepting work ------------------------------------------------------------------------------
 
-    async def start(self, runs: Sequence[NewRun]) -> list[Started]:
-        return await self._lines.write(lambda con: starts.start(con, self.now(), runs))
+    async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[Started]:
+        return await self._lines.write(lambda con: starts.start(con, self.now(), runs, worker))
 
     # -- workers -------------------------------------------------------------------------------------
 

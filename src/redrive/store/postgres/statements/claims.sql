@@ -66,10 +66,12 @@ SELECT clock.now, allowed.names, suspect.id AS suspect, suspect.available_at AS 
        lanes.rank, lanes.workflow, lanes.head, first.ids, first.dues
 FROM clock CROSS JOIN allowed
 LEFT JOIN LATERAL (
-    SELECT r.id, r.available_at FROM redrive.runs AS r
-    WHERE r.worker IS NULL AND r.available_at IS NOT NULL AND r.deaths > 0 AND CAST(:suspect AS boolean)
-      AND r.workflow = ANY (allowed.names)
-    ORDER BY r.available_at, r.id LIMIT 1) AS suspect ON true
+    SELECT one.id, one.available_at FROM unnest(allowed.names) AS n (name) CROSS JOIN LATERAL (
+        SELECT r.id, r.available_at FROM redrive.runs AS r
+        WHERE r.worker IS NULL AND r.available_at IS NOT NULL AND r.deaths > 0 AND r.workflow = n.name
+        ORDER BY r.available_at, r.id LIMIT 1) AS one
+    WHERE CAST(:suspect AS boolean)
+    ORDER BY one.available_at, one.id LIMIT 1) AS suspect ON true
 LEFT JOIN lanes ON true
 LEFT JOIN LATERAL (
     SELECT array_agg(r.id) AS ids, array_agg(r.available_at) AS dues FROM (

@@ -16,12 +16,48 @@ ON CONFLICT (field, value, run) DO NOTHING;
 -- Runs that can be searched by this no longer.
 DELETE FROM redrive.run_index WHERE run = ANY (CAST(:runs AS bigint[]));
 
+-- name: start_one
+-- The short way for one run without a key.
+WITH clock AS (
+    SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) AS now
+), taker AS MATERIALIZED (
+    SELECT w.id, w.version FROM redrive.workers AS w
+    WHERE w.id = CAST(:worker AS bigint) AND w.state = 'LIVE' AND CAST(:delay AS bigint) <= 0
+      AND NOT EXISTS (SELECT 1 FROM redrive.pauses AS p WHERE p.workflow = CAST(:workflow AS text) OFFSET 0)
+), accepted AS (
+    INSERT INTO redrive.runs (id, public_id, tenant, workflow, queue, rank, status, available_at, worker, fence,
+                              started_at, deadline, timeout, version, created_at, correlation_id, parent)
+    SELECT nextval('redrive.runs_id_seq'), CAST(:public_id AS text), CAST(:tenant AS text), CAST(:workflow AS text),
+           CAST(:queue AS text), CAST(:rank AS bigint),
+           CASE WHEN taker.id IS NULL THEN 'PENDING' ELSE 'RUNNING' END,
+           CASE WHEN taker.id IS NULL THEN clock.now + CAST(:delay AS bigint) END,
+           taker.id,
+           CASE WHEN taker.id IS NULL THEN 0 ELSE 1 END,
+           CASE WHEN taker.id IS NULL THEN NULL ELSE clock.now END,
+           LEAST(CAST(:deadline AS bigint), clock.now + CAST(:timeout AS bigint)), CAST(:timeout AS bigint),
+           COALESCE(taker.version, CAST(:version AS text)), clock.now, CAST(:correlation_id AS text),
+           CAST(:parent AS text)
+    FROM clock LEFT JOIN taker ON true
+    ON CONFLICT (public_id) DO NOTHING
+    RETURNING id, worker, deadline
+), kept AS (
+    INSERT INTO redrive.inputs (run, tenant, input, options)
+    SELECT accepted.id, CAST(:tenant AS text), CAST(:input AS text), CAST(:options AS text) FROM accepted
+)
+SELECT clock.now, taker.version, accepted.id, accepted.deadline
+FROM clock LEFT JOIN taker ON true LEFT JOIN accepted ON accepted.worker IS NOT NULL;
+
 -- name: start
 -- Accept runs with their inputs and keys. A known id is left alone; a key that is bound keeps its run unless it
 -- has expired and its run has ended; what each key stands for afterwards is the answer. Keys are locked in their order. The two INs stand
 -- where the planner cannot make joins of them, because it may only loop: this way it looks them up in a hash.
+-- A live worker that is named has what is due and not paused from the beginning. No lock is taken for that: if it is
+-- declared dead in this very moment, the reaper finds what it holds, as it finds everything the dead hold.
 WITH clock AS (
     SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) AS now
+), taker AS MATERIALIZED (
+    SELECT w.id, w.version, ARRAY(SELECT p.workflow FROM redrive.pauses AS p) AS paused
+    FROM redrive.workers AS w WHERE w.id = CAST(:worker AS bigint) AND w.state = 'LIVE'
 ), wanted AS MATERIALIZED (
     SELECT nextval('redrive.runs_id_seq') AS id, clock.now, w.public_id,
            COALESCE(w.tenant, (CAST(:tenants AS text[]))[1]) AS tenant,
@@ -58,21 +94,31 @@ WITH clock AS (
                   WHERE l.tenant = k.tenant AND l.public_id = 'dl-' || k.run_id AND l.status IN ('OPEN', 'REPLAYING')) AS free) AS f)
     RETURNING k.tenant, k.key, k.run_id, k.hash
 ), accepted AS (
-    INSERT INTO redrive.runs (id, public_id, tenant, workflow, queue, rank, status, available_at, deadline, timeout,
-                              version, created_at, correlation_id, parent, root, replay_of, generation, letter,
-                              handler_for)
-    SELECT id, public_id, tenant, workflow, queue, rank, 'PENDING', now + delay,
-           LEAST(deadline, now + timeout), timeout, version, now, correlation_id, parent, root, replay_of,
-           COALESCE(generation, 0), letter, handler_for
-    FROM wanted
+    INSERT INTO redrive.runs (id, public_id, tenant, workflow, queue, rank, status, available_at, worker, fence,
+                              started_at, deadline, timeout, version, created_at, correlation_id, parent, root,
+                              replay_of, generation, letter, handler_for)
+    SELECT wanted.id, public_id, tenant, workflow, queue, rank,
+           CASE WHEN taker.id IS NULL THEN 'PENDING' ELSE 'RUNNING' END,
+           CASE WHEN taker.id IS NULL THEN now + delay END,
+           taker.id,
+           CASE WHEN taker.id IS NULL THEN 0 ELSE 1 END,
+           CASE WHEN taker.id IS NULL THEN NULL ELSE now END,
+           LEAST(deadline, now + timeout), timeout, COALESCE(taker.version, wanted.version), now, correlation_id,
+           parent, root, replay_of, COALESCE(generation, 0), letter, handler_for
+    FROM wanted LEFT JOIN taker ON delay <= 0 AND workflow <> ALL (taker.paused)
     WHERE CASE WHEN key IS NULL THEN true
                ELSE (tenant, key, public_id) IN (SELECT bound.tenant, bound.key, bound.run_id FROM bound) END
-    ORDER BY id
+    ORDER BY wanted.id
     ON CONFLICT (public_id) DO NOTHING
-    RETURNING id
+    RETURNING id, public_id, worker, deadline
 ), kept AS (
     INSERT INTO redrive.inputs (run, tenant, input, options)
     SELECT wanted.id, wanted.tenant, wanted.input, wanted.options FROM wanted
     WHERE (wanted.id IN (SELECT accepted.id FROM accepted)) IS TRUE
 )
-SELECT clock.now, bound.tenant, bound.key, bound.run_id, bound.hash FROM clock LEFT JOIN bound ON true;
+SELECT clock.now, (SELECT taker.version FROM taker) AS version, taken.*, keys.*
+FROM clock,
+     (SELECT array_agg(public_id) AS taken, array_agg(id) AS ids, array_agg(deadline) AS deadlines
+      FROM accepted WHERE worker IS NOT NULL) AS taken,
+     (SELECT array_agg(tenant) AS tenants, array_agg(key) AS keys, array_agg(run_id) AS bound_to,
+             array_agg(hash) AS hashes FROM bound) AS keys;

@@ -13,6 +13,16 @@ SELECT now, kept FROM redrive.apply(
     :e_wake_in, :e_timeout_in, :e_patience, :e_limit_in, :e_input, :e_output, :e_failure, :e_options,
     CAST(:rare AS json));
 
+-- name: record
+-- The short way for one new entry of a run that is still its worker's; NULL if it is not as simple as that.
+SELECT now, kept FROM redrive.record(
+    :worker, :now, :run, :fence, :tenant, :idx, :key, :kind, :name, :status, :attempt, :done, :began_ago, :input,
+    :output);
+
+-- name: finish
+-- The short way for a run that ended well and is still its worker's.
+SELECT now, kept FROM redrive.finish(:worker, :now, :run, :fence, :tenant, :status, :take, :output);
+
 -- name: apply_and_tell
 -- The same, where transitions say more: the rest is written by functions that hear what was kept. Runs are begun
 -- before anything is said about letters, which may be handed over to them.

@@ -61,10 +61,12 @@ FROM json_each(:lanes) AS lane;
 
 -- name: next_suspect
 -- The suspect that is due first, among workflows the worker knows and nobody paused.
-SELECT id, available_at FROM runs INDEXED BY runs_suspect
-WHERE worker IS NULL AND available_at IS NOT NULL AND deaths > 0
-  AND workflow IN (SELECT value FROM json_each(?))
-ORDER BY available_at, id LIMIT 1;
+SELECT runs.id, runs.available_at
+FROM json_each(?) AS known CROSS JOIN runs ON runs.id = (
+    SELECT id FROM runs INDEXED BY runs_suspect_of
+    WHERE worker IS NULL AND available_at IS NOT NULL AND deaths > 0 AND workflow = known.value
+    ORDER BY available_at, id LIMIT 1)
+ORDER BY runs.available_at, runs.id LIMIT 1;
 
 -- name: paused_names
 -- Workflows of which nothing may be claimed.

@@ -23,6 +23,10 @@ r.status = :status;
 -- Said in addition for states that the index by state covers, so that SQLite knows it may be used.
 r.status <> 'SUCCESS' AND r.status <> 'RUNNING';
 
+-- name: runs.succeeded
+-- Said in addition for runs that succeeded, for the same reason.
+r.status = 'SUCCESS';
+
 -- name: runs.held
 -- Said in addition for runs that a worker holds: they are few, and have an index of their own.
 r.id IN (SELECT held.id FROM runs AS held INDEXED BY runs_held WHERE held.worker IS NOT NULL);

@@ -19,11 +19,16 @@ WHERE k.expires_at > ?
 -- The highest run id ever given; ids are never used twice, not even after a purge.
 SELECT COALESCE(max(seq), 0) FROM sqlite_sequence WHERE name = 'runs';
 
+-- name: taker
+-- The version of a worker that may take what is accepted, and which workflows are paused.
+SELECT version, (SELECT json_group_array(workflow) FROM pauses) FROM workers WHERE id = ? AND state = 'LIVE';
+
 -- name: insert_run
--- Accept a run.
-INSERT INTO runs (id, public_id, tenant, workflow, queue, rank, status, available_at, deadline, timeout, version,
-                  created_at, correlation_id, parent, root, replay_of, generation, letter, handler_for)
-VALUES (?, ?, ?, ?, ?, ?, 'PENDING', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+-- Accept a run: for whoever claims it, or for a worker that has it from the beginning.
+INSERT INTO runs (id, public_id, tenant, workflow, queue, rank, status, available_at, worker, fence, started_at,
+                  deadline, timeout, version, created_at, correlation_id, parent, root, replay_of, generation, letter,
+                  handler_for)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_input
 -- Keep what an accepted run was given.

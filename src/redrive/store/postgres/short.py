@@ -1,0 +1,148 @@
+"""The short ways: what nearly every commit of a quiet system is, in a third of the time.
+
+A batch travels as arrays, which the server unfolds column by column, however few rows there are. One
+new entry, one run that ended well, one start without a key are sent as plain values instead. Whoever
+takes a short way compares: whatever a record says beyond that, now or one day, goes the long way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redrive.core.quick import quick
+from redrive.core.states import RunStatus
+from redrive.core.transition import Answer, EntryWrite, NewRun, RunWrite, Transition
+from redrive.store.postgres.database_clock import DatabaseClock
+from redrive.store.postgres.line import Line
+from redrive.store.postgres.sql import load
+from redrive.store.postgres.text import as_stored
+from redrive.store.shapes import ENDED
+
+__all__ = ["settle_one", "start_one"]
+
+STARTS, WRITES = load("starts.sql"), load("writes.sql")
+
+_Transition, _EntryWrite, _RunWrite = quick(Transition), quick(EntryWrite), quick(RunWrite)
+_NewRun = quick(NewRun)
+
+
+async def settle_one(line: Line, clock: DatabaseClock, transition: Transition, worker: int) -> Answer | None:
+    """Write a transition; None if there is no short way for it, and then nothing was written."""
+    if transition.entries:
+        if not _is_one_ended_entry(transition):
+            return None
+        now, kept = await _record(line, clock, transition, worker)
+    else:
+        if not _is_success(transition):
+            return None
+        now, kept = await _finish(line, clock, transition, worker)
+    return None if kept is None else Answer(kept, clock.heard(now))
+
+
+def _is_one_ended_entry(transition: Transition) -> bool:
+    (entry, *more) = transition.entries
+    if more or entry.status not in ENDED:
+        return False
+    return transition == _Transition(
+        run=transition.run, tenant=transition.tenant, fence=transition.fence, entries=transition.entries
+    ) and entry == _EntryWrite(
+        index=entry.index,
+        key=entry.key,
+        kind=entry.kind,
+        name=entry.name,
+        status=entry.status,
+        attempt=entry.attempt,
+        began_ago=entry.began_ago,
+        done=entry.done,
+        input=entry.input,
+        output=entry.output,
+    )
+
+
+async def _record(line: Line, clock: DatabaseClock, transition: Transition, worker: int) -> Any:
+    entry = transition.entries[0]
+    return await line.row(
+        WRITES["record"],
+        worker=worker,
+        now=clock.given(),
+        run=transition.run,
+        fence=transition.fence,
+        tenant=transition.tenant,
+        idx=entry.index,
+        key=entry.key,
+        kind=entry.kind._value_,
+        name=entry.name,
+        status=entry.status._value_,
+        attempt=entry.attempt,
+        done=entry.done,
+        began_ago=entry.began_ago,
+        input=as_stored(entry.input),
+        output=as_stored(entry.output),
+    )
+
+
+def _is_success(transition: Transition) -> bool:
+    change = transition.change
+    if change is None or change.status is not RunStatus.SUCCESS or change.output is None:
+        return False
+    return change == _RunWrite(
+        status=change.status, release=True, take=change.take, output=change.output
+    ) and transition == _Transition(
+        run=transition.run, tenant=transition.tenant, fence=transition.fence, change=change
+    )
+
+
+async def _finish(line: Line, clock: DatabaseClock, transition: Transition, worker: int) -> Any:
+    change = transition.change
+    assert change is not None
+    return await line.row(
+        WRITES["finish"],
+        worker=worker,
+        now=clock.given(),
+        run=transition.run,
+        fence=transition.fence,
+        tenant=transition.tenant,
+        status=change.status._value_,
+        take=int(change.take),
+        output=as_stored(change.output),
+    )
+
+
+async def start_one(line: Line, clock: DatabaseClock, run: NewRun, worker: int | None) -> Any:
+    """Accept a run; None if there is no short way for it, and then nothing was written."""
+    plain = _NewRun(
+        public_id=run.public_id,
+        tenant=run.tenant,
+        workflow=run.workflow,
+        input=run.input,
+        options=run.options,
+        queue=run.queue,
+        priority=run.priority,
+        delay=run.delay,
+        timeout=run.timeout,
+        deadline=run.deadline,
+        version=run.version,
+        correlation_id=run.correlation_id,
+        parent=run.parent,
+        key_keeps=run.key_keeps,  # says nothing where there is no key
+    )
+    if run != plain:
+        return None
+    return await line.row(
+        STARTS["start_one"],
+        now=clock.given(),
+        worker=worker,
+        public_id=run.public_id,
+        tenant=run.tenant,
+        workflow=run.workflow,
+        queue=run.queue,
+        rank=-run.priority,
+        delay=run.delay,
+        timeout=run.timeout,
+        deadline=run.deadline,
+        version=run.version,
+        correlation_id=as_stored(run.correlation_id),
+        parent=run.parent,
+        input=as_stored(run.input),
+        options=run.options,
+    )

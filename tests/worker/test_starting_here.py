@@ -1,0 +1,165 @@
+"""A run that is started where a worker has time for it is that worker's from the beginning."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from real import at_work, make_app, until, worker_of
+from wrapped import replacing
+
+from redrive import Redrive
+from redrive.errors import StoreUnavailable
+from redrive.store.port import Store
+from redrive.store.records import Claim, Claims, Started
+
+
+class Watched:
+    """The store's calls that matter here, counted, with ways to disturb them."""
+
+    def __init__(self) -> None:
+        self.brought: list[int] = []
+        self.named: list[int | None] = []
+        self.asked: list[list[str]] = []
+        self.lose = False
+
+    def around(self, store: Store) -> Store:
+        store = replacing(store, "claim", self._claim)
+        store = replacing(store, "runs_by_id", self._asked)
+        return replacing(store, "start", self._start)
+
+    def _claim(self, claim: Callable[[Claim], Any]) -> Callable[[Claim], Any]:
+        async def counted(wanted: Claim) -> Claims:
+            claims: Claims = await claim(wanted)
+            self.brought.append(len(claims.runs))
+            return claims
+
+        return counted
+
+    def _start(self, start: Callable[..., Any]) -> Callable[..., Any]:
+        async def counted(runs: Any, *, worker: int | None = None) -> list[Started]:
+            self.named.append(worker)
+            started: list[Started] = await start(runs, worker=worker)
+            if self.lose:
+                self.lose = False
+                raise StoreUnavailable("the answer was lost")
+            return started
+
+        return counted
+
+    def _asked(self, ask: Callable[..., Any]) -> Callable[..., Any]:
+        async def counted(ids: Any) -> Any:
+            self.asked.append(list(ids))
+            return await ask(ids)
+
+        return counted
+
+    async def calm(self) -> None:
+        """Wait until the worker has looked for work and found that there is none."""
+        await until(lambda: self.brought, "the worker has looked for work")
+
+
+def orders(app: Redrive) -> tuple[Any, asyncio.Event, list[str]]:
+    """A workflow with a step that waits until it may go on."""
+    go_on, begun = asyncio.Event(), []
+
+    @app.step
+    async def work(name: str) -> str:
+        begun.append(name)
+        await go_on.wait()
+        return name
+
+    @app.workflow
+    async def order(name: str) -> str:
+        return await work(name)
+
+    return order, go_on, begun
+
+
+async def test_no_claim_is_made_for_it_and_nobody_asks_how_it_ended(tmp_path: Path) -> None:
+    app, watched = make_app(tmp_path, lease=30), Watched()
+    order, go_on, _ = orders(app)
+    go_on.set()
+    async with at_work(app, watched.around):
+        await watched.calm()
+        for name in "abcde":
+            handle = await order.start(name)
+            assert await handle.result("10s") == name
+        assert watched.named == [worker_of(app).id] * 5
+        assert sum(watched.brought) == 0
+        assert watched.asked == []
+
+
+async def test_who_has_no_room_leaves_it_to_whoever_comes_first(tmp_path: Path) -> None:
+    app, watched = make_app(tmp_path, lease=30, concurrency=2), Watched()
+    order, go_on, begun = orders(app)
+    async with at_work(app, watched.around):
+        await watched.calm()
+        me = worker_of(app).id
+        first = [await order.start(name) for name in ("a", "b")]
+        waiting = [await order.start(name) for name in ("c", "d")]
+        assert watched.named == [me, me, None, None]
+        await until(lambda: len(begun) == 2, "two of them have begun")
+        go_on.set()
+        results = [await handle.result("10s") for handle in (*first, *waiting)]
+        assert results == begun == ["a", "b", "c", "d"]
+        assert sum(watched.brought) == 2
+
+
+async def test_many_at_once_are_taken_only_if_all_of_them_fit(tmp_path: Path) -> None:
+    app, watched = make_app(tmp_path, lease=30, concurrency=10), Watched()
+    order, go_on, _ = orders(app)
+    go_on.set()
+    async with at_work(app, watched.around):
+        await watched.calm()
+        some = await order.start_many([(f"{n}",) for n in range(10)])
+        await asyncio.gather(*(handle.result("10s") for handle in some))
+        many = await order.start_many([(f"{n}",) for n in range(11)])
+        await asyncio.gather(*(handle.result("10s") for handle in many))
+        assert watched.named == [worker_of(app).id, None]
+        assert sum(watched.brought) == 11
+
+
+async def test_what_is_not_due_yet_is_claimed_when_it_is(tmp_path: Path) -> None:
+    app, watched = make_app(tmp_path, lease=30), Watched()
+    order, go_on, _ = orders(app)
+    go_on.set()
+    async with at_work(app, watched.around):
+        await watched.calm()
+        handle = await order.start("later", delay="50ms")
+        assert watched.named == [None]
+        assert await handle.result("10s") == "later"
+
+
+async def test_a_run_whose_start_was_never_answered_is_given_back_and_runs_once(tmp_path: Path) -> None:
+    """The repeat finds it taken, so the worker hears from its heartbeat that it holds it."""
+    app, watched = make_app(tmp_path), Watched()
+    order, go_on, begun = orders(app)
+    go_on.set()
+    async with at_work(app, watched.around):
+        await watched.calm()
+        watched.lose = True
+        handle = await order.start("a")
+        assert len(watched.named) == 2
+        assert await handle.result("20s") == "a"
+        described = await handle.describe()
+    assert begun == ["a"]
+    assert described.steps[0].attempt == 1
+
+
+async def test_nobody_who_waits_is_passed_over_by_who_is_started_later(tmp_path: Path) -> None:
+    app, watched = make_app(tmp_path, lease=30, concurrency=1), Watched()
+    order, go_on, begun = orders(app)
+    async with at_work(app, watched.around):
+        await watched.calm()
+        first, second = await order.start("first"), await order.start("second")
+        await until(lambda: begun, "the first one has begun")
+        assert not worker_of(app).has_time_for([])  # somebody waits already
+        go_on.set()
+        await first.result("10s")
+        third = await order.start("third")
+        assert [await second.result("10s"), await third.result("10s")] == ["second", "third"]
+    assert begun == ["first", "second", "third"]
+    assert watched.named[1:] == [None, None]
