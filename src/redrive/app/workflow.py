@@ -156,7 +156,7 @@ class Workflow(Generic[P, R, T]):
         shape: Callable[[list[RunHandle[T]]], S],
         event: tuple[str, str] | None,
     ) -> S:
-        started = await self._start_all(starts, event=event)
+        started = await self._start_all(starts, event)
         return shape([self._handle(each.public_id, each.new) for each in started])
 
     async def _start_children(
@@ -182,28 +182,37 @@ class Workflow(Generic[P, R, T]):
             "correlation_id": branch.execution.correlation_id,
             **start.options,
         }
+        keyed = start.options.get("idempotency_key") is not None
 
         async def go(key: str) -> str:
-            keyed = Start(start.args, start.kwargs, {"idempotency_key": key, **options})
-            (started,) = await self._start_all([keyed], parent=parent, event=event)
-            return started.public_id
+            given = options if keyed else {**options, "idempotency_key": key}
+            new = self._wanted(Start(start.args, start.kwargs, given), parent, event)
+            (answer,) = await self._accepted([new])
+            if keyed or event is not None:
+                _refuse_clash(new, answer, event)
+            # The engine's own key says where the child was started, not with what: a replay with another
+            # input that comes by again gets the child that is there.
+            return answer.public_id
 
         return go
 
-    async def _start_all(
-        self, starts: list[Start], *, parent: Claimed | None = None, event: tuple[str, str] | None = None
-    ) -> list[Started]:
+    async def _start_all(self, starts: list[Start], event: tuple[str, str] | None) -> list[Started]:
+        new = [self._wanted(start, None, event) for start in starts]
+        started = await self._accepted(new)
+        for run, answer in zip(new, started, strict=True):
+            _refuse_clash(run, answer, event)
+        return started
+
+    def _wanted(self, start: Start, parent: Claimed | None, event: tuple[str, str] | None) -> NewRun:
+        new = self._new_run(start, parent)
+        return new if event is None else _for_event(new, *event)
+
+    async def _accepted(self, new: list[NewRun]) -> list[Started]:
         runtime = self._app.runtime
-        new = [self._new_run(start, parent) for start in starts]
-        if event is not None:
-            new = [_for_event(run, *event) for run in new]
         started: list[Started] = []
         for begin in range(0, len(new), _BATCH):
             batch = new[begin : begin + _BATCH]
             started += await runtime.start(batch)
-        for run, answer in zip(new, started, strict=True):
-            if answer.clash:
-                raise Conflict(_clash(run, answer.public_id, event))
         return started
 
     def _new_run(self, start: Start, parent: Claimed | None) -> NewRun:
@@ -262,6 +271,11 @@ class Workflow(Generic[P, R, T]):
 
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
+
+
+def _refuse_clash(run: NewRun, answer: Started, event: tuple[str, str] | None) -> None:
+    if answer.clash:
+        raise Conflict(_clash(run, answer.public_id, event))
 
 
 def _only(handles: list[RunHandle[T]]) -> RunHandle[T]:

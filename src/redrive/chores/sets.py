@@ -5,7 +5,8 @@
     decide           on each letter of the batch
 
 A node that dies leaves its set to another when the lease has passed. What it decided and did not note is
-found to be decided.
+found to be decided. A set that the store cannot be asked for is stopped, and the audit log says why: it would
+come back for ever.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from redrive.clock import MICROS
+from redrive.core.auditing import set_refused
+from redrive.errors import DataRefused, InputError
 from redrive.store.port import Store
 from redrive.store.records import ItemMark, SetItemRow, SetRow
 
@@ -44,10 +47,17 @@ class SetWorker:
         marks: list[ItemMark] = []
         count = 0
         for _ in range(_TURN):
-            items = await self._store.advance(row, marks, limit=self._batch, lease=_LEASE)
+            items = await self._next(row, marks)
             if items is None:
                 return count
             marks = await self._decide(row, items) if items else []
             count += len(marks)
         await self._store.advance(row, marks, limit=0, lease=0)
         return count
+
+    async def _next(self, row: SetRow, marks: Sequence[ItemMark]) -> list[SetItemRow] | None:
+        try:
+            return await self._store.advance(row, marks, limit=self._batch, lease=_LEASE)
+        except (DataRefused, InputError) as error:
+            await self._store.stop_set(row.public_id, set_refused(row.public_id, row.tenant, str(error)))
+            return None

@@ -12,7 +12,15 @@ from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transition import AuditWrite, LetterWrite
 from redrive.core.verdict import Verdict
 
-__all__ = ["ENGINE", "failed_attempt", "letter_closed", "replay_ended", "run_cancelled", "run_failed"]
+__all__ = [
+    "ENGINE",
+    "failed_attempt",
+    "letter_closed",
+    "replay_ended",
+    "run_cancelled",
+    "run_failed",
+    "set_refused",
+]
 
 ENGINE = "redrive"
 """Who did it, where nobody did."""
@@ -76,6 +84,12 @@ def letter_closed(outcome: Closed, status: RunStatus) -> AuditWrite:
         after=_json(letter=outcome.status.value, run=status.value),
         reason=outcome.reason,
     )
+
+
+def set_refused(set_id: str, tenant: str, why: str) -> AuditWrite:
+    """A decision on many letters was stopped, because no store can be asked for them."""
+    event, token = Event.SET_STOPPED.value, f"{set_id} refused"
+    return AuditWrite(event=event, tenant=tenant, by=ENGINE, subject=set_id, reason=why, token=token)
 
 
 def _line(event: Event, run: RunView, *, by: str = ENGINE, **rest: str | None) -> AuditWrite:

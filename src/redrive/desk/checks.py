@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Callable
 from typing import Any
 
@@ -99,8 +100,8 @@ def as_json(value: Any, what: str) -> str:
 
 
 def is_id(value: object) -> bool:
-    """False for what no store could be asked for."""
-    return isinstance(value, str) and value.isascii() and value.isprintable()
+    """False for what no store could be asked for, or nobody would have as an id."""
+    return isinstance(value, str) and len(value) <= _SHORT and value.isascii() and value.isprintable()
 
 
 def short_text(what: str, value: Any) -> str:
@@ -112,7 +113,7 @@ def short_text(what: str, value: Any) -> str:
 
 def person(by: Any) -> str:
     """Who does something. The engine's own name is nobody else's."""
-    if by == ENGINE:
+    if isinstance(by, str) and unicodedata.normalize("NFKC", by).strip().casefold() == ENGINE:
         raise InputError(f"{ENGINE!r} is how the engine signs what it does itself; say who you are in `by`")
     return short_text("by", by)
 

@@ -20,7 +20,7 @@ from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.replaying import Order, Replay, Replayer, request_of
 from redrive.desk.sets import DryRunOfMany, LetterSet, SetItem, Sets
 from redrive.desk.shapes import DeadLetter, Shaper
-from redrive.errors import NotFound
+from redrive.errors import InputError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.settle.settler import LocalSettler
 from redrive.store.port import Store
@@ -324,7 +324,7 @@ class DeadLetters:
         self, id: str, tags: Iterable[str], *, by: str = "unknown", tenant: str | None = None
     ) -> DeadLetter:
         """Mark a letter with words, in place of those it has."""
-        chosen = tuple(dict.fromkeys(short_text("a tag", tag) for tag in tags))
+        chosen = _tags(tags)
         letter = await self._find(id, tenant)
         line = self._line(
             Event.LETTER_TAGGED, letter, by, before=", ".join(letter.tags), after=", ".join(chosen)
@@ -349,6 +349,12 @@ class DeadLetters:
             after=_quoted(after),
             token=self._clock.new_id(),
         )
+
+
+def _tags(tags: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(tags, str) or not isinstance(tags, Iterable):
+        raise InputError(f"tags are a list of words, such as [{tags!r:.60}], not {type(tags).__name__}")
+    return tuple(dict.fromkeys(short_text("a tag", tag) for tag in tags))
 
 
 def _quoted(text: str | None) -> str | None:

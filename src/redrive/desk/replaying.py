@@ -33,7 +33,7 @@ from redrive.settle.settler import until_answered
 from redrive.settle.view import view_of
 from redrive.store.port import Store
 from redrive.store.records import Case, LetterRow, ReplayRow
-from redrive.store.seal import is_sealed, why_sealed
+from redrive.store.seal import SEALED_ERROR, is_sealed, why_sealed
 
 __all__ = ["Order", "Prepared", "Replay", "Replayer", "changes_of", "request_of"]
 
@@ -121,7 +121,7 @@ class Replayer:
         for case in await self._store.cases([id]) if is_id(id) else ():
             if tenant in (None, case.run.tenant):
                 return case
-        raise NotFound(f"there is no dead letter or run {id!r}")
+        raise NotFound(f"there is no dead letter or run {id!r:.60}")
 
     async def letter(self, id: str, *, tenant: str | None = None) -> tuple[Case, LetterRow]:
         """The same for a dead letter; a run's id names its letter, wherever that is by now."""
@@ -131,7 +131,7 @@ class Replayer:
                     return case, case.letter
             if await self._store.letter(known, tenant=tenant) is not None:
                 raise Conflict(f"the run of {known} was purged, so nothing can be decided about it any more")
-        raise NotFound(f"there is no dead letter {id!r}")
+        raise NotFound(f"there is no dead letter {id!r:.60}")
 
     async def apply(self, prepared: Sequence[Prepared]) -> list[Replay | None]:
         """Write decisions; None where the run has changed since it was looked at."""
@@ -179,6 +179,7 @@ class Replayer:
             raise Conflict(
                 f"run {run.public_id} was purged: its input and steps are gone, it cannot be replayed"
             )
+        _refuse_unreadable(case)
         intended = plan(_subject(case), request)
         text, edits = await self._edited(case, request)
         decision = Decision(
@@ -205,8 +206,6 @@ class Replayer:
     async def _edited(self, case: Case, request: ReplayRequest) -> tuple[str | None, tuple[Change, ...]]:
         if not request.edits:
             return None, ()
-        if is_sealed(case.run.input or ""):
-            raise ConfigurationError(f"the input cannot be edited here: {why_sealed(case.run.input or '')}")
         original = json.loads(case.run.input or "null")
         if request.patch is not None:
             wanted = merge_patch(original, unmask(request.patch, original, self._redactor))
@@ -273,6 +272,18 @@ def _refuse_twice(keys: Sequence[str]) -> None:
     for key in keys:
         if keys.count(key) > 1:
             raise InputError(f"skip_steps gives step {key!r} two results")
+
+
+def _refuse_unreadable(case: Case) -> None:
+    """A plan is made from how the run failed and what it was given: who cannot read these must not guess."""
+    run = case.run
+    sealed = [text for text in (run.input, run.failure) if text is not None and is_sealed(text)]
+    ending = None if sealed or run.failure is None else _ending(run.failure)
+    why = why_sealed(sealed[0]) if sealed else None
+    if ending is not None and ending.failure.error_type == SEALED_ERROR:
+        why = ending.reason
+    if why is not None:
+        raise ConfigurationError(f"run {run.public_id} cannot be replayed from here: {why}")
 
 
 def _subject(case: Case) -> Subject:

@@ -9,7 +9,7 @@ from redrive.clock import Clock
 from redrive.core.outcome import Cancelled
 from redrive.core.replay import Mode
 from redrive.core.states import FINAL, RunStatus, StepStatus
-from redrive.desk.checks import a_flag, long_text, person
+from redrive.desk.checks import a_flag, is_id, long_text, person
 from redrive.desk.handling import handled_by
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.replaying import Order, Replay, Replayer, request_of
@@ -117,7 +117,7 @@ class Runs:
         return await self._replayer.replay(run_id, order, tenant=tenant)
 
     async def _find(self, run_id: str, tenant: str | None) -> RunRow:
-        row = await self._store.run(run_id, tenant=tenant)
+        row = await self._store.run(run_id, tenant=tenant) if is_id(run_id) else None
         if row is None:
-            raise NotFound(f"there is no run {run_id!r}")
+            raise NotFound(f"there is no run {run_id!r:.60}")
         return row

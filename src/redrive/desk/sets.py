@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 
 from redrive.clock import Clock
+from redrive.core.auditing import ENGINE
 from redrive.core.events import Event
 from redrive.core.replay import ReplayRequest
 from redrive.core.states import LetterStatus
@@ -22,7 +23,7 @@ from redrive.store.filters import states
 from redrive.store.port import Store
 from redrive.store.records import NewSet, Page, SetItemRow, SetItemStatus, SetRow, SetStatus
 from redrive.store.seal import is_sealed
-from redrive.store.selection import LetterFilter
+from redrive.store.selection import AuditFilter, LetterFilter
 
 __all__ = ["DryRunOfMany", "LetterSet", "Refusal", "SetItem", "Sets"]
 
@@ -37,6 +38,7 @@ class LetterSet:
 
     `total` grows until all letters are `listed`. `done` were decided on: a replay goes on, or is over;
     `failed` are letters on which the decision was refused, which `set_items` lists with the reasons.
+    `stopped_because` says why the engine itself stopped a set that it could not carry out.
     """
 
     id: str
@@ -53,6 +55,7 @@ class LetterSet:
     created_at: datetime
     ended_at: datetime | None
     stopped_by: str | None
+    stopped_because: str | None = None
 
     @property
     def pending(self) -> int:
@@ -139,7 +142,16 @@ class Sets:
 
     async def get(self, id: str, *, tenant: str | None = None) -> LetterSet:
         """A set and how far it is."""
-        return self._shaped(await self._find(id, tenant))
+        row = await self._find(id, tenant)
+        return replace(self._shaped(row), stopped_because=await self._why_stopped(row))
+
+    async def _why_stopped(self, row: SetRow) -> str | None:
+        """What the engine noted when it stopped a set; a person who stops one need not say why."""
+        if row.closed_by != ENGINE:
+            return None
+        stops = AuditFilter(subject=row.public_id, event=Event.SET_STOPPED.value)
+        found = await self._store.audit(stops, limit=1, cursor=None)
+        return next((self._shaper.text(line.reason) for line in found.items), None)
 
     async def items(
         self, id: str, status: str | None, limit: int, cursor: str | None, tenant: str | None
@@ -191,7 +203,7 @@ class Sets:
     async def _find(self, id: str, tenant: str | None) -> SetRow:
         row = await self._store.set_of(id) if is_id(id) and tenant != "" else None
         if row is None or tenant not in (None, row.tenant):
-            raise NotFound(f"there is no set {id!r}")
+            raise NotFound(f"there is no set {id!r:.60}")
         return row
 
     def _line(

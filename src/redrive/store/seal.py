@@ -22,10 +22,13 @@ import re
 from redrive.errors import ConfigurationError, DataRefused
 from redrive.settings import VARIABLES, key_bytes
 
-__all__ = ["IN_CLEAR", "Keyring", "is_sealed", "key_of", "why_sealed"]
+__all__ = ["IN_CLEAR", "SEALED_ERROR", "Keyring", "is_sealed", "key_of", "why_sealed"]
 
 IN_CLEAR = "in clear"
 """Stands for the id of a key where there is none."""
+
+SEALED_ERROR = "redrive.Sealed"
+"""The type of the error that stands for one which cannot be opened."""
 
 _VARIABLE = VARIABLES["encryption_keys"]
 _HEAD = re.compile(r"(?:enc1|det1):([0-9a-f]{8}):")

@@ -45,7 +45,7 @@ from redrive.store.records import (
     SetItemRow,
     SetRow,
 )
-from redrive.store.seal import Keyring, is_sealed
+from redrive.store.seal import SEALED_ERROR, Keyring, is_sealed
 from redrive.store.selection import LetterFilter, RunFilter
 
 __all__ = ["COVERED", "PARTS", "SEALED", "Sealer", "remade"]
@@ -215,7 +215,7 @@ def _remaker(kind: Any) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...
 
 
 def _failure(why: str) -> Failure:
-    return Failure.of(Category.MISSING_CONFIG, f"what went wrong cannot be shown: {why}", "redrive.Sealed")
+    return Failure.of(Category.MISSING_CONFIG, f"what went wrong cannot be shown: {why}", SEALED_ERROR)
 
 
 def _ending(why: str) -> str:

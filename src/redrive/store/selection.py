@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
 
 from redrive.core.index import index_text
 from redrive.core.states import LetterStatus, RunStatus
@@ -19,14 +19,52 @@ __all__ = [
 ]
 
 
-def _as_micros(filter: RunFilter | LetterFilter | AuditFilter, *names: str) -> None:
+Filter: TypeAlias = "RunFilter | LetterFilter | AuditFilter | GroupFilter"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+_LAST = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+_LONGEST = 10_000  # of a text; no database is asked for more
+_TIMES = frozenset({"since", "until"})
+_OTHERS = frozenset({"status", "index"})
+
+
+def _check(filter: Filter) -> None:
+    """Make every field what a store can be asked for, or say which one is not."""
+    for field in fields(filter):
+        value = getattr(filter, field.name)
+        if value is None or field.name in _OTHERS:
+            continue
+        fit = _micros if field.name in _TIMES else _storable
+        object.__setattr__(filter, field.name, fit(field.name, value))
+    _as_states(filter)
+    if not isinstance(filter, AuditFilter | GroupFilter):
+        _as_texts(filter)
+        _refuse_empty(filter)
+
+
+def _micros(name: str, value: Any) -> int:
     """People give datetimes; rows hold microseconds since 1970."""
-    for name in names:
-        value = getattr(filter, name)
-        if isinstance(value, datetime):
-            if value.tzinfo is None:
-                raise InputError(f"{name} needs a time zone, for example datetime.now(UTC)")
-            object.__setattr__(filter, name, int(value.timestamp() * 1_000_000))
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise InputError(f"{name} needs a time zone, for example datetime.now(UTC)")
+        return (value - _EPOCH) // timedelta(microseconds=1)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InputError(f"{name} takes a datetime or microseconds since 1970, not {value!r:.60}")
+    if not _FIRST <= value <= _LAST:
+        raise InputError(f"{name} takes microseconds since 1970, and {value!r:.60} is in no year there is")
+    return value
+
+
+def _storable(name: str, value: Any) -> str:
+    """A text that a database can be asked for."""
+    if not isinstance(value, str):
+        raise InputError(f"{name} takes one text, not {value!r:.60}")
+    if len(value) > _LONGEST:
+        raise InputError(f"{name} takes a text of at most {_LONGEST:,} characters, not {len(value):,}")
+    if "\x00" in value or any("\ud800" <= sign <= "\udfff" for sign in value):
+        raise InputError(f"{name} has a NUL or half a character in it, which no database stores")
+    return value
 
 
 def _refuse_empty(filter: RunFilter | LetterFilter) -> None:
@@ -35,10 +73,18 @@ def _refuse_empty(filter: RunFilter | LetterFilter) -> None:
         raise InputError("text is empty; leave it out to look for everything")
 
 
-def _as_tuple(filter: RunFilter | LetterFilter) -> None:
+def _as_states(filter: Filter) -> None:
     """People give one state, or several in whatever holds them."""
-    if filter.status is not None and not isinstance(filter.status, str | tuple):
-        object.__setattr__(filter, "status", tuple(filter.status))
+    given = getattr(filter, "status", None)
+    if given is None or isinstance(given, str):
+        return
+    if isinstance(filter, GroupFilter) or not isinstance(given, Iterable) or isinstance(given, Mapping):
+        raise InputError(f"status takes the name of a state, not {given!r:.60}")
+    states = tuple(given)
+    for state in states:
+        if not isinstance(state, str):
+            raise InputError(f"status takes names of states, not {state!r:.60}")
+    object.__setattr__(filter, "status", states)
 
 
 def _as_texts(filter: RunFilter | LetterFilter) -> None:
@@ -49,7 +95,9 @@ def _as_texts(filter: RunFilter | LetterFilter) -> None:
     if not isinstance(given, Mapping) or not all(isinstance(field, str) for field in given):
         raise InputError(f"index takes an object from field to value, not {given!r:.60}")
     texts = {
-        field: tuple(map(index_text, value if isinstance(value, tuple | list) else [value]))
+        _storable("index", field): tuple(
+            map(index_text, value if isinstance(value, tuple | list) else [value])
+        )
         for field, value in given.items()
     }
     object.__setattr__(filter, "index", texts or None)
@@ -75,10 +123,7 @@ class RunFilter:
     until: datetime | int | None = None
 
     def __post_init__(self) -> None:
-        _as_micros(self, "since", "until")
-        _as_texts(self)
-        _as_tuple(self)
-        _refuse_empty(self)
+        _check(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +149,7 @@ class LetterFilter:
     index: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        _as_micros(self, "since", "until")
-        _as_texts(self)
-        _as_tuple(self)
-        _refuse_empty(self)
+        _check(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +165,7 @@ class AuditFilter:
     until: datetime | int | None = None
 
     def __post_init__(self) -> None:
-        _as_micros(self, "since", "until")
+        _check(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,3 +174,6 @@ class GroupFilter:
 
     tenant: str | None = None
     status: LetterStatus | str | None = LetterStatus.OPEN
+
+    def __post_init__(self) -> None:
+        _check(self)
