@@ -113,7 +113,13 @@ def test_names_are_found_at_any_depth() -> None:
         ("url=https://x/?api_key=abc", f"url=https://x/?api_key={MASK}"),
         ('password="cut off', f"password={MASK} off"),
         ("password=token=x", f"password={MASK}"),
-        ("Authorization=Bearer abcdefghijklmnopqrst", f"Authorization={MASK} {MASK}"),
+        ("Authorization=Bearer abcdefghijklmnopqrst", f"Authorization=Bearer {MASK}"),
+        ("Authorization: Bearer abc", f"Authorization: Bearer {MASK}"),
+        ("no login with password: hunter2, sorry", f"no login with password: {MASK}, sorry"),
+        ("password = hunter2", f"password = {MASK}"),
+        ("X-Api-Key: 12ab", f"X-Api-Key: {MASK}"),
+        ("token: 'a b' c", f"token: {MASK} c"),
+        ("Set-Cookie: sid=abc; theme=dark\nHost: x", f"Set-Cookie: {MASK}\nHost: x"),
     ],
 )
 def test_a_secret_in_a_text_is_hidden_and_the_rest_stays(text: str, shown: str) -> None:
@@ -125,6 +131,8 @@ def test_a_secret_in_a_text_is_hidden_and_the_rest_stays(text: str, shown: str) 
     "text",
     [
         *("", "plain text", "Bearer authentication failed", "basic information", "invalid token: expired"),
+        *("order.card_token: field required", "password: input should be a valid string", "token:\n  next"),
+        *("secret://vault/password", "the password is wrong: again"),
         *("4111111111111112", "1700000000000", "order 4111-1111", "9" * 30, "41111111111111111111111111"),
         *("password=", "password= ", "eyJ is a prefix", "https://example.org/a:b@c", "see api_key", "a=b"),
         "550e8400-e29b-41d4-a716-446655440000",

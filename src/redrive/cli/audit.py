@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.cli.moment import MOMENT
-from redrive.cli.output import Column, Output, as_json, on_terminal, shown
+from redrive.cli.output import Column, Output, as_json, echo, json_text, on_terminal, shown
 from redrive.cli.place import Place, ask, at_a_place
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ async def _as_csv(lines: AsyncIterator[AuditRecord]) -> None:
 
 async def _as_json(lines: AsyncIterator[AuditRecord]) -> None:
     async for line in lines:
-        click.echo(json.dumps(as_json(line), ensure_ascii=False))
+        echo(json_text(line))
 
 
 def _cell(value: Any) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +15,9 @@ import click
 
 from redrive.cli.exits import REFUSED, Stopped, code_of
 from redrive.cli.hints import rewritten
-from redrive.cli.output import say
+from redrive.cli.output import clean, say
 
-__all__ = ["Change", "changing", "each", "end", "tried", "user"]
+__all__ = ["Change", "asking", "changing", "each", "end", "tried", "user"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +37,9 @@ class Change:
         """Ask a person; a script that has no terminal is never asked."""
         if self.yes or self.dry_run or not self.somebody_watches:
             return
-        if not click.confirm(f"{what}?", err=True):
+        with asking():
+            agreed = click.confirm(f"{clean(what)}?", err=True)
+        if not agreed:
             raise Stopped("nothing was changed", REFUSED)
 
 
@@ -49,6 +54,20 @@ def changing(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(*args, change=Change(by=by or user(), dry_run=dry_run, yes=yes), **others)
 
     return with_change
+
+
+@contextmanager
+def asking() -> Iterator[None]:
+    """Let one Ctrl-C end a question; while an event loop runs, Python keeps the first one for the loop."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def user() -> str:

@@ -9,7 +9,7 @@ import click
 
 from redrive.cli.exits import FAILED
 from redrive.cli.folding import folded
-from redrive.cli.output import Output, clean, shown, styled
+from redrive.cli.output import Output, clean, echo, shown, styled
 from redrive.cli.place import Place, at_a_place
 
 if TYPE_CHECKING:
@@ -54,6 +54,6 @@ def doctor(place: Place, output: Output) -> None:
 def _print(finding: Finding) -> None:
     sign, colour = _SIGNS[finding.level]
     text = folded(f"{sign} {finding.check + ':':<10} {clean(finding.text)}", sys.stdout, deeper=" " * 13)
-    click.echo(styled(sign, fg=colour) + text.removeprefix(sign))
+    echo(styled(sign, fg=colour) + text.removeprefix(sign))
     if finding.advice:
-        click.echo(folded(f"    {clean(finding.advice)}", sys.stdout))
+        echo(folded(f"    {clean(finding.advice)}", sys.stdout))

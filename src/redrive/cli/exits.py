@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from redrive.cli.folding import folded
+from redrive.cli.output import clean
 
 if TYPE_CHECKING:
     from redrive.errors import RedriveError
@@ -63,7 +64,7 @@ class Misused(click.UsageError):
 
 
 def _shown(message: str) -> str:
-    return folded(f"Error: {message}", sys.stderr).removeprefix("Error: ")
+    return folded(f"Error: {clean(message)}", sys.stderr).removeprefix("Error: ")
 
 
 def code_of(error: RedriveError) -> int:

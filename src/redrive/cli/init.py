@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from redrive.cli.exits import CONFLICT, Stopped
+from redrive.cli.output import echo
 
 __all__ = ["init"]
 
@@ -40,13 +41,13 @@ def init(folder: str, dry_run: bool) -> None:
         )
     source = files("redrive.cli").joinpath("project")
     for name, file in FILES.items():
-        click.echo(f"{'would write' if dry_run else 'wrote'} {place / name}")
+        echo(f"{'would write' if dry_run else 'wrote'} {place / name}")
         if not dry_run:
             place.mkdir(parents=True, exist_ok=True)
             text = source.joinpath(file).read_text(encoding="utf-8")
             (place / name).write_text(text, encoding="utf-8")
     if not dry_run:
-        click.echo("\n".join(["", "Next:", *(f"  {line}" for line in _next(folder))]))
+        echo("\n".join(["", "Next:", *(f"  {line}" for line in _next(folder))]))
 
 
 def _next(folder: str) -> list[str]:

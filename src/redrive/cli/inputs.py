@@ -8,40 +8,69 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-import click
-
-from redrive.errors import PayloadError, UnknownWorkflow
+from redrive.cli.exits import Misused
 
 if TYPE_CHECKING:
     from redrive.app import Redrive, Workflow
 
-__all__ = ["arguments", "known_workflow", "near", "one_input", "read_lines"]
+__all__ = ["arguments", "content", "field", "known_workflow", "near", "one_input", "read_lines", "typed"]
 
 _NAMED = 5  # problems of one input
 
 
 def one_input(text: str | None) -> str:
     """The input as JSON text: an object; none given means no parameters; `@file` is the file's content."""
-    if text is None:
-        return "{}"
-    if not text.startswith("@"):
-        return _object(text, "--input")
-    try:
-        content = Path(text[1:]).read_text(encoding="utf-8")
-    except OSError as error:
-        raise click.UsageError(f"--input {text}: {error.strerror}") from error
-    return _object(content, text[1:])
+    return "{}" if text is None else _object(content(text, "--input"), "--input")
 
 
 def read_lines(file: TextIO) -> Iterator[str]:
     """The inputs of a file with one on each line; empty lines are passed over."""
-    for number, line in enumerate(file, 1):
-        if line.strip():
-            yield _object(line, f"line {number} of {file.name}")
+    try:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield _object(line, f"line {number} of {file.name}")
+    except UnicodeDecodeError as error:
+        raise Misused(f"{file.name} is not UTF-8 text; nothing was started") from error
+
+
+def content(text: str, option: str) -> str:
+    """A value as it was given; `@file` is the file's content."""
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise Misused(f"{option} {text}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise Misused(f"{option} {text}: the file is not UTF-8 text") from error
+
+
+def typed(text: str, what: str, advice: str = "") -> Any:
+    """The JSON value that somebody typed."""
+    from redrive.core.typed import read_typed
+    from redrive.errors import InputError
+
+    try:
+        return read_typed(text).value
+    except InputError as error:
+        raise Misused(f"{what} is no JSON that can be used: {error}{advice}") from error
+
+
+def field(text: str, option: str = "") -> tuple[str, Any]:
+    """FIELD=VALUE as a pair; a value that is no JSON is a text."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise Misused(f"{option}{text!r} is no FIELD=VALUE; write {option}max_retries=5")
+    try:
+        return name, json.loads(value)
+    except (ValueError, RecursionError):
+        return name, value
 
 
 def arguments(workflow: Workflow[Any, Any, Any], text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What the workflow is called with, or an error that says everything that is wrong with the names."""
+    from redrive.errors import PayloadError
+
     try:
         return workflow.signature.decode(text)
     except PayloadError as error:
@@ -76,6 +105,8 @@ def _wrong_names(given: dict[str, Any], known: dict[str, bool]) -> list[str]:
 
 def known_workflow(app: Redrive, name: str) -> Workflow[Any, Any, Any]:
     """The workflow of that name, or an error that names those that are like it."""
+    from redrive.errors import UnknownWorkflow
+
     found = app.registered_workflows.get(name)
     if found is None:
         names = sorted(app.registered_workflows)
@@ -92,12 +123,8 @@ def near(name: str, known: list[str]) -> str:
 
 
 def _object(text: str, what: str) -> str:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise click.UsageError(f"{what} is no JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise click.UsageError(
+    if not isinstance(typed(text, what), dict):
+        raise Misused(
             f'{what} must be an object from parameter name to value, such as \'{{"order": "A-1"}}\''
         )
     return text

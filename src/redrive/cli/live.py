@@ -7,14 +7,12 @@ import contextlib
 import sys
 from datetime import UTC, datetime
 
-import click
-
 from redrive.app import Redrive
 from redrive.cli.example import example_input
 from redrive.cli.folding import folded
 from redrive.cli.hints import hint
 from redrive.cli.news import Event, News
-from redrive.cli.output import clean, styled
+from redrive.cli.output import clean, echo, styled
 from redrive.cli.serve import Stop
 from redrive.clock import MICROS, SystemClock
 from redrive.errors import ConfigurationError, StoreError
@@ -41,7 +39,7 @@ class Live:
             await asyncio.sleep(_LOOK / 10)
         news = News(self._app, endings=True)
         begun = datetime.fromtimestamp(SystemClock().now() / MICROS, UTC)
-        click.echo("\n".join(_to_type(self._app)))
+        echo("\n".join(_to_type(self._app)))
         while not stop.asked.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.asked.wait(), _LOOK)
@@ -75,4 +73,4 @@ def _print(event: Event) -> None:
     time, name = f"{event.at:%H:%M:%S}", clean(f"{event.run} {event.step}")
     line = folded(f"{time} {name}  {clean(event.text)}", sys.stdout, deeper=" " * 9)
     text = line[len(f"{time} {name}") :]
-    click.echo(f"{time} {styled(name, bold=True)}{styled(text, fg=_COLOURS[event.mood])}")
+    echo(f"{time} {styled(name, bold=True)}{styled(text, fg=_COLOURS[event.mood])}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from redrive.cli.exits import explained
-from redrive.cli.output import Output, say, shown
+from redrive.cli.output import Output, echo, say, shown
 from redrive.cli.place import Place, at_a_place
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ def migrate(plan: bool, place: Place, output: Output) -> None:
         output.object({"store": where, "plan": plan, "migrations": done})
     elif output.quiet or done:
         for name in done:
-            click.echo(name if output.quiet else f"{'would apply' if plan else 'applied'} {name}")
+            echo(name if output.quiet else f"{'would apply' if plan else 'applied'} {name}")
     else:
-        click.echo("the schema is up to date")
+        echo("the schema is up to date")
 
 
 async def _migrate(url: str, *, plan: bool) -> list[str]:

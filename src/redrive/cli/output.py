@@ -2,6 +2,9 @@
 
 On a terminal a table has a heading and times read "3 m ago"; piped, there is one line per thing
 without a heading, and times are ISO 8601.
+
+All that is printed passes `echo`: no sign that a terminal would obey goes through, whoever wrote it, and a
+reader that goes away (`| head -1`) ends the printing, not the work.
 """
 
 from __future__ import annotations
@@ -17,17 +20,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TextIO, TypeVar
 
 import click
 
 from redrive.cli.folding import folded
 
-__all__ = ["Column", "Output", "as_json", "clean", "coloured", "on_terminal", "say", "shown", "styled"]
+__all__ = [
+    "Column",
+    "Output",
+    "ago",
+    "as_json",
+    "clean",
+    "coloured",
+    "echo",
+    "json_text",
+    "on_terminal",
+    "say",
+    "shown",
+    "styled",
+]
 
 Item = TypeVar("Item")
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# Control characters except tab and line end, those that turn the direction of writing, half characters.
+_OBEYED = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
+_CONTROL = re.compile(f"[{_OBEYED}]")
+_STYLE = re.compile(f"(\x1b\\[[0-9;]*m)|[{_OBEYED}]")
 _LEAST = 8  # a column narrower than this says nothing
 _COLOURS = {
     "SUCCESS": "green",
@@ -75,31 +94,32 @@ class Output:
         """Show a page of things; `empty` says, on a terminal, what to do when there are none."""
         if self.json:
             self.object({"items": [as_json(item) for item in items], "next": next, "prev": prev})
-        elif self.quiet:
+            return
+        if self.quiet:
             for item in items:
-                click.echo(id(item))
+                echo(id(item))
         elif not on_terminal():
             for item in items:
-                click.echo("\t".join(_piped(column.value(item)) for column in columns))
+                echo("\t".join(_piped(column.value(item)) for column in columns))
         elif not items:
-            click.echo(empty)
+            echo(empty)
         else:
             _table(items, columns)
-            if next is not None:
-                click.echo(f"There are more: --cursor {next}")
+        if next is not None:
+            say(f"There are more. --all lists everything; this goes on behind the last one: --cursor {next}")
 
     def object(self, value: Any) -> None:
         """Show one thing as JSON."""
-        click.echo(json.dumps(as_json(value), indent=2, ensure_ascii=False))
+        echo(json_text(value, indent=2))
 
     def done(self, id: str, value: Any, text: str) -> None:
         """Say what was done to one thing, in the way that was asked for."""
         if self.json:
-            click.echo(json.dumps(as_json(value), ensure_ascii=False))
+            echo(json_text(value))
         elif self.quiet:
-            click.echo(id)
+            echo(id)
         else:
-            click.echo(text)
+            echo(text)
 
 
 def shown(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,7 +138,30 @@ def shown(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def say(text: str) -> None:
     """A word to whoever watches, kept out of what programs read."""
-    click.echo(folded(text, sys.stderr), err=True)
+    echo(folded(text, sys.stderr), err=True)
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print, safe for a terminal. When nobody reads any more nothing is printed, and the work goes on."""
+    try:
+        click.echo(_STYLE.sub(_harmless, text), err=err)
+    except BrokenPipeError:
+        _print_no_more(sys.stderr if err else sys.stdout)
+
+
+def _print_no_more(stream: TextIO) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def _harmless(found: re.Match[str]) -> str:
+    """A style of ours stays; a sign that is obeyed is written as Python and JSON write it."""
+    return found[0] if found.lastindex else _escaped(found)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
 
 
 # -- the terminal --------------------------------------------------------------------------------------
@@ -141,7 +184,7 @@ def styled(text: str, **style: Any) -> str:
 
 def clean(text: str) -> str:
     """Text from a store, safe for a terminal: an error message may contain anything."""
-    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+    return _CONTROL.sub(_escaped, text)
 
 
 def _table(items: Sequence[Item], columns: Sequence[Column[Item]]) -> None:
@@ -154,9 +197,9 @@ def _table(items: Sequence[Item], columns: Sequence[Column[Item]]) -> None:
     for number, line in enumerate(zip(*_fitting(_filled(beside), room), strict=True)):
         styles = [{"bold": True} if number == 0 else {"fg": _COLOURS.get(cell.strip())} for cell in line]
         cells = (styled(cell, **style) for cell, style in zip(line, styles, strict=True))
-        click.echo("  ".join(cells).rstrip())
+        echo("  ".join(cells).rstrip())
         for sentence in below if number else []:
-            click.echo(textwrap.fill(sentence[number], room, initial_indent="    ", subsequent_indent="    "))
+            echo(textwrap.fill(sentence[number], room, initial_indent="    ", subsequent_indent="    "))
 
 
 def _cells(column: Column[Item], items: Sequence[Item]) -> list[str]:
@@ -207,6 +250,11 @@ def as_json(value: Any) -> Any:
             return {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
         case _:
             return value
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """A value as JSON text that a terminal shows as it stands: what it would obey is escaped."""
+    return clean(json.dumps(as_json(value), indent=indent, ensure_ascii=False))
 
 
 def _piped(value: Any) -> str:

@@ -12,7 +12,8 @@ import click
 from redrive.cli.change import Change, changing
 from redrive.cli.exits import NOT_FOUND, Stopped
 from redrive.cli.hints import hint, program
-from redrive.cli.output import Column, Output, say, shown
+from redrive.cli.inputs import field
+from redrive.cli.output import Column, Output, echo, say, shown
 from redrive.cli.place import Place, ask, at_a_place
 
 if TYPE_CHECKING:
@@ -99,10 +100,10 @@ def get(scope: dict[str, str | None], place: Place, output: Output) -> None:
     if output.json:
         output.object(stored)
     elif output.quiet:
-        click.echo(_name(stored))
+        echo(_name(stored))
     else:
-        for field, value in stored.policy.to_json().items():
-            click.echo(f"{field}={value if isinstance(value, str) else json.dumps(value)}")
+        for name, value in stored.policy.to_json().items():
+            echo(f"{name}={value if isinstance(value, str) else json.dumps(value)}")
 
 
 @policies.command("set", short_help="Store a policy, replacing the one for the same.")
@@ -131,7 +132,7 @@ def set_(
     from redrive.policy import RetryPolicy
 
     with well_called():
-        policy = RetryPolicy.from_json(dict(map(_field, fields)))
+        policy = RetryPolicy.from_json(dict(map(field, fields)))
 
     async def work(app: Redrive) -> StoredPolicy | None:
         from redrive.cli.scope import unheard_of
@@ -185,16 +186,6 @@ def _not_stored(scope: dict[str, str | None]) -> Stopped:
     return Stopped(
         f"no policy is stored for {_words(scope)}; `{hint('policies', 'list')}` shows all", NOT_FOUND
     )
-
-
-def _field(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise click.UsageError(f"{text!r} is no FIELD=VALUE; write max_retries=5")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
 
 
 def _short(stored: StoredPolicy) -> str:

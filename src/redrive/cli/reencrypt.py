@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.cli.exits import Stopped
-from redrive.cli.output import Output, say, shown
+from redrive.cli.output import Output, echo, say, shown
 from redrive.cli.place import Place, ask, at_a_place
 
 if TYPE_CHECKING:
@@ -110,13 +110,13 @@ def _show(report: Report, keys: Keyring, output: Output) -> None:
             }
         )
     elif output.quiet:
-        click.echo(report.rewritten)
+        echo(str(report.rewritten))
     else:
         how = f"with key {target}" if keys.writes else target
-        click.echo(f"{report.rewritten:,} of {report.seen:,} rows rewritten, all others are {how} already")
+        echo(f"{report.rewritten:,} of {report.seen:,} rows rewritten, all others are {how} already")
         for key, count in sorted(report.audit.items()):
             kept = "in clear" if key == IN_CLEAR else f"sealed with key {key}; keep that key as long as they"
-            click.echo(f"{count:,} lines of the audit log, which is append-only, stay {kept}")
+            echo(f"{count:,} lines of the audit log, which is append-only, stay {kept}")
 
 
 def _left(report: Report) -> str:

@@ -63,7 +63,7 @@ def entry_name(key: str) -> str:
 class Journal:
     """What a run recorded before, and how much of it the resumed function has asked for."""
 
-    __slots__ = ("_asked", "_entries", "_order", "_position", "next_done", "next_index")
+    __slots__ = ("_asked", "_entries", "_order", "_position", "next_done", "next_index", "set_aside")
 
     def __init__(self, entries: Iterable[EntryRow] = ()) -> None:
         recorded = list(entries)
@@ -73,7 +73,8 @@ class Journal:
         self._order = [key for _, key in sorted(completed)]
         self._position = 0
         self._asked: set[str] = set()
-        # A superseded entry is kept, so its index stays taken.
+        # A superseded entry is kept, so its index stays taken; it is no part of the run any more.
+        self.set_aside = len(recorded) - len(rows)
         self.next_index = max((entry.index for entry in recorded), default=-1) + 1
         self.next_done = max((number for number, _ in completed), default=-1) + 1
 

@@ -63,6 +63,7 @@ DEFAULT_PATTERNS = (
     r"(?<![\w-])eyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]*",  # JSON web token
     r"(?i:(?P<keep>\bbearer\s{1,3}))(?:[\w.~+/=-]{16,}|(?=[A-Za-z._~+/=-]{0,15}\d)[\w.~+/=-]{4,})",
     r"(?i:(?P<keep>\bauthorization['\"]?\s{0,3}[:=]\s{0,3}['\"]?(?:(?:basic|bearer|digest|token)\s{1,3})?))[^\s'\",;]+",
+    r"(?i:(?P<keep>\bcookie\s{0,3}:\s{0,3}))[^\s'\"][^\r\n'\"]*",  # the header has several values
     r"\b(?:AKIA|ASIA|AROA|AIDA)[0-9A-Z]{16}\b",  # AWS
     r"\bAIza[\w-]{35}",  # Google
     r"\bgh[oprsu]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}",
@@ -77,7 +78,16 @@ _ITEM = re.compile(r"\s*/(?P<pattern>(?:[^/\\]|\\.)+)/\s*(?:,|$)|(?P<name>(?!\s*
 _DEEPEST = 200  # nested deeper than any honest payload: hidden rather than looked through
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\dA-Za-z_]+")
 _JOINED_NAME = 6  # a name this long is also found at the end of one word: `pgpassword`
-_NAME_AND_SIGN = re.compile(r"\b(?P<name>[A-Za-z][\w-]{0,63})(?:=|\\?['\"]\s{0,3}[:=]\s{0,3})")
+_NAME_AND_SIGN = re.compile(
+    r"\b(?P<name>[A-Za-z][\w-]{0,63})"
+    r"(?:\\?['\"]\s{0,3}[:=]\s{0,3}|[ \t]{0,3}(?:=|:(?!//))[ \t]{0,3})"
+)
+_KEPT = frozenset({"basic", "bearer", "digest", "token"})  # what follows them fits a pattern
+_PROSE = frozenset(  # how messages go on behind `password: `, our own about fields among them
+    "a an are cannot denied empty expected expired extra field found has incorrect input invalid is malformed "
+    "missing must no none not null required revoked rejected should string the too unexpected unknown value was "
+    "wrong".split()
+)
 _ASSIGNED_VALUE = re.compile(
     r"""\\"[^"\\\n]*\\"|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|\\?['"]?[^\s'",;&)}\]]+"""
 )
@@ -166,15 +176,21 @@ class Redactor:
         return shown
 
     def _assignments(self, text: str) -> str:
-        """Hide the values of `password=...` and `"password": ...` inside a text."""
+        """Hide the values of `password=...`, `password: ...` and `"password": ...` inside a text."""
         shown, at = [], 0
         for found in _NAME_AND_SIGN.finditer(text):
             if found.start() >= at and self.hides(found["name"]):
                 value = _ASSIGNED_VALUE.match(text, found.end())
-                if value is not None:
+                if value is not None and not _is_prose(found, value):
                     shown += [text[at : found.end()], MASK]
                     at = value.end()
         return "".join([*shown, text[at:]])
+
+
+def _is_prose(sign: re.Match[str], value: re.Match[str]) -> bool:
+    """True for a word that is no secret: `token: expired`, `Authorization: Bearer`."""
+    word = value[0].lower().rstrip(".:!")
+    return word in _KEPT or (sign[0].endswith((": ", ":\t")) and word in _PROSE)
 
 
 def is_masked(value: JSON) -> bool:

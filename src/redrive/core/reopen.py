@@ -115,8 +115,9 @@ def _given_by_hand(decision: Decision) -> tuple[EntryWrite, ...]:
     failed, output = decision.plan.failed, decision.output
     if failed is None or output is None:
         return ()
-    skips = decision.request.mode is Mode.SKIP
-    return (_entry(failed, StepStatus.SKIPPED if skips else StepStatus.SUCCESS, failed.done, output),)
+    status = StepStatus.SKIPPED if decision.request.mode is Mode.SKIP else StepStatus.SUCCESS
+    done = _last_done(decision.plan) + 1 if failed.done is None else failed.done  # cut short, it has none
+    return (_entry(failed, status, done, output),)
 
 
 def _given_ahead(decision: Decision) -> tuple[EntryWrite, ...]:
@@ -126,7 +127,7 @@ def _given_ahead(decision: Decision) -> tuple[EntryWrite, ...]:
     # A result that was there is superseded like any other; only what has none is given one in its place.
     without = {entry.key: entry for entry in standing if entry.status is not StepStatus.SUCCESS}
     index = plan.next_index
-    done = max((entry.done for entry in standing if entry.done is not None), default=-1)
+    done = _last_done(plan)
     given = []
     for name, output in decision.skipped.items():
         found = without.get(skipped_key(name))
@@ -139,6 +140,11 @@ def _given_ahead(decision: Decision) -> tuple[EntryWrite, ...]:
             given.append(_new_entry(index, skipped_key(name), done, output))
             index += 1
     return tuple(given)
+
+
+def _last_done(plan: Plan) -> int:
+    standing = (*plan.again, *plan.kept, *plan.loose)
+    return max((entry.done for entry in standing if entry.done is not None), default=-1)
 
 
 def _entry(entry: EntryRow, status: StepStatus, done: int | None, output: str) -> EntryWrite:

@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Any
 
 from redrive.core.classify import Category
-from redrive.core.ending import Ending, Stage
+from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.journal import EntryRow, entry_key
 from redrive.core.options import StepOptions
 from redrive.core.states import EntryKind, RunStatus, StepStatus
@@ -141,7 +141,7 @@ def plan(subject: Subject, request: ReplayRequest) -> Plan:
         raise Conflict(f"run {subject.run_id} is {subject.status}: only a failed or partial run is replayed")
     standing = tuple(entry for entry in subject.journal if not entry.superseded)
     next_index = max((entry.index for entry in subject.journal), default=-1) + 1
-    failed = _failed_entry(subject, standing)
+    failed = _failed_entry(subject, standing) or _lost_entry(subject, standing)
     cause = failed or _reached_limit(subject, standing)
     cut_off = _cut_off(standing, _given_up_since(subject, standing, cause, request))
     match request.mode:
@@ -175,6 +175,23 @@ def _failed_entry(subject: Subject, standing: Iterable[EntryRow]) -> EntryRow | 
         if entry.index == index and entry.status in (StepStatus.DLQ, StepStatus.FAILED):
             return entry
     return None
+
+
+def _lost_entry(subject: Subject, standing: Iterable[EntryRow]) -> EntryRow | None:
+    """The step that was under way when the machine under it failed for good.
+
+    One that runs at most once comes first: nothing else tells whether it happened. Of several others nobody
+    knows which one it was, so that it is none of them.
+    """
+    if subject.ending is None or subject.ending.code is not LetterCode.INFRASTRUCTURE_FAILURE:
+        return None
+    left = [entry for entry in standing if _is_cut_short(entry)]
+    once = [entry for entry in left if _at_most_once(entry)]
+    return once[0] if once else left[0] if len(left) == 1 else None
+
+
+def _is_cut_short(entry: EntryRow) -> bool:
+    return entry.kind is EntryKind.STEP and entry.status is StepStatus.RUNNING
 
 
 def _reached_limit(subject: Subject, standing: tuple[EntryRow, ...]) -> EntryRow | None:

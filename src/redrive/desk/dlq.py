@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 from redrive.clock import Clock
 from redrive.core.events import Event
@@ -27,9 +27,24 @@ from redrive.store.port import Store
 from redrive.store.records import LetterRow, Page, Triage
 from redrive.store.selection import AuditFilter, GroupFilter, LetterFilter
 
-__all__ = ["DeadLetters"]
+__all__ = ["DeadLetters", "ReplayOptions"]
 
 _HISTORY = 200
+
+
+class ReplayOptions(TypedDict, total=False):
+    """What `replay` takes beside the letter and the mode."""
+
+    from_step: int | None
+    input: Mapping[str, Any] | None
+    patch: Mapping[str, Any] | None
+    output: Any
+    retry: RetryPolicy | None
+    new_operation: bool
+    by: str
+    reason: str | None
+    idempotency_key: str | None
+    tenant: str | None
 
 
 class DeadLetters:
@@ -109,39 +124,11 @@ class DeadLetters:
 
     @overload
     async def replay(
-        self,
-        id: str,
-        mode: str = ...,
-        *,
-        from_step: int | None = ...,
-        input: Mapping[str, Any] | None = ...,
-        patch: Mapping[str, Any] | None = ...,
-        output: Any = ...,
-        retry: RetryPolicy | None = ...,
-        new_operation: bool = ...,
-        dry_run: Literal[False] = ...,
-        by: str = ...,
-        reason: str | None = ...,
-        idempotency_key: str | None = ...,
-        tenant: str | None = ...,
+        self, id: str, mode: str = ..., *, dry_run: Literal[False] = ..., **options: Unpack[ReplayOptions]
     ) -> Replay: ...
     @overload
     async def replay(
-        self,
-        id: str,
-        mode: str = ...,
-        *,
-        from_step: int | None = ...,
-        input: Mapping[str, Any] | None = ...,
-        patch: Mapping[str, Any] | None = ...,
-        output: Any = ...,
-        retry: RetryPolicy | None = ...,
-        new_operation: bool = ...,
-        dry_run: bool,
-        by: str = ...,
-        reason: str | None = ...,
-        idempotency_key: str | None = ...,
-        tenant: str | None = ...,
+        self, id: str, mode: str = ..., *, dry_run: bool, **options: Unpack[ReplayOptions]
     ) -> Replay | DryRun: ...
     async def replay(
         self,
@@ -161,7 +148,8 @@ class DeadLetters:
         step and nothing else, `SKIP` takes `output` for its result, `FULL` starts a new run. `input` or
         `patch` edit the input, `retry` overrides the policy; `new_operation` gives outside services new
         idempotency keys. The same decision sent again gets the same answer; another one is a Conflict.
-        `dry_run` says what would happen, and changes nothing.
+        `dry_run` says what would happen, and changes nothing; of a decision that was made before, that is its
+        answer.
         """
         _, letter = await self._replayer.letter(id, tenant=tenant)
         order = Order(request=request_of(mode, **options), by=by, reason=reason, key=idempotency_key)
@@ -212,27 +200,11 @@ class DeadLetters:
 
     @overload
     async def replay_many(
-        self,
-        letters: LetterFilter | Iterable[str],
-        *,
-        mode: str = ...,
-        dry_run: Literal[False] = ...,
-        by: str = ...,
-        reason: str | None = ...,
-        tenant: str | None = ...,
-        **options: Any,
+        self, letters: LetterFilter | Iterable[str], *, dry_run: Literal[False] = ..., **options: Any
     ) -> LetterSet: ...
     @overload
     async def replay_many(
-        self,
-        letters: LetterFilter | Iterable[str],
-        *,
-        mode: str = ...,
-        dry_run: bool,
-        by: str = ...,
-        reason: str | None = ...,
-        tenant: str | None = ...,
-        **options: Any,
+        self, letters: LetterFilter | Iterable[str], *, dry_run: bool, **options: Any
     ) -> LetterSet | DryRunOfMany: ...
     async def replay_many(
         self,

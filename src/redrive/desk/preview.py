@@ -12,8 +12,8 @@ from redrive.core.keys import flow_key
 from redrive.core.options import StepOptions
 from redrive.core.replay import Mode, skipped_key
 from redrive.core.states import EntryKind, StepStatus
-from redrive.desk.replaying import Order, Prepared, Replayer, changes_of
-from redrive.desk.shapes import Shaper
+from redrive.desk.replaying import Order, Prepared, Replay, Replayer
+from redrive.desk.shapes import Shaper, changes_of
 from redrive.store.port import Store
 from redrive.store.records import KnownItem
 
@@ -73,11 +73,14 @@ class Previewer:
         self._replayer = replayer
         self._shaper = shaper
 
-    async def preview(self, id: str, order: Order, *, tenant: str | None = None) -> DryRun:
-        """What the decision would do; refused for the same reasons as the real thing."""
+    async def preview(self, id: str, order: Order, *, tenant: str | None = None) -> DryRun | Replay:
+        """What the decision would do; refused for the same reasons as the real thing.
+
+        One that was made before would do nothing, and get the first one's answer: that is returned.
+        """
         case = await self._replayer.case(id, tenant=tenant)
-        await self._replayer.answered_before(case, order)
-        return await self._shaped(await self._replayer.prepare(case, order))
+        before = await self._replayer.answered_before(case, order)
+        return before or await self._shaped(await self._replayer.prepare(case, order))
 
     async def _shaped(self, prepared: Prepared) -> DryRun:
         case, decision = prepared.case, prepared.decision
@@ -176,6 +179,8 @@ def _warnings(prepared: Prepared, again: Iterable[PlannedStep], newest: str | No
         yield f"no code ever registered workflow {run.workflow!r}: nothing will run until a worker has it"
     if request.edits and (prepared.decision.plan.kept or prepared.decision.plan.loose):
         yield "results that are reused were computed from the original input"
+    if request.edits and not request.new_operation and (seen := [step.name for step in again]):
+        yield _same_key(seen)
     if request.new_operation:
         yield "outside services will see new idempotency keys and take every call for a new one"
     for step in again:
@@ -183,3 +188,11 @@ def _warnings(prepared: Prepared, again: Iterable[PlannedStep], newest: str | No
             yield f"{step.name} was cut short: it may have happened, so look first"
         if step.status is StepStatus.SUCCESS and step.effect is not None:
             yield f"{step.name} succeeded before and acts on the outside world again: {step.effect}"
+
+
+def _same_key(names: list[str]) -> str:
+    which = f"{names[0]} is" if len(names) == 1 else f"{', '.join(names)} are"
+    return (
+        f"{which} called with the idempotency key of the original input: a service that has seen the key may "
+        "answer as it did then; new_operation sends a new key"
+    )

@@ -24,9 +24,9 @@ from redrive.core.redact import Redactor
 from redrive.core.reopen import Decision, reopened, restarted
 from redrive.core.replay import Mode, Plan, ReplayRequest, Subject, plan, skipped_key
 from redrive.core.states import CLOSED, FINAL, LetterStatus, RunStatus
-from redrive.core.transition import NewRun, Transition
+from redrive.core.transition import NewRun, ReplayWrite, Transition
 from redrive.desk.checks import Checker, a_flag, as_json, is_id, long_text, person, short_text
-from redrive.desk.shapes import moment
+from redrive.desk.shapes import changes_of, moment
 from redrive.errors import ConfigurationError, Conflict, InputError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.settle.settler import until_answered
@@ -35,7 +35,7 @@ from redrive.store.port import Store
 from redrive.store.records import Case, LetterRow, ReplayRow
 from redrive.store.seal import SEALED_ERROR, is_sealed, why_sealed
 
-__all__ = ["Order", "Prepared", "Replay", "Replayer", "changes_of", "request_of"]
+__all__ = ["Order", "Prepared", "Replay", "Replayer", "request_of"]
 
 _OBJECTS = frozenset({"input", "patch", "skip_steps"})
 _JSON = _OBJECTS | {"output"}
@@ -151,14 +151,14 @@ class Replayer:
             if order.key is not None and row.key == order.key:
                 if row.digest != order.request.digest:
                     raise Conflict(f"key {order.key!r} was used for another decision on {case.subject}")
-                return _recorded(row)
+                return _told(row, row.number, row.at)
         last = case.replays[-1] if case.replays else None
         letter = case.letter
         if order.of_run and letter is not None and letter.status in CLOSED:
             letter = None
         became = None if last is None else await self._status(case, last)
         if last is not None and last.digest == order.request.digest and _in_force(letter, last, became):
-            return _recorded(last)
+            return _told(last, last.number, last.at)
         _refuse(letter)
         elsewhere = last is not None and last.run_id != case.run.public_id
         if letter is None and last is not None and elsewhere and became is not RunStatus.CANCELLED:
@@ -341,33 +341,19 @@ def _again(case: Case, public_id: str) -> NewRun:
 
 
 def _answer(prepared: Prepared, now: int) -> Replay:
-    wanted, case = prepared.transition.replay, prepared.case
+    wanted = prepared.transition.replay
     assert wanted is not None
+    return _told(wanted, len(prepared.case.replays) + 1, now)
+
+
+def _told(said: ReplayRow | ReplayWrite, number: int, at: int) -> Replay:
     return Replay(
-        letter_id=case.subject,
-        number=len(case.replays) + 1,
-        mode=wanted.mode,
-        run_id=wanted.run_id,
-        by=wanted.by,
-        reason=wanted.reason,
-        at=moment(now),
-        changes=changes_of(wanted.changes),
+        letter_id=said.letter,
+        number=number,
+        mode=said.mode,
+        run_id=said.run_id,
+        by=said.by,
+        reason=said.reason,
+        at=moment(at),
+        changes=changes_of(said.changes),
     )
-
-
-def _recorded(row: ReplayRow) -> Replay:
-    return Replay(
-        letter_id=row.letter,
-        number=row.number,
-        mode=row.mode,
-        run_id=row.run_id,
-        by=row.by,
-        reason=row.reason,
-        at=moment(row.at),
-        changes=changes_of(row.changes),
-    )
-
-
-def changes_of(text: str | None) -> tuple[Change, ...]:
-    """The differences of an edited input, as they were stored."""
-    return () if text is None else tuple(Change.from_json(each) for each in json.loads(text))

@@ -10,6 +10,7 @@ from datetime import datetime
 from redrive.clock import Clock
 from redrive.core.auditing import ENGINE
 from redrive.core.events import Event
+from redrive.core.keys import letter_id
 from redrive.core.replay import ReplayRequest
 from redrive.core.states import LetterStatus
 from redrive.core.transition import AuditWrite
@@ -127,6 +128,7 @@ class Sets:
         """Accept a decision on many letters; nodes with a worker carry it out from now on."""
         meant = _meant(what, tenant)
         request = None if order is None else order.request
+        letters = await self._each_once(meant.letters)
         new = NewSet(
             public_id=self._clock.new_id(),
             tenant=meant.tenant,
@@ -135,7 +137,7 @@ class Sets:
             reason=None if reason is None else long_text("reason", reason),
             request=None if request is None else request.text,
             where=meant.where,
-            letters=meant.letters,
+            letters=letters,
         )
         await self._store.begin_set(new, self._line(Event.SET_STARTED, new, after=_about(new, request)))
         return await self.get(new.public_id)
@@ -181,8 +183,8 @@ class Sets:
     ) -> DryRunOfMany:
         """What a replay of many would do; nothing is changed."""
         meant = _meant(what, tenant)
-        ids = meant.letters[:CHECKED]
-        total = len(meant.letters)
+        letters = await self._each_once(meant.letters)
+        ids, total = letters[:CHECKED], len(letters)
         if meant.where is not None:
             total = await self._store.count_letters(meant.where)
             page = await self._store.letters(
@@ -197,8 +199,20 @@ class Sets:
             except Exception as error:
                 refused.append(Refusal(id, self._shaper.text(why_not(error, id)) or ""))
             else:
-                sample += [shown] if len(sample) < SAMPLE else []
+                sample += [shown] if isinstance(shown, DryRun) and len(sample) < SAMPLE else []
         return DryRunOfMany(total=total, checked=len(ids), refused=tuple(refused), sample=tuple(sample))
+
+    async def _each_once(self, ids: tuple[str, ...]) -> tuple[str, ...]:
+        """The ids without those that name a letter a second time, by its run."""
+        runs = [id for id in ids if not id.startswith(letter_id(""))]
+        named = {id: letter_id(id) for id in runs}
+        for begin in range(0, len(runs), CHECKED):
+            for case in await self._store.cases(runs[begin : begin + CHECKED]):
+                named[case.run.public_id] = case.subject
+        first: dict[str, str] = {}
+        for id in ids:
+            first.setdefault(named.get(id, id), id)
+        return tuple(first.values())
 
     async def _find(self, id: str, tenant: str | None) -> SetRow:
         row = await self._store.set_of(id) if is_id(id) and tenant != "" else None

@@ -15,6 +15,7 @@ from redrive.core.ending import Ending
 from redrive.core.events import Event, label
 from redrive.core.failure import Failure
 from redrive.core.journal import EntryRow
+from redrive.core.options import StepOptions
 from redrive.core.redact import Redactor
 from redrive.core.states import FINAL, EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import AttemptEnd
@@ -29,6 +30,7 @@ __all__ = [
     "Run",
     "Shaper",
     "StepRecord",
+    "changes_of",
     "moment",
 ]
 
@@ -37,6 +39,10 @@ _CUT_SHORT = {
     AttemptEnd.LOST: "the worker died; the attempt is repeated under the same number",
     AttemptEnd.RELEASED: "the worker stopped; the attempt is repeated under the same number",
     AttemptEnd.CANCELLED: "cancelled",
+}
+_NOT_REPEATED = {
+    end: "cut short: it may have happened, and is not called again"
+    for end in (AttemptEnd.LOST, AttemptEnd.RELEASED, AttemptEnd.CANCELLED)
 }
 
 
@@ -58,7 +64,7 @@ class AttemptRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """One journal entry of a run with all its tries."""
+    """One journal entry of a run with all its tries. `by_hand`: a person gave its result."""
 
     index: int
     key: str
@@ -75,6 +81,7 @@ class StepRecord:
     superseded: bool
     heartbeat: Any
     attempts: tuple[AttemptRecord, ...]
+    by_hand: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,8 +326,10 @@ class Shaper:
         )
 
     def _step(self, entry: EntryRow, tries: Iterable[AttemptRow]) -> StepRecord:
-        records = [self._attempt(row) for row in tries]
-        if entry.kind is EntryKind.STEP and entry.status is StepStatus.SUCCESS:
+        once = _at_most_once(entry)
+        records = [self._attempt(row, once) for row in tries]
+        by_hand = _given_by_hand(entry, records, once)
+        if entry.kind is EntryKind.STEP and entry.status is StepStatus.SUCCESS and not by_hand:
             records.append(_succeeded(entry))
         ending = None if entry.failure is None else Ending.from_json(entry.failure)
         return StepRecord(
@@ -339,9 +348,10 @@ class Shaper:
             superseded=entry.superseded > 0,
             heartbeat=self.payload(entry.heartbeat),
             attempts=tuple(records),
+            by_hand=by_hand,
         )
 
-    def _attempt(self, row: AttemptRow) -> AttemptRecord:
+    def _attempt(self, row: AttemptRow, once: bool) -> AttemptRecord:
         failure = None if row.failure is None else Failure.from_json(json.loads(row.failure))
         text = self._text
         return AttemptRecord(
@@ -354,7 +364,7 @@ class Shaper:
             message=None if failure is None else text(failure.message),
             stack=None if failure is None else text(failure.stack),
             next_at=_maybe(row.next_at),
-            decision=_decision(row),
+            decision=_decision(row, once),
         )
 
     def text(self, text: str | None) -> str | None:
@@ -385,13 +395,30 @@ def _replay(row: ReplayRow) -> ReplayRecord:
         at=moment(row.at),
         ended_at=_maybe(row.ended_at),
         outcome=row.outcome,
-        changes=tuple(Change.from_json(each) for each in json.loads(row.changes or "[]")),
+        changes=changes_of(row.changes),
     )
 
 
-def _decision(row: AttemptRow) -> str:
+def changes_of(text: str | None) -> tuple[Change, ...]:
+    """The differences of an edited input, as they were stored."""
+    return () if text is None else tuple(Change.from_json(each) for each in json.loads(text))
+
+
+def _at_most_once(entry: EntryRow) -> bool:
+    return entry.options is not None and StepOptions.from_json(entry.options).at_most_once
+
+
+def _given_by_hand(entry: EntryRow, tries: Sequence[AttemptRecord], once: bool) -> bool:
+    """True if a person gave the result: it is there, and no try can have given it."""
+    if entry.kind is not EntryKind.STEP or entry.status is StepStatus.SKIPPED:
+        return entry.status is StepStatus.SKIPPED
+    return entry.status is StepStatus.SUCCESS and (entry.failure is not None or (once and bool(tries)))
+
+
+def _decision(row: AttemptRow, once: bool) -> str:
     if row.decision is None or row.category is None:
-        return f"attempt {row.attempt}: {_CUT_SHORT.get(row.end, row.end.value.lower().replace('_', ' '))}"
+        cut_short = _NOT_REPEATED if once else _CUT_SHORT
+        return f"attempt {row.attempt}: {cut_short.get(row.end, row.end.value.lower().replace('_', ' '))}"
     verdict = Verdict.from_json(row.decision)
     return explain(verdict, attempt=row.attempt, category=Category(row.category), next_at=row.next_at)
 

@@ -383,7 +383,7 @@ class Execution:
         if entry is not None:
             return Place(entry.index, key, kind, name), entry
         index = journal.next_index
-        if index >= MAX_ENTRIES:
+        if index - journal.set_aside >= MAX_ENTRIES:
             raise TooManyEntries(
                 f"run {self.claimed.public_id} recorded {MAX_ENTRIES:,} entries, the most a run may have; "
                 "split the work over several runs"

@@ -10,7 +10,7 @@ import click
 
 from redrive.cli.change import Change, changing
 from redrive.cli.dlq.filters import ids_or_filter
-from redrive.cli.dlq.values import json_object, json_value, retry_policy
+from redrive.cli.dlq.values import json_object, json_value, retry_policy, step_number
 from redrive.cli.exits import Misused
 from redrive.cli.output import Output, shown
 from redrive.cli.place import Place, at_a_place
@@ -149,7 +149,7 @@ def _replay_many(
         raise Misused("with --all, --from-step takes a step's number: a name may mean another step in each")
     if options.pop("idempotency_key"):
         raise Misused("--key is for letters that are named: a set decides on each letter once anyway")
-    begin = None if from_step is None else int(from_step)
+    begin = None if from_step is None else step_number(from_step)
     call = {"mode": mode, "from_step": begin, "by": asked.change.by, **options}
 
     async def preview(app: Redrive) -> DryRunOfMany:
@@ -217,7 +217,7 @@ def _index(letter: DeadLetter, step: str) -> int:
     from redrive.errors import InputError
 
     if step.isdecimal():
-        return int(step)
+        return step_number(step)
     steps = [one for one in letter.steps if one.kind is EntryKind.STEP and not one.superseded]
     found = [one.index for one in steps if one.name == step]
     if len(found) == 1:

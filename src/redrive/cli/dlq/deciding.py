@@ -20,7 +20,7 @@ from redrive.cli.exits import INTERRUPTED
 from redrive.cli.folding import folded
 from redrive.cli.hints import hint
 from redrive.cli.ids import given
-from redrive.cli.output import Output, on_terminal, say
+from redrive.cli.output import Output, echo, on_terminal, say
 from redrive.cli.place import Place, ask
 from redrive.core.replay import Mode
 from redrive.desk.preview import DryRun
@@ -120,7 +120,7 @@ class _Work:
     async def _show_plan(self, app: Redrive, id: str) -> None:
         plan = await self.act.make(app, self.found[id], True)
         assert isinstance(plan, DryRun)
-        click.echo("\n".join(sentences(plan)), err=True)
+        echo("\n".join(sentences(plan)), err=True)
 
     async def _make(self, app: Redrive, id: str) -> None:
         replay = await self.act.make(app, self.found[id], False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from redrive.cli.hints import hint
-from redrive.cli.output import Column, Output, ago, as_json, on_terminal, shown
+from redrive.cli.output import Column, Output, ago, as_json, echo, on_terminal, shown
 from redrive.cli.place import Place, ask, at_a_place
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def groups(
         prev=page.prev,
     )
     if on_terminal() and not output.quiet:
-        click.echo("\n".join(_below(page)))
+        echo("\n".join(_below(page)))
 
 
 def _below(page: GroupList) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.cli.dlq.filters import filtered
-from redrive.cli.output import Column, Output, shown
+from redrive.cli.output import Column, Output, echo, shown
 from redrive.cli.place import Place, ask, at_a_place
 
 if TYPE_CHECKING:
@@ -117,8 +117,8 @@ def show(id: str, reveal: bool, by: str | None, place: Place, output: Output) ->
     if output.json:
         output.object(letter)
     elif output.quiet:
-        click.echo(letter.id)
+        echo(letter.id)
     else:
         from redrive.cli.dlq.story import story
 
-        click.echo("\n".join(story(letter)))
+        echo("\n".join(story(letter)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import click
 
 from redrive.app import Redrive
+from redrive.cli.change import asking
 from redrive.cli.dlq.deciding import Asked
 from redrive.cli.dlq.planned import sentences
 from redrive.cli.dlq.sets import follow, told
@@ -74,7 +75,8 @@ def _ask(count: int, verb: str, asked: Asked) -> None:
     if count < _TYPED or change.yes or not change.somebody_watches:
         change.confirm(what)
         return
-    typed = click.prompt(f"{what}? Type {count} to go on", default="", show_default=False, err=True)
+    with asking():
+        typed = click.prompt(f"{what}? Type {count} to go on", default="", show_default=False, err=True)
     if typed.replace(",", "") != str(count):
         raise Stopped("nothing was changed", REFUSED)
 

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from redrive.cli.exits import USAGE, Misused, Stopped
+from redrive.cli.inputs import content, field, typed
 
 if TYPE_CHECKING:
     from redrive.policy import RetryPolicy
 
-__all__ = ["json_object", "json_value", "retry_policy", "step_outputs"]
+__all__ = ["json_object", "json_value", "retry_policy", "step_number", "step_outputs"]
+
+_DIGITS = 9
 
 
 def json_value(text: str, option: str) -> Any:
     """Any JSON value; `@file` is the file's content."""
-    try:
-        return json.loads(_content(text, option))
-    except ValueError as error:
-        raise Misused(f"{option} is no JSON: {error}{_quoting(text)}") from error
+    return typed(content(text, option), option, _quoting(text))
 
 
 def json_object(text: str | None, option: str) -> dict[str, Any] | None:
@@ -52,30 +50,16 @@ def retry_policy(fields: Sequence[str]) -> RetryPolicy | None:
     from redrive.policy import RetryPolicy
 
     try:
-        return RetryPolicy.from_json(dict(_field(text) for text in fields))
+        return RetryPolicy.from_json(dict(field(text, "--retry ") for text in fields))
     except ConfigurationError as error:
         raise Stopped(f"--retry: {error}", USAGE) from error
 
 
-def _field(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise Misused(f"--retry {text} is no FIELD=VALUE; write --retry max_retries=5")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
-
-
-def _content(text: str, option: str) -> str:
-    if not text.startswith("@"):
-        return text
-    try:
-        return Path(text[1:]).read_text(encoding="utf-8")
-    except OSError as error:
-        raise Misused(f"{option} {text}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise Misused(f"{option} {text}: the file is not UTF-8 text") from error
+def step_number(text: str) -> int:
+    """A step by its number."""
+    if len(text) > _DIGITS:
+        raise Misused(f"--from-step {text[:_DIGITS]}… has {len(text):,} digits; `dlq show` lists the steps")
+    return int(text)
 
 
 def _quoting(text: str) -> str:

@@ -13,7 +13,7 @@ from redrive.app import Redrive
 from redrive.cli.exits import INTERRUPTED, NOT_FOUND, Stopped
 from redrive.cli.hints import hint
 from redrive.cli.ids import find_run
-from redrive.cli.output import Output, clean, coloured, on_terminal, say
+from redrive.cli.output import Output, clean, coloured, echo, on_terminal, say
 from redrive.cli.place import Place, ask
 from redrive.cli.runs.story import story
 from redrive.core.states import FINAL, RunStatus
@@ -103,4 +103,4 @@ class Lines:
     def _tell(self, mark: str, text: str) -> None:
         if mark not in self._told:
             self._told.add(mark)
-            click.echo(clean(text))
+            echo(clean(text))

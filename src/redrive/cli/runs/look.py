@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.cli.moment import MOMENT
-from redrive.cli.output import Column, Output, shown
+from redrive.cli.output import Column, Output, echo, shown
 from redrive.cli.place import Place, ask, at_a_place
 
 if TYPE_CHECKING:
@@ -97,11 +97,11 @@ def show(id: str, place: Place, output: Output) -> None:
     if output.json:
         output.object(run)
     elif output.quiet:
-        click.echo(run.id)
+        echo(run.id)
     else:
         from redrive.cli.runs.story import story
 
-        click.echo("\n".join(story(run)))
+        echo("\n".join(story(run)))
 
 
 @click.command()
@@ -129,11 +129,11 @@ def why(id: str, place: Place, output: Output) -> None:
     if output.json:
         output.object({"id": run.id, "status": run.status, "why": said})
     elif output.quiet:
-        click.echo(run.id)
+        echo(run.id)
     else:
-        click.echo(f"Run {run.id} of {clean(run.workflow)} is {run.status}.")
+        echo(f"Run {run.id} of {clean(run.workflow)} is {run.status}.")
         for sentence in said:
-            click.echo(folded(clean(sentence), sys.stdout))
+            echo(folded(clean(sentence), sys.stdout))
 
 
 @click.command()

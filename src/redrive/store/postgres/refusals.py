@@ -6,7 +6,7 @@ import asyncpg
 
 from redrive.errors import DataRefused, RedriveError, SchemaMismatch, StoreError, StoreUnavailable
 
-__all__ = ["NOTHING_LOST", "ONCE", "is_passing", "leaves_usable", "meaning"]
+__all__ = ["NOTHING_LOST", "ONCE", "leaves_usable", "meaning"]
 
 NOTHING_LOST = "nothing is lost, the call is repeated"
 """What follows for the engine, which asks until it is answered."""
@@ -69,11 +69,6 @@ def _by_state(error: asyncpg.PostgresError, where: str, then: str) -> RedriveErr
     if advice := _find(_PERSON, state):
         return StoreError(f"{where} {advice} ({_words(error)})")
     return StoreError(f"{where} cannot be used: {_words(error)} [{state}]")
-
-
-def is_passing(error: BaseException) -> bool:
-    """True if the same call may work a moment later."""
-    return isinstance(meaning(error, ""), StoreUnavailable)
 
 
 def leaves_usable(error: BaseException) -> bool:

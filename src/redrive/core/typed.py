@@ -1,0 +1,93 @@
+"""JSON as people type it: read more strictly than programs need it, with the line of every place.
+
+read_typed('{"order": 1,\n "order": 2}')   InputError: line 2: "order" is given twice, first in line 1
+read_typed('{"order": {\n "id": 7}}').lines   {"": 1, "order": 1, "order.id": 2}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NoReturn
+
+from redrive.core.payload.explain import Path, path_text
+from redrive.core.redact import JSON
+from redrive.errors import InputError
+
+__all__ = ["Typed", "read_typed"]
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """What somebody typed, and in which line each place of it stands, by the path that errors give."""
+
+    value: JSON
+    lines: dict[str, int]
+
+
+@dataclass(slots=True)
+class _Frame:
+    """An object or list that is being read. `part` is the name or number of what comes next."""
+
+    path: Path
+    names: dict[str, int] | None
+    part: str | int | None = None
+
+    def next(self) -> None:
+        """Go on behind a comma."""
+        self.part = self.part + 1 if isinstance(self.part, int) else None
+
+
+def read_typed(text: str) -> Typed:
+    """The value; InputError says in which line something is no JSON, or is given twice."""
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise InputError(f"line {error.lineno}, column {error.colno}: {_lowered(error.msg)}") from None
+    except RecursionError:
+        raise InputError("it is nested too deep to be read; store it flat or pass a reference") from None
+    except ValueError:  # Python reads no number of more than a few thousand digits
+        raise InputError("a number has too many digits; write it as a text") from None
+    return Typed(value, dict(_places(text)))
+
+
+def _places(text: str) -> Iterator[tuple[str, int]]:
+    """Every place of a text that is JSON, with its line."""
+    ends = [found.start() for found in re.finditer("\n", text)]
+    frames = [_Frame((), None)]
+    for found in _TOKEN.finditer(text):
+        token, line, frame = found[0], 1 + bisect_left(ends, found.start()), frames[-1]
+        if token in ("}", "]"):
+            frames.pop()
+        elif token == ",":
+            frame.next()
+        elif frame.names is not None and frame.part is None:
+            frame.part = _named(token, line, frame.names)
+            yield path_text((*frame.path, frame.part)), line
+        elif token != ":":
+            path = frame.path if frame.part is None else (*frame.path, frame.part)
+            if frame.names is None:
+                yield path_text(path), line
+            if token in ("{", "["):
+                frames.append(_Frame(path, {}) if token == "{" else _Frame(path, None, 0))
+
+
+def _named(token: str, line: int, names: dict[str, int]) -> str:
+    name: str = json.loads(token)
+    if name in names:
+        raise InputError(f"line {line}: {token:.60} is given twice, first in line {names[name]}; keep one")
+    names[name] = line
+    return name
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise InputError(f"{word} is no JSON; leave it out, or write it as a text")
+
+
+def _lowered(message: str) -> str:
+    return message[:1].lower() + message[1:]
