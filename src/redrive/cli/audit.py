@@ -13,11 +13,13 @@ import click
 
 from redrive.cli.moment import MOMENT
 from redrive.cli.output import Column, Output, as_json, echo, json_text, on_terminal, shown
+from redrive.cli.paging import Listing, Pages, paged
 from redrive.cli.place import Place, ask, at_a_place
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.shapes import AuditRecord
+    from redrive.store.records import Page
     from redrive.store.selection import AuditFilter
 
 __all__ = ["audit"]
@@ -68,13 +70,10 @@ def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @audit.command("list")
 @_chosen
-@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="How many.")
-@click.option("--cursor", metavar="CURSOR", help="Go on where the last page ended.")
+@paged
 @shown
 @at_a_place
-def list_(
-    filters: dict[str, Any], lang: str, limit: int, cursor: str | None, output: Output, place: Place
-) -> None:
+def list_(filters: dict[str, Any], lang: str, pages: Pages, output: Output, place: Place) -> None:
     """List lines of the audit log, newest first.
 
     \b
@@ -84,19 +83,17 @@ def list_(
       redrive audit list --letter dl-01k9x7 --lang pl
     """
 
-    async def work(app: Redrive) -> Any:
+    async def fetch(app: Redrive, limit: int, cursor: str | None) -> Page[AuditRecord]:
         where = await _where(app, filters)
         return await app.audit.list(where, limit=limit, cursor=cursor, language=lang)
 
-    page = ask(place, work)
-    output.list(
-        page.items,
-        _columns(),
+    listing: Listing[AuditRecord] = Listing(
+        fetch=fetch,
+        columns=_columns(),
         id=lambda line: str(line.id),
         empty="Nothing of this kind is in the log.",
-        next=page.next,
-        prev=page.prev,
     )
+    pages.show(place, listing, output)
 
 
 def _columns() -> list[Column[AuditRecord]]:

@@ -15,7 +15,7 @@ from redrive.cli.hints import hint
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
-__all__ = ["find_letter", "find_run", "given"]
+__all__ = ["find_letter", "find_run", "find_set", "given"]
 
 _LETTER = "dl-"
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -57,6 +57,24 @@ async def find_letter(app: Redrive, text: str) -> str:
     if not found:
         raise Stopped(f"there is no dead letter {text!r}; `{hint('dlq', 'list')}` shows them", NOT_FOUND)
     return _only(text, list(dict.fromkeys(found)), "dead letters")
+
+
+async def find_set(app: Redrive, text: str) -> str:
+    """The id of the set that is meant."""
+    prefix = text.lower()
+    if len(prefix) >= _LENGTH:
+        return prefix
+    found: list[str] = []
+    cursor: str | None = None
+    while prefix:
+        page = await app.dlq.sets(limit=500, cursor=cursor)
+        found += (one.id for one in page.items if one.id.startswith(prefix))
+        cursor = page.next
+        if cursor is None:
+            break
+    if not found:
+        raise Stopped(f"there is no set {text!r}; `{hint('dlq', 'sets', 'list')}` shows them", NOT_FOUND)
+    return _only(text, found, "sets")
 
 
 async def _letter_of(app: Redrive, run_id: str) -> str | None:

@@ -35,6 +35,7 @@ __all__ = [
     "coloured",
     "echo",
     "json_text",
+    "nobody_reads",
     "on_terminal",
     "say",
     "shown",
@@ -47,6 +48,7 @@ Item = TypeVar("Item")
 _OBEYED = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
 _CONTROL = re.compile(f"[{_OBEYED}]")
 _STYLE = re.compile(f"(\x1b\\[[0-9;]*m)|[{_OBEYED}]")
+_LEFT: list[TextIO] = []  # streams that nobody reads any more
 _LEAST = 8  # a column narrower than this says nothing
 _COLOURS = {
     "SUCCESS": "green",
@@ -66,12 +68,14 @@ _COLOURS = {
 class Column(Generic[Item]):
     """One column of a table: its title, and how its value is found.
 
-    A `sentence` stands in lines of its own below the others where it would be cut short.
+    A `sentence` stands in lines of its own below the others where it would be cut short. Of a column that
+    must be cut, `ends` keeps the end of what it says.
     """
 
     title: str
     value: Callable[[Item], Any]
     sentence: bool = False
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +94,11 @@ class Output:
         empty: str,
         next: str | None = None,
         prev: str | None = None,
+        **also: Any,
     ) -> None:
         """Show a page of things; `empty` says, on a terminal, what to do when there are none."""
         if self.json:
-            self.object({"items": [as_json(item) for item in items], "next": next, "prev": prev})
+            self.object({"items": [as_json(item) for item in items], "next": next, "prev": prev, **also})
             return
         if self.quiet:
             for item in items:
@@ -149,7 +154,13 @@ def echo(text: str, *, err: bool = False) -> None:
         _print_no_more(sys.stderr if err else sys.stdout)
 
 
+def nobody_reads() -> bool:
+    """True once whoever read standard output has gone away."""
+    return sys.stdout in _LEFT
+
+
 def _print_no_more(stream: TextIO) -> None:
+    _LEFT.append(stream)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
@@ -190,46 +201,70 @@ def clean(text: str) -> str:
 def _table(items: Sequence[Item], columns: Sequence[Column[Item]]) -> None:
     """Columns from the left for as long as they fit; those without a value are left out."""
     room = shutil.get_terminal_size().columns
-    beside = [_cells(column, items) for column in columns if not column.sentence]
-    below = [_cells(column, items) for column in columns if column.sentence]
-    if _width(_filled([*beside, *below])) <= room:
-        beside, below = [*beside, *below], []
-    for number, line in enumerate(zip(*_fitting(_filled(beside), room), strict=True)):
+    filled = [cells for cells in (_cells(column, items) for column in columns) if cells.says_something]
+    beside = [cells for cells in filled if not cells.column.sentence]
+    below = [cells for cells in filled if cells.column.sentence]
+    if _width(filled) <= room:
+        beside, below = filled, []
+    fitting = _fitting(beside, room)
+    for number, line in enumerate(zip(*fitting, strict=True)):
         styles = [{"bold": True} if number == 0 else {"fg": _COLOURS.get(cell.strip())} for cell in line]
-        cells = (styled(cell, **style) for cell, style in zip(line, styles, strict=True))
-        echo("  ".join(cells).rstrip())
+        parts = (styled(cell, **style) for cell, style in zip(line, styles, strict=True))
+        echo("  ".join(parts).rstrip())
         for sentence in below if number else []:
-            echo(textwrap.fill(sentence[number], room, initial_indent="    ", subsequent_indent="    "))
+            echo(textwrap.fill(sentence.texts[number], room, initial_indent="    ", subsequent_indent="    "))
+    if dropped := ", ".join(cells.column.title for cells in beside[len(fitting) :]):
+        say(f"No room for {dropped}: a wider terminal shows more, --json shows everything.")
 
 
-def _cells(column: Column[Item], items: Sequence[Item]) -> list[str]:
-    return [column.title, *(_read(column.value(item)) for item in items)]
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """A column with its title and all its cells as texts."""
+
+    column: Column[Any]
+    texts: list[str]
+
+    @property
+    def says_something(self) -> bool:
+        return any(text != "-" for text in self.texts[1:])
+
+    @property
+    def width(self) -> int:
+        return max(map(len, self.texts))
+
+    def fitted(self, width: int) -> list[str]:
+        """Its texts, each as wide as this; of those that are cut the title keeps its beginning."""
+        title, *texts = self.texts
+        cut = [_cut(title, width, ends=False), *(_cut(text, width, ends=self.column.ends) for text in texts)]
+        return [text.ljust(width) for text in cut]
 
 
-def _filled(columns: Sequence[list[str]]) -> list[list[str]]:
-    return [cells for cells in columns if any(cell != "-" for cell in cells[1:])]
+def _cells(column: Column[Item], items: Sequence[Item]) -> _Cells:
+    return _Cells(column, [column.title, *(_read(column.value(item)) for item in items)])
 
 
-def _width(columns: Sequence[Sequence[str]]) -> int:
-    return sum(max(map(len, cells)) + 2 for cells in columns) - 2
+def _width(columns: Sequence[_Cells]) -> int:
+    return sum(cells.width + 2 for cells in columns) - 2
 
 
-def _fitting(columns: Sequence[Sequence[str]], room: int) -> list[list[str]]:
+def _fitting(columns: Sequence[_Cells], room: int) -> list[list[str]]:
     """Columns as wide as their widest cell; the last one that still has some room is cut."""
     fitting: list[list[str]] = []
-    for place, cells in enumerate(columns):
-        width = max(map(len, cells))
-        if place and width > room:
+    for cells in columns:
+        width = cells.width
+        if fitting and width > room:
             if room < _LEAST:
                 break
             width = room
-        fitting.append([_cut(cell, width).ljust(width) for cell in cells])
+        fitting.append(cells.fitted(width))
         room -= width + 2
     return fitting
 
 
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+def _cut(text: str, width: int, *, ends: bool) -> str:
+    if len(text) <= width:
+        return text
+    return f"…{text[1 - width :]}" if ends else f"{text[: width - 1]}…"
 
 
 # -- values --------------------------------------------------------------------------------------------

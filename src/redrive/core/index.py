@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from redrive.errors import InputError
 
-__all__ = ["MOST_FIELDS", "index_text", "index_values", "parts"]
+__all__ = ["MOST_FIELDS", "index_text", "index_values", "parts", "reached"]
 
 MOST_FIELDS = 16
 _MOST_VALUES = 100  # of one field; a longer list is searched by its beginning
@@ -36,7 +36,7 @@ def index_values(text: str, fields: Sequence[str]) -> tuple[tuple[str, str], ...
         data = json.loads(text)
     except ValueError:
         return ()
-    found = ((field, value) for field in fields for value in _texts(_reached(data, parts(field))))
+    found = ((field, value) for field in fields for value in _texts(reached(data, field)))
     return tuple(dict.fromkeys(found))
 
 
@@ -50,8 +50,9 @@ def index_text(value: Any) -> str:
     return "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _reached(data: Any, names: Iterable[str]) -> Any:
-    for name in names:
+def reached(data: Any, field: str) -> Any:
+    """The value of a field in an input; None if it is not there."""
+    for name in parts(field):
         if not isinstance(data, dict):
             return None
         data = data.get(name)

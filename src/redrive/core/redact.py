@@ -84,9 +84,12 @@ _NAME_AND_SIGN = re.compile(
 )
 _KEPT = frozenset({"basic", "bearer", "digest", "token"})  # what follows them fits a pattern
 _PROSE = frozenset(  # how messages go on behind `password: `, our own about fields among them
-    "a an are cannot denied empty expected expired extra field found has incorrect input invalid is malformed "
-    "missing must no none not null required revoked rejected should string the too unexpected unknown value was "
-    "wrong".split()
+    {
+        *("a", "an", "are", "cannot", "denied", "empty", "expected", "expired", "extra", "field", "found"),
+        *("has", "incorrect", "input", "invalid", "is", "malformed", "missing", "must", "no", "none", "not"),
+        *("null", "rejected", "required", "revoked", "should", "string", "the", "too", "unexpected"),
+        *("unknown", "value", "was", "wrong"),
+    }
 )
 _ASSIGNED_VALUE = re.compile(
     r"""\\"[^"\\\n]*\\"|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|\\?['"]?[^\s'",;&)}\]]+"""

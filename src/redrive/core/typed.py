@@ -43,25 +43,30 @@ class _Frame:
         self.part = self.part + 1 if isinstance(self.part, int) else None
 
 
-def read_typed(text: str) -> Typed:
-    """The value; InputError says in which line something is no JSON, or is given twice."""
+def read_typed(text: str, *, below: int = 0) -> Typed:
+    """The value; InputError says in which line something is no JSON, or is given twice.
+
+    Lines are counted as in a file that has so many others above the text.
+    """
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
-        raise InputError(f"line {error.lineno}, column {error.colno}: {_lowered(error.msg)}") from None
+        raise InputError(
+            f"line {error.lineno + below}, column {error.colno}: {_lowered(error.msg)}"
+        ) from None
     except RecursionError:
         raise InputError("it is nested too deep to be read; store it flat or pass a reference") from None
     except ValueError:  # Python reads no number of more than a few thousand digits
         raise InputError("a number has too many digits; write it as a text") from None
-    return Typed(value, dict(_places(text)))
+    return Typed(value, dict(_places(text, below)))
 
 
-def _places(text: str) -> Iterator[tuple[str, int]]:
+def _places(text: str, below: int) -> Iterator[tuple[str, int]]:
     """Every place of a text that is JSON, with its line."""
     ends = [found.start() for found in re.finditer("\n", text)]
     frames = [_Frame((), None)]
     for found in _TOKEN.finditer(text):
-        token, line, frame = found[0], 1 + bisect_left(ends, found.start()), frames[-1]
+        token, line, frame = found[0], 1 + below + bisect_left(ends, found.start()), frames[-1]
         if token in ("}", "]"):
             frames.pop()
         elif token == ",":

@@ -254,6 +254,12 @@ class DeadLetters:
         """A decision on many letters and how far it is."""
         return await self._sets.get(id, tenant=tenant)
 
+    async def sets(
+        self, *, limit: int = 50, cursor: str | None = None, tenant: str | None = None
+    ) -> Page[LetterSet]:
+        """A page of decisions on many letters, the newest first."""
+        return await self._sets.list(limit, cursor, tenant)
+
     async def set_items(
         self,
         id: str,

@@ -35,12 +35,13 @@ from redrive.store.port import Store
 from redrive.store.records import Case, LetterRow, ReplayRow
 from redrive.store.seal import SEALED_ERROR, is_sealed, why_sealed
 
-__all__ = ["Order", "Prepared", "Replay", "Replayer", "request_of"]
+__all__ = ["GOOD", "Order", "Prepared", "Replay", "Replayer", "request_of"]
 
 _OBJECTS = frozenset({"input", "patch", "skip_steps"})
 _JSON = _OBJECTS | {"output"}
 _OPTIONS = _JSON | {"from_step", "retry", "new_operation"}
-_GOOD = frozenset({RunStatus.SUCCESS, RunStatus.PARTIAL})
+GOOD = frozenset({RunStatus.SUCCESS, RunStatus.PARTIAL})
+"""How a replay ends that did what was asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,11 +230,11 @@ class Replayer:
 def _in_force(letter: LetterRow | None, last: ReplayRow, became: RunStatus | None) -> bool:
     """True while a replay goes on, and ever after if it ended well; a failed one is history."""
     if letter is not None:
-        ended_well = last.outcome in _GOOD
+        ended_well = last.outcome in GOOD
         return letter.status is LetterStatus.REPLAYING or (
             letter.status is LetterStatus.RESOLVED and ended_well
         )
-    return became is not None and (became not in FINAL or became in _GOOD)
+    return became is not None and (became not in FINAL or became in GOOD)
 
 
 def request_of(mode: str, **options: Any) -> ReplayRequest:

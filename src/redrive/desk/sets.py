@@ -12,12 +12,12 @@ from redrive.core.auditing import ENGINE
 from redrive.core.events import Event
 from redrive.core.keys import letter_id
 from redrive.core.replay import ReplayRequest
-from redrive.core.states import LetterStatus
+from redrive.core.states import FINAL, LetterStatus
 from redrive.core.transition import AuditWrite
 from redrive.desk.batches import REPLAY, why_not
 from redrive.desk.checks import is_id, long_text, person, short_text
 from redrive.desk.preview import DryRun, Previewer
-from redrive.desk.replaying import Order
+from redrive.desk.replaying import GOOD, Order
 from redrive.desk.shapes import Shaper, moment
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.store.filters import states
@@ -39,7 +39,8 @@ class LetterSet:
 
     `total` grows until all letters are `listed`. `done` were decided on: a replay goes on, or is over;
     `failed` are letters on which the decision was refused, which `set_items` lists with the reasons.
-    `stopped_because` says why the engine itself stopped a set that it could not carry out.
+    `stopped_because` says why the engine itself stopped a set that it could not carry out. How the runs stand
+    that it let go on (`succeeded`, `failed_again`, `still_going`) is filled in where one set is looked at.
     """
 
     id: str
@@ -57,6 +58,9 @@ class LetterSet:
     ended_at: datetime | None
     stopped_by: str | None
     stopped_because: str | None = None
+    succeeded: int = 0
+    failed_again: int = 0
+    still_going: int = 0
 
     @property
     def pending(self) -> int:
@@ -145,7 +149,14 @@ class Sets:
     async def get(self, id: str, *, tenant: str | None = None) -> LetterSet:
         """A set and how far it is."""
         row = await self._find(id, tenant)
-        return replace(self._shaped(row), stopped_because=await self._why_stopped(row))
+        endings = await self._store.set_endings(row) if row.action == REPLAY and row.done else {}
+        return replace(
+            self._shaped(row),
+            stopped_because=await self._why_stopped(row),
+            succeeded=sum(endings.get(status, 0) for status in GOOD),
+            failed_again=sum(endings.get(status, 0) for status in FINAL - GOOD),
+            still_going=sum(count for status, count in endings.items() if status not in FINAL),
+        )
 
     async def _why_stopped(self, row: SetRow) -> str | None:
         """What the engine noted when it stopped a set; a person who stops one need not say why."""
@@ -154,6 +165,13 @@ class Sets:
         stops = AuditFilter(subject=row.public_id, event=Event.SET_STOPPED.value)
         found = await self._store.audit(stops, limit=1, cursor=None)
         return next((self._shaper.text(line.reason) for line in found.items), None)
+
+    async def list(self, limit: int, cursor: str | None, tenant: str | None) -> Page[LetterSet]:
+        """A page of sets, the newest first."""
+        if tenant is not None:
+            short_text("tenant", tenant)
+        page = await self._store.sets(tenant, limit=limit, cursor=cursor)
+        return Page([self._shaped(row) for row in page.items], page.next, page.prev)
 
     async def items(
         self, id: str, status: str | None, limit: int, cursor: str | None, tenant: str | None

@@ -40,10 +40,10 @@ _CUT_SHORT = {
     AttemptEnd.RELEASED: "the worker stopped; the attempt is repeated under the same number",
     AttemptEnd.CANCELLED: "cancelled",
 }
-_NOT_REPEATED = {
-    end: "cut short: it may have happened, and is not called again"
-    for end in (AttemptEnd.LOST, AttemptEnd.RELEASED, AttemptEnd.CANCELLED)
-}
+_NOT_REPEATED = dict.fromkeys(
+    (AttemptEnd.LOST, AttemptEnd.RELEASED, AttemptEnd.CANCELLED),
+    "cut short: it may have happened, and is not called again",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from redrive.clock import Clock, SystemClock
 from redrive.core.journal import EntryRow
+from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.errors import StoreUnavailable
 from redrive.store.port import LeaseLine, Store, Transaction
@@ -383,6 +384,12 @@ class FaultyStore:
 
     async def set_of(self, public_id: str) -> SetRow | None:
         return await self._desk.call("set_of", lambda: self._inner.set_of(public_id))
+
+    async def sets(self, tenant: str | None, *, limit: int, cursor: str | None) -> Page[SetRow]:
+        return await self._desk.call("sets", lambda: self._inner.sets(tenant, limit=limit, cursor=cursor))
+
+    async def set_endings(self, set: SetRow) -> dict[RunStatus, int]:
+        return await self._desk.call("set_endings", lambda: self._inner.set_endings(set))
 
     async def set_items(
         self, set: SetRow, status: SetItemStatus | None, *, limit: int, cursor: str | None

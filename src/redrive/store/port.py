@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from redrive.core.journal import EntryRow
+from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.store.records import (
     AttemptRow,
@@ -227,6 +228,12 @@ class Store(Protocol):
 
     async def set_of(self, public_id: str) -> SetRow | None:
         """One set of letters."""
+
+    async def sets(self, tenant: str | None, *, limit: int, cursor: str | None) -> Page[SetRow]:
+        """A page of sets of letters, of one tenant or of all, the newest first."""
+
+    async def set_endings(self, set: SetRow) -> dict[RunStatus, int]:
+        """How many of the runs that a set let go on or started stand where; those purged are left out."""
 
     async def set_items(
         self, set: SetRow, status: SetItemStatus | None, *, limit: int, cursor: str | None

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from redrive.core.journal import EntryRow
+from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.errors import ConfigurationError, InputError
 from redrive.store.port import LeaseLine, Store, Transaction
@@ -282,6 +283,13 @@ class SealedStore:
 
     async def set_of(self, public_id: str) -> SetRow | None:
         return self._set(await self._inner.set_of(public_id))
+
+    async def sets(self, tenant: str | None, *, limit: int, cursor: str | None) -> Page[SetRow]:
+        page = await self._inner.sets(tenant, limit=limit, cursor=cursor)
+        return Page([self._sealer.open(row, row.tenant) for row in page.items], page.next, page.prev)
+
+    async def set_endings(self, set: SetRow) -> dict[RunStatus, int]:
+        return await self._inner.set_endings(set)
 
     async def set_items(
         self, set: SetRow, status: SetItemStatus | None, *, limit: int, cursor: str | None

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from redrive.core.states import LetterStatus
 from redrive.store.filters import given
+from redrive.store.pages import Window
 from redrive.store.records import NewSet, SetItemRow, SetItemStatus, SetRow, SetStatus
 from redrive.store.selection import LetterFilter
 
-__all__ = ["conditions_of", "item_row", "open_letters", "set_row", "stored"]
+__all__ = ["conditions_of", "item_row", "open_letters", "paged", "set_row", "stored"]
 
 _SET = (
     "id", "public_id", "tenant", "action", "status", "by", "reason", "request", "wanted", "listed", "total",
@@ -33,6 +35,17 @@ def item_row(row: Any) -> SetItemRow:
     return SetItemRow(
         id=number, letter=letter, status=SetItemStatus(status), run_id=run_id, error=error, at=at
     )
+
+
+def paged(
+    parts: Mapping[str, str], table: str, which: str, window: Window
+) -> tuple[str, dict[str, int | None]]:
+    """The statement for a page of sets or of their letters, the last ones first, and its bounds."""
+    bounds = {"below": window.below, "above": window.above}
+    names = [which, *(name for name, at in bounds.items() if at is not None)]
+    wanted = " AND ".join(parts[f"{table}.{name}"] for name in names)
+    order = "DESC" if window.above is None else "ASC"
+    return parts[table].format(conditions=wanted, order=order), bounds
 
 
 def stored(new: NewSet) -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import click
@@ -102,8 +102,8 @@ class _Work:
 
     async def _preview(self, app: Redrive, id: str) -> None:
         plan = await self.act.make(app, self.found[id], True)
-        assert isinstance(plan, DryRun)
-        self.asked.output.done(id, plan, "\n".join([*sentences(plan), "Nothing was changed."]))
+        told = _told(self.found[id], plan)
+        self.asked.output.done(id, plan, "\n".join([*told, "Nothing was changed."]))
 
     async def _ask(self, app: Redrive) -> int:
         """Show a person the plan of one thing or the number of many, and ask; gives a refusal's exit code."""
@@ -119,8 +119,7 @@ class _Work:
 
     async def _show_plan(self, app: Redrive, id: str) -> None:
         plan = await self.act.make(app, self.found[id], True)
-        assert isinstance(plan, DryRun)
-        echo("\n".join(sentences(plan)), err=True)
+        echo("\n".join(_told(self.found[id], plan)), err=True)
 
     async def _make(self, app: Redrive, id: str) -> None:
         replay = await self.act.make(app, self.found[id], False)
@@ -135,6 +134,11 @@ def _named(subjects: list[Subject]) -> str:
     if len(subjects) == 1:
         return subjects[0].name
     return f"all {len(subjects)} of them, {subjects[0].id} to {subjects[-1].id},"
+
+
+def _told(subject: Subject, plan: DryRun | Replay) -> list[str]:
+    """What a decision would do: its plan, or that it was made before."""
+    return sentences(plan) if isinstance(plan, DryRun) else [_done(replace(subject, settled=True), plan)]
 
 
 def _done(subject: Subject, replay: Replay) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from redrive.cli.hints import hint
-from redrive.cli.output import Column, Output, ago, as_json, echo, on_terminal, shown
-from redrive.cli.place import Place, ask, at_a_place
+from redrive.cli.output import Column, Output, ago, echo, on_terminal, shown
+from redrive.cli.paging import Listing, Pages, paged
+from redrive.cli.place import Place, at_a_place
 
 if TYPE_CHECKING:
     from redrive.desk.groups import FailureGroup, GroupList
@@ -21,13 +22,10 @@ _BARS = "▁▂▃▄▅▆▇█"
 @click.command()
 @click.option("--tenant", metavar="NAME", help="Only letters of this tenant.  [default: all]")
 @click.option("--closed", is_flag=True, help="Also those of which no letter is open any more.")
-@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="How many.")
-@click.option("--cursor", metavar="CURSOR", help="Go on where the last page ended.")
+@paged
 @shown
 @at_a_place
-def groups(
-    tenant: str | None, closed: bool, limit: int, cursor: str | None, output: Output, place: Place
-) -> None:
+def groups(tenant: str | None, closed: bool, pages: Pages, output: Output, place: Place) -> None:
     """List failures by their cause, the one seen last first: how many wait, since when, how it develops.
 
     Workers count them, a few seconds late. --quiet prints fingerprints.
@@ -39,17 +37,13 @@ def groups(
       redrive dlq replay --all --fingerprint daf56cff46003d07
     """
     status = None if closed else "OPEN"
-    page = ask(place, lambda app: app.dlq.groups(tenant, status=status, limit=limit, cursor=cursor))
-    if output.json:
-        output.object(as_json(page))
-        return
     columns: list[Column[FailureGroup]] = [
         Column("FINGERPRINT", lambda group: group.fingerprint),
         Column("OPEN", lambda group: group.open),
         Column("WORKFLOW", lambda group: ", ".join(group.workflows)),
         Column("STEP", lambda group: ", ".join(group.steps)),
         Column("LAST SEEN", lambda group: group.last_seen),
-        Column("LAST 24 H", _trend),
+        Column("LAST 24 H", _trend, ends=True),
         Column("REASON", lambda group: group.message, sentence=True),
         Column("FIRST SEEN", lambda group: group.first_seen),
         Column("TOTAL", lambda group: group.total),
@@ -57,15 +51,15 @@ def groups(
         Column("SAMPLE", lambda group: group.sample_id),
         Column("TENANT", lambda group: group.tenant),
     ]
-    output.list(
-        page.items,
-        columns,
+    listing: Listing[FailureGroup] = Listing(
+        fetch=lambda app, limit, cursor: app.dlq.groups(tenant, status=status, limit=limit, cursor=cursor),
+        columns=columns,
         id=lambda group: group.fingerprint,
         empty="No failure waits for a person.",
-        next=page.next,
-        prev=page.prev,
+        also=("as_of",),
     )
-    if on_terminal() and not output.quiet:
+    page = cast("GroupList", pages.show(place, listing, output))
+    if on_terminal() and not (output.quiet or output.json):
         echo("\n".join(_below(page)))
 
 

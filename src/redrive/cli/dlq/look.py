@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.cli.dlq.filters import filtered
-from redrive.cli.output import Column, Output, echo, shown
+from redrive.cli.output import Column, Output, echo, on_terminal, shown
+from redrive.cli.paging import Listing, Pages, paged
 from redrive.cli.place import Place, ask, at_a_place
 
 if TYPE_CHECKING:
@@ -30,13 +31,10 @@ _STATUSES = ("OPEN", "REPLAYING", "RESOLVED", "IGNORED", "EXPIRED", "ALL")
     help="Only letters that stand here.",
 )
 @filtered
-@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="How many.")
-@click.option("--cursor", metavar="CURSOR", help="Go on where the last page ended.")
+@paged
 @shown
 @at_a_place
-def list_(
-    status: str, filters: dict[str, Any], limit: int, cursor: str | None, output: Output, place: Place
-) -> None:
+def list_(status: str, filters: dict[str, Any], pages: Pages, output: Output, place: Place) -> None:
     """List dead letters, newest first.
 
     \b
@@ -48,37 +46,61 @@ def list_(
     from redrive.store.selection import LetterFilter
 
     where = LetterFilter(**filters, status=None if status == "ALL" else status)
-    page = ask(place, lambda app: app.dlq.list(where, limit=limit, cursor=cursor))
-    columns: list[Column[DeadLetter]] = [
+    listing: Listing[DeadLetter] = Listing(
+        fetch=lambda app, limit, cursor: app.dlq.list(where, limit=limit, cursor=cursor),
+        columns=_for_people() if on_terminal() else _for_programs(),
+        id=lambda letter: letter.id,
+        empty="No dead letter here: nothing waits for a person.",
+    )
+    pages.show(place, listing, output)
+
+
+def _for_people() -> list[Column[DeadLetter]]:
+    """What a letter is about comes early, and why it waits is one sentence."""
+    return [
+        Column("ID", lambda letter: letter.id),
+        Column("WORKFLOW", lambda letter: letter.workflow),
+        Column("STEP", lambda letter: letter.step),
+        Column("ABOUT", _about),
+        Column("STATUS", _status),
+        Column("FAILED", lambda letter: letter.failed_at),
+        Column("CODE", lambda letter: letter.code),
+        Column("REASON", _reason, sentence=True),
+        Column("OWNER", lambda letter: letter.owner),
+        Column("TAGS", lambda letter: " ".join(letter.tags)),
+    ]
+
+
+def _for_programs() -> list[Column[DeadLetter]]:
+    """One line for each letter; a column keeps its place, and new ones come last."""
+    return [
         Column("ID", lambda letter: letter.id),
         Column("WORKFLOW", lambda letter: letter.workflow),
         Column("STEP", lambda letter: letter.step),
         Column("CODE", lambda letter: letter.code),
         Column("FAILED", lambda letter: letter.failed_at),
-        *_why(),
-        *([Column("STATUS", _status)] if status == "ALL" else []),
+        Column("REASON", lambda letter: letter.reason),
+        Column("MESSAGE", _message),
         Column("OWNER", lambda letter: letter.owner),
         Column("TAGS", lambda letter: " ".join(letter.tags)),
+        Column("ABOUT", _about),
+        Column("STATUS", lambda letter: letter.status.value),
     ]
-    output.list(
-        page.items,
-        columns,
-        id=lambda letter: letter.id,
-        empty="No dead letter here: nothing waits for a person.",
-        next=page.next,
-        prev=page.prev,
-    )
 
 
-def _why() -> list[Column[DeadLetter]]:
-    """What the error said, and the engine's reason: in one sentence for people, apart for programs."""
-    from redrive.cli.output import on_terminal
+def _about(letter: DeadLetter) -> str:
+    """What people know it by: its correlation id, and the fields that the workflow is searched by."""
+    from redrive.core.index import reached
 
-    if on_terminal():
-        return [
-            Column("REASON", lambda letter: f"{_message(letter, _LENGTH)} ({letter.reason})", sentence=True)
-        ]
-    return [Column("REASON", lambda letter: letter.reason), Column("MESSAGE", _message)]
+    fields = (letter.config or {}).get("index", ())
+    values = [letter.correlation_id, *(reached(letter.input, field) for field in fields)]
+    return " ".join(dict.fromkeys(str(value) for value in values if value not in (None, "")))
+
+
+def _reason(letter: DeadLetter) -> str:
+    """What the error said, and the engine's reason, unless the one quotes the other."""
+    said = _message(letter, _LENGTH)
+    return letter.reason if said in letter.reason else f"{said} ({letter.reason})"
 
 
 def _message(letter: DeadLetter, most: int = sys.maxsize) -> str:
@@ -86,8 +108,9 @@ def _message(letter: DeadLetter, most: int = sys.maxsize) -> str:
     return said if len(said) <= most else f"{said[: most - 1]}…"
 
 
-def _status(letter: DeadLetter) -> str:
-    return letter.status.value
+def _status(letter: DeadLetter) -> str | None:
+    """Where it stands, unless it is open, as nearly all in a list are."""
+    return None if letter.status.value == "OPEN" else letter.status.value
 
 
 @click.command()

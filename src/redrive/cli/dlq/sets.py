@@ -11,17 +11,20 @@ from redrive.cli.change import Change, changing
 from redrive.cli.exits import FAILED, INTERRUPTED, NOT_FOUND, Stopped
 from redrive.cli.hints import hint
 from redrive.cli.output import Column, Output, ago, as_json, clean, on_terminal, say, shown
+from redrive.cli.paging import Listing, Pages, paged
 from redrive.cli.place import Place, ask, at_a_place
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.sets import LetterSet, SetItem
+    from redrive.store.records import Page
 
 __all__ = ["follow", "sets", "told"]
 
 _LOOK = 0.3
 _SHOWN = 10
 _WORDS = {"REPLAY": "runs again", "RESOLVE": "resolves", "IGNORE": "ignores"}
+_VERBS = {"REPLAY": "run again", "RESOLVE": "resolve", "IGNORE": "ignore"}
 
 
 @click.group(short_help="Follow decisions on many letters.")
@@ -33,33 +36,65 @@ def sets() -> None:
 
     \b
     Examples:
-      redrive dlq sets show 01k9x7c6e1dwvth7nvsrs94zvk
-      redrive dlq sets stop 01k9x7c6e1dwvth7nvsrs94zvk
+      redrive dlq sets list
+      redrive dlq sets show 01k9x7
+      redrive dlq sets stop 01k9x7
     """
+
+
+@sets.command("list")
+@click.option("--tenant", metavar="NAME", help="Only sets of this tenant.  [default: all]")
+@paged
+@shown
+@at_a_place
+def list_(tenant: str | None, pages: Pages, output: Output, place: Place) -> None:
+    """List decisions on many letters, the newest first.
+
+    \b
+    Examples:
+      redrive dlq sets list
+      redrive dlq sets list --all --json
+    """
+    columns: list[Column[LetterSet]] = [
+        Column("ID", lambda one: one.id),
+        Column("WHAT", lambda one: _VERBS[one.action]),
+        Column("STATUS", lambda one: one.status.value),
+        Column("DONE", lambda one: f"{one.done + one.failed:,} of {one.total:,}"),
+        Column("REFUSED", lambda one: one.failed or None),
+        Column("BEGUN", lambda one: one.created_at),
+        Column("BY", lambda one: one.by),
+        Column("REASON", lambda one: one.reason, sentence=True),
+    ]
+    listing: Listing[LetterSet] = Listing(
+        fetch=lambda app, limit, cursor: app.dlq.sets(limit=limit, cursor=cursor, tenant=tenant),
+        columns=columns,
+        id=lambda one: one.id,
+        empty="Nobody decided on many letters at once yet.",
+    )
+    pages.show(place, listing, output)
 
 
 @sets.command()
 @click.argument("id", metavar="SET")
 @click.option("--refused", is_flag=True, help="List the letters on which the decision was refused, and why.")
-@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="How many of them.")
-@click.option("--cursor", metavar="CURSOR", help="Go on where the last page ended.")
+@paged
 @click.option("--wait", is_flag=True, help="Wait until it is done; exit code 1 if something was refused.")
 @shown
 @at_a_place
-def show(
-    id: str, refused: bool, limit: int, cursor: str | None, wait: bool, output: Output, place: Place
-) -> None:
-    """Show how far a set is, and what was refused. SET is its whole id.
+def show(id: str, refused: bool, pages: Pages, wait: bool, output: Output, place: Place) -> None:
+    """Show how far a set is, what was refused, and how the runs stand that it let go on.
+
+    SET is an id, or a beginning of one that fits no other.
 
     \b
     Examples:
-      redrive dlq sets show 01k9x7c6e1dwvth7nvsrs94zvk --wait
-      redrive dlq sets show 01k9x7c6e1dwvth7nvsrs94zvk --refused
+      redrive dlq sets show 01k9x7 --wait
+      redrive dlq sets show 01k9x7 --refused
     """
     if wait:
         follow(place, id, output)
     elif refused:
-        _list_refused(place, id, limit, cursor, output)
+        _list_refused(place, id, pages, output)
     else:
         one, failures = ask(place, lambda app: _look(app, id))
         output.done(one.id, _json(one), "\n".join(_page(one, failures)))
@@ -75,13 +110,13 @@ def stop(id: str, change: Change, output: Output, place: Place) -> None:
 
     \b
     Examples:
-      redrive dlq sets stop 01k9x7c6e1dwvth7nvsrs94zvk
+      redrive dlq sets stop 01k9x7
     """
 
     async def work(app: Redrive) -> LetterSet:
         one = await _found(app, id)
-        change.confirm(f"Stop set {one.id} ({one.action}, {one.pending:,} letters to go)")
-        return one if change.dry_run else await app.dlq.stop_set(id, by=change.by)
+        change.confirm(f"Stop set {one.id} ({_VERBS[one.action]}, {one.pending:,} letters to go)")
+        return one if change.dry_run else await app.dlq.stop_set(one.id, by=change.by)
 
     one = ask(place, work)
     verb = "would stop" if change.dry_run else "stopped"
@@ -132,21 +167,22 @@ async def _until_done(app: Redrive, id: str, output: Output) -> tuple[LetterSet,
 
 async def _look(app: Redrive, id: str) -> tuple[LetterSet, list[SetItem]]:
     one = await _found(app, id)
-    failures = (await app.dlq.set_items(id, status="FAILED", limit=_SHOWN)).items if one.failed else []
+    failures = (await app.dlq.set_items(one.id, status="FAILED", limit=_SHOWN)).items if one.failed else []
     return one, failures
 
 
 async def _found(app: Redrive, id: str) -> LetterSet:
+    from redrive.cli.ids import find_set
     from redrive.errors import NotFound
 
     try:
-        return await app.dlq.set(id)
+        return await app.dlq.set(await find_set(app, id))
     except NotFound as error:
-        found = hint("audit", "list", "--event", "dlq.set_started")
-        raise Stopped(f"{error}; `{found}` shows those that were begun", NOT_FOUND) from error
+        raise Stopped(f"{error}; `{hint('dlq', 'sets', 'list')}` shows them", NOT_FOUND) from error
 
 
 def _page(one: LetterSet, failures: list[SetItem]) -> list[str]:
+    from redrive.cli.dlq.planned import way
     from redrive.cli.runs.story import facts
 
     lines = [
@@ -154,10 +190,12 @@ def _page(one: LetterSet, failures: list[SetItem]) -> list[str]:
         *facts(
             begun=f"{one.created_at:%Y-%m-%d %H:%M:%S} UTC, {ago(one.created_at)}, by {one.by}",
             reason=one.reason,
-            mode=one.mode,
+            how=None if one.mode is None else way(one.mode),
             to_go=f"{one.pending:,}" if one.ended_at is None else None,
             ended=None if one.ended_at is None else f"{one.ended_at:%Y-%m-%d %H:%M:%S} UTC",
             stopped_by=one.stopped_by,
+            because=one.stopped_because,
+            its_runs=_endings(one),
         ),
     ]
     if failures:
@@ -167,21 +205,32 @@ def _page(one: LetterSet, failures: list[SetItem]) -> list[str]:
     return lines
 
 
-def _list_refused(place: Place, id: str, limit: int, cursor: str | None, output: Output) -> None:
-    page = ask(place, lambda app: app.dlq.set_items(id, status="FAILED", limit=limit, cursor=cursor))
-    columns: list[Column[SetItem]] = [
-        Column("LETTER", lambda item: item.letter_id),
-        Column("WHEN", lambda item: item.at),
-        Column("WHY", lambda item: item.error, sentence=True),
-    ]
-    output.list(
-        page.items,
-        columns,
+def _endings(one: LetterSet) -> str | None:
+    """How the runs stand that the set let go on."""
+    counts = {
+        "succeeded": one.succeeded,
+        "failed again": one.failed_again,
+        "still going": one.still_going,
+    }
+    return ", ".join(f"{count:,} {how}" for how, count in counts.items() if count) or None
+
+
+def _list_refused(place: Place, id: str, pages: Pages, output: Output) -> None:
+    async def fetch(app: Redrive, limit: int, cursor: str | None) -> Page[SetItem]:
+        one = await _found(app, id)
+        return await app.dlq.set_items(one.id, status="FAILED", limit=limit, cursor=cursor)
+
+    listing: Listing[SetItem] = Listing(
+        fetch=fetch,
+        columns=[
+            Column("LETTER", lambda item: item.letter_id),
+            Column("WHEN", lambda item: item.at),
+            Column("WHY", lambda item: item.error, sentence=True),
+        ],
         id=lambda item: item.letter_id,
         empty="No letter of this set was refused.",
-        next=page.next,
-        prev=page.prev,
     )
+    pages.show(place, listing, output)
 
 
 def _json(one: LetterSet) -> dict[str, object]:

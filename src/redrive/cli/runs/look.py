@@ -8,6 +8,7 @@ import click
 
 from redrive.cli.moment import MOMENT
 from redrive.cli.output import Column, Output, echo, shown
+from redrive.cli.paging import Listing, Pages, paged
 from redrive.cli.place import Place, ask, at_a_place
 
 if TYPE_CHECKING:
@@ -37,11 +38,10 @@ STATUSES = (
 @click.option("--handler-for", metavar="RUN", help="Only runs that handle the failure of this run.")
 @click.option("--since", type=MOMENT, metavar="TIME", help="Created at or after: 2h (ago), or an ISO time.")
 @click.option("--until", type=MOMENT, metavar="TIME", help="Created before.")
-@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="How many.")
-@click.option("--cursor", metavar="CURSOR", help="Go on where the last page ended.")
+@paged
 @shown
 @at_a_place
-def list_(place: Place, output: Output, limit: int, cursor: str | None, **filters: Any) -> None:
+def list_(place: Place, output: Output, pages: Pages, **filters: Any) -> None:
     """List runs, newest first.
 
     \b
@@ -55,12 +55,11 @@ def list_(place: Place, output: Output, limit: int, cursor: str | None, **filter
 
     filters["status"] = list(filters["status"]) or None
 
-    async def listed(app: Redrive) -> Page[Run]:
+    async def fetch(app: Redrive, limit: int, cursor: str | None) -> Page[Run]:
         if filters["handler_for"] is not None:
             filters["handler_for"] = await find_run(app, filters["handler_for"])
         return await app.runs.list(RunFilter(**filters), limit=limit, cursor=cursor)
 
-    page = ask(place, listed)
     columns: list[Column[Run]] = [
         Column("ID", lambda run: run.id),
         Column("WORKFLOW", lambda run: run.workflow),
@@ -69,14 +68,13 @@ def list_(place: Place, output: Output, limit: int, cursor: str | None, **filter
         Column("CORRELATION", lambda run: run.correlation_id),
         Column("TENANT", lambda run: run.tenant),
     ]
-    output.list(
-        page.items,
-        columns,
+    listing: Listing[Run] = Listing(
+        fetch=fetch,
+        columns=columns,
         id=lambda run: run.id,
         empty=f"No such run. Start one: {_starting()}",
-        next=page.next,
-        prev=page.prev,
     )
+    pages.show(place, listing, output)
 
 
 @click.command()

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from redrive.core.states import RunStatus
 from redrive.core.transition import AuditWrite
 from redrive.store import statements
 from redrive.store.filters import clauses, parameters
@@ -18,14 +19,16 @@ from redrive.store.postgres.sql import load, prepare
 from redrive.store.postgres.text import as_given, as_stored
 from redrive.store.records import ItemMark, NewSet, Page, SetItemRow, SetItemStatus, SetRow
 from redrive.store.selection import LetterFilter
-from redrive.store.wanted import conditions_of, item_row, open_letters, set_row, stored
+from redrive.store.wanted import conditions_of, item_row, open_letters, paged, set_row, stored
 
 __all__ = [
     "advance",
     "begin_set",
     "claim_set",
     "count_letters",
+    "list_sets",
     "purge",
+    "set_endings",
     "set_items",
     "set_of",
     "stop_set",
@@ -141,13 +144,24 @@ async def set_items(
     """A page of a set's letters, the last ones first."""
     request = Request.of(limit, cursor)
     window = request.window
-    bounds = {"below": window.below, "above": window.above}
-    names = [status.value if status else "all", *(name for name, at in bounds.items() if at is not None)]
-    wanted = " AND ".join(PARTS[f"items.{name}"] for name in names)
-    order = "DESC" if window.above is None else "ASC"
-    statement = prepare(PARTS["items"].format(conditions=wanted, order=order))
-    rows = await line.rows(statement, **bounds, set=set.id, most=window.most)
+    statement, bounds = paged(PARTS, "items", status.value if status else "all", window)
+    rows = await line.rows(prepare(statement), **bounds, set=set.id, most=window.most)
     return request.page([item_row(as_given(row)) for row in rows])
+
+
+async def list_sets(line: Line, tenant: str | None, limit: int, cursor: str | None) -> Page[SetRow]:
+    """A page of sets, the newest first."""
+    request = Request.of(limit, cursor)
+    window = request.window
+    statement, bounds = paged(PARTS, "sets", "all" if tenant is None else "tenant", window)
+    rows = await line.rows(prepare(statement), **bounds, tenant=tenant, most=window.most)
+    return request.page([set_row(as_given(row)) for row in rows])
+
+
+async def set_endings(line: Line, set: SetRow) -> dict[RunStatus, int]:
+    """How the runs stand that a set let go on or started."""
+    rows = await line.rows(SQL["set_endings"], set=set.id)
+    return {RunStatus(row[0]): row[1] for row in rows}
 
 
 async def count_letters(line: Line, where: LetterFilter) -> int:

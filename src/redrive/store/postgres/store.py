@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from redrive.clock import MICROS, Clock
 from redrive.core.journal import EntryRow
+from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.store.port import LeaseLine, Transaction
 from redrive.store.postgres import (
@@ -236,6 +237,12 @@ class PostgresStore:
 
     async def set_of(self, public_id: str) -> SetRow | None:
         return await self._lines.run(lambda line: sets.set_of(line, public_id))
+
+    async def sets(self, tenant: str | None, *, limit: int, cursor: str | None) -> Page[SetRow]:
+        return await self._lines.run(lambda line: sets.list_sets(line, tenant, limit, cursor))
+
+    async def set_endings(self, set: SetRow) -> dict[RunStatus, int]:
+        return await self._lines.run(lambda line: sets.set_endings(line, set))
 
     async def set_items(
         self, set: SetRow, status: SetItemStatus | None, *, limit: int, cursor: str | None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from redrive.core.states import RunStatus
 from redrive.core.transition import AuditWrite
 from redrive.store.filters import clauses, parameters
 from redrive.store.pages import Request
@@ -16,7 +17,7 @@ from redrive.store.sqlite.lists import SQL as LISTS
 from redrive.store.sqlite.lists import json_list
 from redrive.store.sqlite.writes import note
 from redrive.store.statements import load
-from redrive.store.wanted import conditions_of, item_row, open_letters, set_row, stored
+from redrive.store.wanted import conditions_of, item_row, open_letters, paged, set_row, stored
 
 __all__ = [
     "Turn",
@@ -25,7 +26,9 @@ __all__ = [
     "begin_set",
     "claim_set",
     "count_letters",
+    "list_sets",
     "purge",
+    "set_endings",
     "set_items",
     "set_of",
     "stop_set",
@@ -143,13 +146,24 @@ def set_items(
     """A page of a set's letters, the last ones first."""
     request = Request.of(limit, cursor)
     window = request.window
-    bounds = {"below": window.below, "above": window.above}
-    names = [status.value if status else "all", *(name for name, at in bounds.items() if at is not None)]
-    wanted = " AND ".join(SQL[f"items.{name}"] for name in names)
-    order = "DESC" if window.above is None else "ASC"
-    statement = SQL["items"].format(conditions=wanted, order=order)
+    statement, bounds = paged(SQL, "items", status.value if status else "all", window)
     rows = con.execute(statement, {**bounds, "set": set.id, "most": window.most})
     return request.page([item_row(row) for row in rows])
+
+
+def list_sets(con: sqlite3.Connection, tenant: str | None, limit: int, cursor: str | None) -> Page[SetRow]:
+    """A page of sets, the newest first."""
+    request = Request.of(limit, cursor)
+    window = request.window
+    statement, bounds = paged(SQL, "sets", "all" if tenant is None else "tenant", window)
+    rows = con.execute(statement, {**bounds, "tenant": tenant, "most": window.most})
+    return request.page([set_row(row) for row in rows])
+
+
+def set_endings(con: sqlite3.Connection, set: SetRow) -> dict[RunStatus, int]:
+    """How the runs stand that a set let go on or started."""
+    rows = con.execute(SQL["set_endings"], {"set": set.id})
+    return {RunStatus(status): count for status, count in rows}
 
 
 def count_letters(con: sqlite3.Connection, where: LetterFilter) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from redrive.clock import Clock
 from redrive.core.journal import EntryRow
+from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.store.port import LeaseLine, Transaction
 from redrive.store.records import (
@@ -221,6 +222,12 @@ class SqliteStore:
 
     async def set_of(self, public_id: str) -> SetRow | None:
         return await self._lines.read(lambda con: sets.set_of(con, public_id))
+
+    async def sets(self, tenant: str | None, *, limit: int, cursor: str | None) -> Page[SetRow]:
+        return await self._lines.read(lambda con: sets.list_sets(con, tenant, limit, cursor))
+
+    async def set_endings(self, set: SetRow) -> dict[RunStatus, int]:
+        return await self._lines.read(lambda con: sets.set_endings(con, set))
 
     async def set_items(
         self, set: SetRow, status: SetItemStatus | None, *, limit: int, cursor: str | None

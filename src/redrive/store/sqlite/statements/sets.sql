@@ -72,6 +72,33 @@ SELECT id, public_id, tenant, action, status, by, reason, request, wanted, liste
        ended_at, closed_by, fence
 FROM sets WHERE public_id = :set;
 
+-- name: sets
+-- A page of sets; the conditions and the order are filled in.
+SELECT s.id, s.public_id, s.tenant, s.action, s.status, s.by, s.reason, s.request, s.wanted, s.listed, s.total, s.done,
+       s.failed, s.created_at, s.ended_at, s.closed_by, s.fence
+FROM sets AS s WHERE {conditions} ORDER BY s.id {order} LIMIT :most;
+
+-- name: sets.all
+-- Sets of everybody.
+true;
+
+-- name: sets.tenant
+-- Sets of one tenant.
+s.tenant = :tenant;
+
+-- name: sets.below
+-- Sets before a place.
+s.id < :below;
+
+-- name: sets.above
+-- Sets behind a place.
+s.id > :above;
+
+-- name: set_endings
+-- How the runs stand that the replays of a set let go on or started.
+SELECT r.status, count(*) FROM set_items AS i JOIN runs AS r ON r.public_id = i.run_id
+WHERE i.set_id = :set AND i.status = 'DONE' GROUP BY r.status;
+
 -- name: items
 -- A page of a set's letters; the conditions and the order are filled in.
 SELECT i.number, i.letter, i.status, i.run_id, i.error, i.at
