@@ -270,12 +270,15 @@ def test_the_shell_completes_commands() -> None:
 def test_a_table_leaves_out_what_is_empty_and_what_does_not_fit(
     toys: Toys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.cli.output.on_terminal", lambda: True)
+    for module in ("output", "dlq.look"):
+        monkeypatch.setattr(f"redrive.cli.{module}.on_terminal", lambda: True)
     monkeypatch.setenv("NO_COLOR", "1")
     assert piped("workflows", "list").output.splitlines()[:2] == ["WORKFLOW  WORKERS", "make      0"]
     for width in (60, 80, 120, 200):
         monkeypatch.setenv("COLUMNS", str(width))
-        lines = piped("dlq", "list").output.splitlines()
+        shown = piped("dlq", "list")
+        lines = shown.stdout.splitlines()
         assert max(map(len, lines)) <= width
         assert lines[1].startswith(f"dl-{toys.wet} ")
-    assert lines[0].split() == ["ID", "WORKFLOW", "STEP", "CODE", "FAILED", "REASON"]
+        assert ("No room for CODE:" in shown.stderr) is (width == 60)
+    assert lines[0].split() == ["ID", "WORKFLOW", "STEP", "FAILED", "CODE", "REASON"]

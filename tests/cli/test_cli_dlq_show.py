@@ -19,7 +19,7 @@ def test_the_page_says_what_happened_why_and_what_to_do(shop: Shop) -> None:
     assert head[0] == f"dead letter dl-{shop.down}  sell  OPEN"
     what, why, stands = head[1].splitlines()
     assert what.endswith(
-        "step 'charge' of 'sell' failed, after 2 attempts: the bank does not \ufffd[31manswer"
+        "step 'charge' of 'sell' failed, after 2 attempts: the bank does not \\u001b[31manswer"
     )
     assert why == "  It is here because it was tried as often as it may be, and failed each time."
     assert stands == "  It waits for a person."
@@ -113,7 +113,7 @@ def test_letters_are_found_by_what_was_noted(shop: Shop, option: tuple[str, str]
 def test_among_all_letters_the_status_is_told(shop: Shop) -> None:
     assert piped("dlq", "ignore", shop.down).exit_code == 0
     lines = piped("dlq", "list", "--status", "all").output.splitlines()
-    assert [line.split("\t")[7] for line in lines] == ["OPEN", "IGNORED"]
+    assert [line.split("\t")[10] for line in lines] == ["OPEN", "IGNORED"]
 
 
 def test_the_list_says_what_the_error_said(shop: Shop, terminal: Callable[..., Terminal]) -> None:

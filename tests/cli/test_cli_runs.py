@@ -111,7 +111,7 @@ def test_show_draws_waiting_as_dashes(toys: Toys) -> None:
 def test_what_a_store_holds_cannot_steer_the_terminal(toys: Toys, terminal: Callable[..., Terminal]) -> None:
     shown = terminal("runs", "show", toys.broken, NO_COLOR="1")
     assert shown.end() == 0
-    assert "it has a �[31mcrack" in shown.raw
+    assert "it has a \\u001b[31mcrack" in shown.raw
 
 
 def test_show_as_json_is_the_whole_run(toys: Toys) -> None:

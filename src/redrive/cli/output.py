@@ -40,6 +40,7 @@ __all__ = [
     "say",
     "shown",
     "styled",
+    "told_tenant",
 ]
 
 Item = TypeVar("Item")
@@ -173,6 +174,11 @@ def _harmless(found: re.Match[str]) -> str:
 
 def _escaped(found: re.Match[str]) -> str:
     return f"\\u{ord(found[0]):04x}"
+
+
+def told_tenant(tenant: str) -> str | None:
+    """A tenant as it is listed; people who have one only need not read its name."""
+    return None if tenant == "default" and on_terminal() else tenant
 
 
 # -- the terminal --------------------------------------------------------------------------------------

@@ -26,19 +26,23 @@ _COLOURS = {"✓": "green", "✗": "red", "–": "bright_black", "…": "yellow"
 _WORK, _WAIT, _BLANK = "█", "╌", " "
 
 
-def timeline(steps: tuple[StepRecord, ...], *, now: datetime, width: int) -> list[str]:
-    """The lines of the picture, from the first step's beginning to the last one's end, or to now."""
+def timeline(steps: tuple[StepRecord, ...], *, now: datetime, width: int, over: bool = False) -> list[str]:
+    """The lines of the picture, from the first step's beginning to the last one's end, or to now.
+
+    `over`: the run has ended, so that a step without an end was cut short.
+    """
     if not steps:
         return ["  no step has begun"]
-    scale = _Scale(steps, now, width)
+    scale = _Scale(steps, now, width, over)
     return [line for step in steps for line in _step(step, scale)]
 
 
 class _Scale:
     """Moments as columns."""
 
-    def __init__(self, steps: tuple[StepRecord, ...], now: datetime, width: int) -> None:
+    def __init__(self, steps: tuple[StepRecord, ...], now: datetime, width: int, over: bool) -> None:
         self.now = now
+        self.over = over
         self.name = min(_NAME, max(len(step.name) for step in steps))
         self.room = max(_LEAST, width - self.name - _SIDE - 6)
         self.width = width
@@ -53,7 +57,7 @@ class _Scale:
 
 
 def _step(step: StepRecord, scale: _Scale) -> Iterator[str]:
-    mark = _MARKS.get(step.status, "…")
+    mark = "✗" if _cut_short(step, scale) else _MARKS.get(step.status, "…")
     name = clean(step.name)
     name = name if len(name) <= scale.name else f"{name[: scale.name - 1]}…"
     took = (step.ended_at or max(scale.now, step.began_at)) - step.began_at
@@ -62,17 +66,25 @@ def _step(step: StepRecord, scale: _Scale) -> Iterator[str]:
     yield f"  {styled(mark, fg=colour)} {name:<{scale.name}} {bar} {words(took.total_seconds()):>{_SIDE}}"
     if step.kind is EntryKind.SLEEP and step.status is not StepStatus.SUCCESS and step.next_at:
         yield from _said(f"waits until {step.next_at:%Y-%m-%d %H:%M:%S} UTC", scale)
-    if len(step.attempts) > 1 or step.status is not StepStatus.SUCCESS:
+    if len(step.attempts) > 1 or step.status is not StepStatus.SUCCESS or step.by_hand:
         for attempt in step.attempts:
             yield from _said(attempt.decision, scale)
             if attempt.message and attempt.status != "SUCCESS":
                 yield from _said(f"{attempt.error_type}: {attempt.message}", scale, deeper="  ")
-    if _under_way(step):
+    if step.by_hand:
+        yield from _said("its result was given by hand", scale)
+    if _cut_short(step, scale):
+        yield from _said(f"attempt {step.attempt} was cut short: it may have happened", scale)
+    elif _under_way(step):
         yield from _said(f"attempt {step.attempt} is under way", scale)
 
 
 def _under_way(step: StepRecord) -> bool:
     return step.kind is EntryKind.STEP and step.status is StepStatus.RUNNING
+
+
+def _cut_short(step: StepRecord, scale: _Scale) -> bool:
+    return scale.over and _under_way(step)
 
 
 def _bar(step: StepRecord, scale: _Scale) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from redrive.desk.shapes import DeadLetter
     from redrive.store.selection import LetterFilter
 
-__all__ = ["act_of", "complete", "replay", "reworked"]
+__all__ = ["act_of", "complete", "corrected", "replay", "reworked"]
 
 _MODES = ("from_failed", "step_only", "from_step", "skip", "full")
 
@@ -66,6 +66,27 @@ def reworked(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_options
 
 
+def corrected(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command on `ids` the options that change an input; it receives them as `edits`."""
+
+    @click.option("--input", metavar="JSON", help="Run with this whole input; @FILE reads a file.")
+    @click.option("--patch", metavar="JSON", help="Change these fields of the input; null removes one.")
+    @functools.wraps(command)
+    def with_edits(
+        *args: Any, ids: tuple[str, ...], input: str | None, patch: str | None, **others: Any
+    ) -> Any:
+        if input is not None and patch is not None:
+            raise Misused(
+                "--input and --patch exclude each other: the whole input, or the fields that change"
+            )
+        if input is not None and (len(ids) != 1 or "-" in ids):
+            raise Misused("--input replaces the whole input of one; --patch changes fields of many")
+        edits = {"input": json_object(input, "--input"), "patch": json_object(patch, "--patch")}
+        return command(*args, ids=ids, edits=edits, **others)
+
+    return with_edits
+
+
 @click.command()
 @ids_or_filter
 @click.option(
@@ -74,8 +95,7 @@ def reworked(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Where to begin; each is explained above.  [default: from_failed]",
 )
 @click.option("--from-step", metavar="STEP", help="Begin at this step, by number or name; implies its mode.")
-@click.option("--input", metavar="JSON", help="Run with this whole input; @FILE reads a file.")
-@click.option("--patch", metavar="JSON", help="Change these fields of the input; null removes one.")
+@corrected
 @click.option(
     "--output", "result", metavar="JSON", help="What the skipped step shall have given; implies skip."
 )
@@ -88,8 +108,7 @@ def replay(
     where: LetterFilter | None,
     mode: str | None,
     from_step: str | None,
-    input: str | None,
-    patch: str | None,
+    edits: dict[str, Any],
     result: str | None,
     wait: bool,
     options: dict[str, Any],
@@ -119,12 +138,8 @@ def replay(
     """
     from redrive.cli.dlq.deciding import Asked, decide
 
-    if input is not None and patch is not None:
-        raise Misused("--input and --patch exclude each other: the whole input, or the fields that change")
-    if input is not None and (len(ids) != 1 or "-" in ids):
-        raise Misused("--input replaces the whole input of one letter; --patch changes fields of many")
     chosen = mode or ("from_step" if from_step else "skip" if result is not None else "from_failed")
-    options |= {"input": json_object(input, "--input"), "patch": json_object(patch, "--patch")}
+    options |= edits
     if result is not None:
         options["output"] = json_value(result, "--output")
     asked = Asked(change=change, output=output, wait=wait)

@@ -78,7 +78,8 @@ class _Mistake:
 @contextmanager
 def _drafting(subject: _Subject) -> Iterator[Draft]:
     """A draft that is kept where something was typed and nothing came of it: nobody types an input twice."""
-    draft = Draft(subject.text)
+    patch = hint("dlq", "replay", subject.letter, "--patch", "JSON")
+    draft = Draft(subject.text, otherwise=f"change fields with `{patch}`")
     keep = True
     try:
         yield draft

@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 
 from redrive.cli.exits import REFUSED, Stopped
-from redrive.cli.hints import hint
 
 __all__ = ["Draft", "placed"]
 
@@ -23,8 +22,10 @@ _FIT = " does not fit: "
 class Draft:
     """A file that somebody edits: remarks, which begin with #, and below them the text."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, otherwise: str) -> None:
+        """`otherwise` says what to do where no editor works."""
         self.text = text
+        self._otherwise = otherwise
         handle, name = tempfile.mkstemp(prefix="redrive-", suffix=".json")
         os.close(handle)
         self._path = Path(name)
@@ -37,10 +38,8 @@ class Draft:
         try:
             click.edit(filename=str(self._path))
         except click.ClickException as error:
-            instead = hint("dlq", "replay", "LETTER", "--patch", "JSON")
             raise Stopped(
-                f"{error.message}. Nothing was changed. Name another editor in $EDITOR, or change fields with "
-                f"`{instead}`"
+                f"{error.message}. Nothing was changed. Name another editor in $EDITOR, or {self._otherwise}"
             ) from error
         before, self.text = self.text, _without_remarks(_decoded(self._path))
         return self.text != before

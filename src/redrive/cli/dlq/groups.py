@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from redrive.cli.hints import hint
-from redrive.cli.output import Column, Output, ago, echo, on_terminal, shown
+from redrive.cli.output import Column, Output, ago, echo, on_terminal, shown, told_tenant
 from redrive.cli.paging import Listing, Pages, paged
 from redrive.cli.place import Place, at_a_place
 
@@ -49,7 +49,7 @@ def groups(tenant: str | None, closed: bool, pages: Pages, output: Output, place
         Column("TOTAL", lambda group: group.total),
         Column("CODE", lambda group: group.code),
         Column("SAMPLE", lambda group: group.sample_id),
-        Column("TENANT", lambda group: group.tenant),
+        Column("TENANT", lambda group: told_tenant(group.tenant)),
     ]
     listing: Listing[FailureGroup] = Listing(
         fetch=lambda app, limit, cursor: app.dlq.groups(tenant, status=status, limit=limit, cursor=cursor),

@@ -64,10 +64,10 @@ def _for_people() -> list[Column[DeadLetter]]:
         Column("ABOUT", _about),
         Column("STATUS", _status),
         Column("FAILED", lambda letter: letter.failed_at),
-        Column("CODE", lambda letter: letter.code),
-        Column("REASON", _reason, sentence=True),
         Column("OWNER", lambda letter: letter.owner),
         Column("TAGS", lambda letter: " ".join(letter.tags)),
+        Column("CODE", lambda letter: letter.code),
+        Column("REASON", _reason, sentence=True),
     ]
 
 

@@ -37,9 +37,9 @@ def sentences(plan: DryRun) -> list[str]:
 
 
 def _sentences(plan: DryRun) -> list[str]:
-    where = "This starts a new run." if plan.new_run else f"This goes on in run {plan.run_id}."
+    where = ", as a new run" if plan.new_run else ""
     return [
-        f"{plan.letter_id} would run again, {way(plan.mode)}. {where}",
+        f"{plan.letter_id} would run again, {way(plan.mode)}{where}.",
         *_part("What changes in the input:", differences(plan.changes)),
         *_part("Taken as given, not run:", [clean(name) for name in plan.given]),
         *_part("Reused as recorded, not run again:", [_reused(step) for step in plan.reused]),
@@ -88,7 +88,7 @@ def _then(plan: DryRun) -> str:
 
 
 def _warnings(plan: DryRun) -> Iterator[str]:
-    yield from (clean(warning) for warning in plan.warnings)
+    yield from (clean(warning).replace("new_operation", "--new-operation") for warning in plan.warnings)
     if plan.newest_version is not None:
         for name in plan.unregistered:
             yield f"the newest code has no step {clean(name)!r} any more"

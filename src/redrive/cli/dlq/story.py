@@ -50,9 +50,9 @@ def story(letter: DeadLetter) -> list[str]:
     """The lines of `dlq show`."""
     return [
         *_head(letter),
-        *_section("what was tried", timeline(letter.steps, now=letter.failed_at, width=width())),
+        *_section("what was tried", _tried(letter)),
         *_section("the input", payload("input", letter.input)[1:]),
-        *_section("what the steps gave", list(_results(letter.steps))),
+        *_section("what the steps gave", list(_results(letter))),
         *_section("what was done about it", _done(letter)),
         *_section("for a developer", _technical(letter)),
         *_section("what you can do now", list(_next(letter))),
@@ -68,7 +68,6 @@ def _head(letter: DeadLetter) -> list[str]:
         *what,
         "",
         *facts(
-            reason=letter.reason,
             owner=letter.owner or (None if letter.status in CLOSED else "nobody yet"),
             tags=" ".join(letter.tags) or None,
             correlation=letter.correlation_id,
@@ -104,19 +103,32 @@ def _sentences(letter: DeadLetter) -> Iterator[str]:
             yield f"It was closed as {letter.status}{by}{why}. Nothing is left to do."
 
 
-def _results(steps: tuple[StepRecord, ...]) -> Iterator[str]:
-    for step in steps:
+def _tried(letter: DeadLetter) -> list[str]:
+    over = letter.status is not LetterStatus.REPLAYING
+    return timeline(letter.steps, now=letter.failed_at, width=width(), over=over)
+
+
+def _results(letter: DeadLetter) -> Iterator[str]:
+    for step in letter.steps:
         if step.kind is not EntryKind.STEP:
             continue
-        gave = _gave(step)
+        cut_short = step in _cut_short(letter)
+        gave = "cut short, nobody knows whether it happened" if cut_short else _gave(step)
         before = ", set aside by a replay" if step.superseded else ""
         yield folded(f"  {step.index} {clean(step.name)}{before}: {gave}", sys.stdout, deeper="    ")
 
 
+def _cut_short(letter: DeadLetter) -> list[StepRecord]:
+    """Steps that were under way when the run ended."""
+    if letter.status is LetterStatus.REPLAYING:
+        return []
+    steps = (step for step in letter.steps if step.kind is EntryKind.STEP and not step.superseded)
+    return [step for step in steps if step.status is StepStatus.RUNNING]
+
+
 def _gave(step: StepRecord) -> str:
     if step.status in (StepStatus.SUCCESS, StepStatus.SKIPPED):
-        by_hand = "given by hand: " if step.status is StepStatus.SKIPPED else ""
-        return by_hand + _short(step.output)
+        return ("given by hand: " if step.by_hand else "") + _short(step.output)
     return f"{_WORDS.get(step.status, step.status.lower())}, no result"
 
 
@@ -158,6 +170,7 @@ def _technical(letter: DeadLetter) -> list[str]:
     return [
         *facts(
             error=f"{letter.error_type}: {letter.message}",
+            reason=letter.reason,
             code=f"{letter.code}, at stage {letter.stage}",
             category=letter.category,
             fingerprint=letter.fingerprint,
@@ -185,7 +198,7 @@ def _next(letter: DeadLetter) -> Iterator[str]:
     )
     yield from (edit, again) if letter.code in _MENDED_BY_EDIT else (again, edit)
     yield _way("look first", "dlq", "replay", letter.id, "--dry-run")
-    if letter.step:
+    if letter.step or _cut_short(letter):
         yield _way("done by hand", "dlq", "complete", letter.id, "--output", "JSON")
     yield _way("take it", "dlq", "assign", letter.id)
     yield _way("comment", "dlq", "comment", letter.id, "TEXT")

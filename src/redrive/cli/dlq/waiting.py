@@ -37,8 +37,10 @@ async def wait_for(app: Redrive, made: Sequence[Replay], output: Output) -> int:
 
 
 def _told(replay: Replay, run: Run) -> str:
-    how = "succeeded" if _went_well(replay, run) else "did not succeed"
-    return folded(f"{replay.letter_id} {how}: run {run.id} is {run.status}", sys.stdout, deeper="  ")
+    as_run = f" as run {run.id}" if replay.mode == Mode.FULL else ""
+    how = "succeeded" if _went_well(replay, run) else f"did not succeed, it is {run.status}"
+    more = "; more would follow" if how == "succeeded" and run.status is RunStatus.PARTIAL else ""
+    return folded(f"{replay.letter_id} {how}{as_run}{more}", sys.stdout, deeper="  ")
 
 
 async def _ended(app: Redrive, run_id: str) -> Run:

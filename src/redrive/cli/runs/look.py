@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.cli.moment import MOMENT
-from redrive.cli.output import Column, Output, echo, shown
+from redrive.cli.output import Column, Output, echo, shown, told_tenant
 from redrive.cli.paging import Listing, Pages, paged
 from redrive.cli.place import Place, ask, at_a_place
 
@@ -66,7 +66,7 @@ def list_(place: Place, output: Output, pages: Pages, **filters: Any) -> None:
         Column("STATUS", lambda run: run.status.value),
         Column("CREATED", lambda run: run.created_at),
         Column("CORRELATION", lambda run: run.correlation_id),
-        Column("TENANT", lambda run: run.tenant),
+        Column("TENANT", lambda run: told_tenant(run.tenant)),
     ]
     listing: Listing[Run] = Listing(
         fetch=fetch,

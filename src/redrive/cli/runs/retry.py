@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.cli.change import Change, changing
-from redrive.cli.dlq.decide import reworked
-from redrive.cli.dlq.values import json_object, json_value, step_outputs
-from redrive.cli.exits import Misused
+from redrive.cli.dlq.decide import corrected, reworked
+from redrive.cli.dlq.values import json_value, step_outputs
 from redrive.cli.output import Output, shown
 from redrive.cli.place import Place, at_a_place
 
@@ -38,8 +37,7 @@ __all__ = ["retry"]
     metavar="NAME=JSON",
     help="Take this for the step's result instead of calling it; may be repeated.",
 )
-@click.option("--input", metavar="JSON", help="Run with this whole input; @FILE reads a file.")
-@click.option("--patch", metavar="JSON", help="Change these fields of the input; null removes one.")
+@corrected
 @click.option(
     "--output", "result", metavar="JSON", help="With skip_failed: what the failed step shall have given."
 )
@@ -51,8 +49,7 @@ def retry(
     ids: tuple[str, ...],
     mode: str,
     skipped: tuple[str, ...],
-    input: str | None,
-    patch: str | None,
+    edits: dict[str, Any],
     result: str | None,
     wait: bool,
     options: dict[str, Any],
@@ -73,15 +70,7 @@ def retry(
     """
     from redrive.cli.dlq.deciding import Asked, decide
 
-    if input is not None and patch is not None:
-        raise Misused("--input and --patch exclude each other: the whole input, or the fields that change")
-    if input is not None and (len(ids) > 1 or "-" in ids):
-        raise Misused("--input replaces the whole input of one run; --patch changes fields of many")
-    options |= {
-        "input": json_object(input, "--input"),
-        "patch": json_object(patch, "--patch"),
-        "skip_steps": step_outputs(skipped, "--skip-step") or None,
-    }
+    options |= {**edits, "skip_steps": step_outputs(skipped, "--skip-step") or None}
     if result is not None:
         options["output"] = json_value(result, "--output")
     act = _act(mode, by=change.by, **options)

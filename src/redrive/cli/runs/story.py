@@ -27,7 +27,7 @@ _RETRIED = frozenset({RunStatus.FAILED, RunStatus.DLQ_PENDING, RunStatus.TIMED_O
 def story(run: Run, *, brief: bool = False) -> list[str]:
     """The lines of `runs show`; `brief` leaves out payloads and advice, for the live view."""
     now = datetime.fromtimestamp(SystemClock().now() / MICROS, UTC)
-    lines = [*_head(run, now), "", *timeline(run.steps, now=now, width=width())]
+    lines = [*_head(run, now), "", *timeline(run.steps, now=now, width=width(), over=run.status in FINAL)]
     if brief:
         return lines
     lines += ["", *payload("input", run.input)]
