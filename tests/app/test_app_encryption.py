@@ -206,6 +206,37 @@ async def test_a_result_that_cannot_be_read_names_the_key(tmp_path: Path) -> Non
             await app.handle(failed.id).result("20s")
 
 
+@pytest.mark.parametrize("keys", [NEW, None])
+@pytest.mark.parametrize("options", [{}, {"mode": "FULL"}, {"mode": "SKIP", "output": None}])
+async def test_who_cannot_read_a_letter_does_not_plan_its_replay(
+    tmp_path: Path, keys: str | None, options: dict[str, Any]
+) -> None:
+    async with make_app(tmp_path, f"plain,{OLD}").client() as app:
+        failed = await app.find("fail").start(SECRET)  # in clear, so that its input can be read by anybody
+    async with make_app(tmp_path, OLD) as app:
+        with pytest.raises(RunFailed):
+            await failed_result(app, failed.id)
+    async with make_app(tmp_path, f"plain,{OLD}").client() as app:
+        await app.find("sell").start("later")
+    async with make_app(tmp_path, keys).client() as app:
+        before = stored_rows(tmp_path)
+        for dry_run in (True, False):
+            with pytest.raises(ConfigurationError, match=f"cannot be replayed from here: .*{id_of(OLD)}"):
+                await app.dlq.replay(failed.id, dry_run=dry_run, **options)
+        assert stored_rows(tmp_path) == before
+    async with make_app(tmp_path, f"{NEW},{OLD}").client() as app:
+        plan = await app.dlq.replay(failed.id, dry_run=True)
+        assert [step.name for step in plan.again] == ["ship"]  # type: ignore[union-attr]
+
+
+async def failed_result(app: Redrive, id: str) -> None:
+    await app.handle(id).result("20s")
+
+
+def stored_rows(folder: Path) -> list[Any]:
+    return column(folder, "SELECT status FROM letters") + column(folder, "SELECT count(*) FROM replays")
+
+
 # -- redrive reencrypt --------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """`redrive dlq`, `policies`, `workflows`, `doctor`, `migrate`, `init` and `completion`."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -271,7 +272,7 @@ def test_a_table_leaves_out_what_is_empty_and_what_does_not_fit(
     toys: Toys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("output", "dlq.look"):
-        monkeypatch.setattr(f"redrive.cli.{module}.on_terminal", lambda: True)
+        monkeypatch.setattr(importlib.import_module(f"redrive.cli.{module}"), "on_terminal", lambda: True)
     monkeypatch.setenv("NO_COLOR", "1")
     assert piped("workflows", "list").output.splitlines()[:2] == ["WORKFLOW  WORKERS", "make      0"]
     for width in (60, 80, 120, 200):

@@ -114,7 +114,6 @@ def test_names_are_found_at_any_depth() -> None:
         ('password="cut off', f"password={MASK} off"),
         ("password=token=x", f"password={MASK}"),
         ("Authorization=Bearer abcdefghijklmnopqrst", f"Authorization=Bearer {MASK}"),
-        ("Authorization: Bearer abc", f"Authorization: Bearer {MASK}"),
         ("no login with password: hunter2, sorry", f"no login with password: {MASK}, sorry"),
         ("password = hunter2", f"password = {MASK}"),
         ("X-Api-Key: 12ab", f"X-Api-Key: {MASK}"),

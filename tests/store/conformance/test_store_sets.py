@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from store_kit import DAY, SECOND, Kit, buried
 
+from redrive.core.states import RunStatus
 from redrive.core.transition import AuditWrite
 from redrive.errors import InputError
 from redrive.store.records import (
@@ -322,3 +323,39 @@ async def test_old_sets_go_with_their_letters(kit: Kit) -> None:
     assert await kit.store.set_of("set1") is None
     assert (await kit.store.set_items(row, None, limit=10, cursor=None)).items == []
     assert (await known(kit, "set2")).total == 1
+
+
+# -- looking -----------------------------------------------------------------------------------------------
+
+
+async def test_sets_are_listed_by_pages_the_newest_first(kit: Kit) -> None:
+    for number in range(1, 6):
+        await begun(
+            kit, public_id=f"set{number}", tenant="acme" if number % 2 else "other", letters=("dl-x",)
+        )
+    first = await kit.store.sets(None, limit=2, cursor=None)
+    assert [row.public_id for row in first.items] == ["set5", "set4"]
+    second = await kit.store.sets(None, limit=2, cursor=first.next)
+    assert [row.public_id for row in second.items] == ["set3", "set2"]
+    back = await kit.store.sets(None, limit=2, cursor=second.prev)
+    assert [row.public_id for row in back.items] == ["set5", "set4"]
+    mine = await kit.store.sets("acme", limit=10, cursor=None)
+    assert [row.public_id for row in mine.items] == ["set5", "set3", "set1"]
+    assert (mine.items[0].request, mine.items[0].total) == ('{"mode":"FROM_FAILED"}', 1)
+    assert (await kit.store.sets("nobody", limit=10, cursor=None)).items == []
+    with pytest.raises(InputError):
+        await kit.store.sets(None, limit=10, cursor="nonsense")
+
+
+async def test_a_set_knows_how_its_runs_stand(kit: Kit) -> None:
+    runs = await letters(kit, 4)
+    await begun(kit, letters=tuple(ids(runs)))
+    row = await claimed(kit)
+    items = await advance(kit, row)
+    assert items is not None
+    assert await kit.store.set_endings(row) == {}
+    marks = [ItemMark(id=item.id, status=DONE, run_id=item.letter[3:]) for item in items[:3]]
+    await advance(kit, row, (*marks, ItemMark(id=items[3].id, status=FAILED, error="no")))
+    await kit.by_hand("UPDATE redrive.runs SET status = 'SUCCESS' WHERE id = ?", runs[0].id)
+    endings = await kit.store.set_endings(row)
+    assert endings == {RunStatus.SUCCESS: 1, RunStatus.DLQ_PENDING: 2}

@@ -1,0 +1,305 @@
+"""What attacks on the command line found, one test for each."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from console import PATIENCE, Terminal, piped
+from dlq_kit import Shop, working
+
+from redrive.cli.dlq.editor import placed
+from redrive.cli.output import clean, json_text
+
+REDRIVE = Path(sys.executable).with_name("redrive")
+
+
+def script(text: str) -> str:
+    """A program to be used as the editor."""
+    file = Path("program.py").absolute()
+    file.write_text(f"import pathlib, sys\nfile = pathlib.Path(sys.argv[1])\n{text}\n", encoding="utf-8")
+    return f"{sys.executable} {file}"
+
+
+def kept(stderr: str) -> Path:
+    """The file that is said to hold what was typed."""
+    found = re.search(r"What you typed is kept in (\S+\.json)\. When it is right: redrive dlq replay", stderr)
+    assert found, stderr
+    return Path(found[1])
+
+
+def no_traceback(result: object) -> None:
+    assert "Traceback" not in str(getattr(result, "output", ""))
+    assert isinstance(getattr(result, "exception", None), SystemExit | None)
+
+
+# -- questions ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [["dlq", "replay"], ["dlq", "ignore"], ["runs", "cancel"]])
+def test_one_ctrl_c_ends_a_question(
+    shop: Shop, terminal: Callable[..., Terminal], command: list[str]
+) -> None:
+    asking = terminal(*command, shop.down)
+    press_ctrl_c(asking)
+    assert asking.end() == 1
+    assert "Aborted!" in asking.text
+    assert shop.letter(shop.down).status == "OPEN"
+
+
+def test_one_ctrl_c_ends_the_question_about_many(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+    asking = terminal("dlq", "ignore", "--all")
+    press_ctrl_c(asking)
+    assert asking.end() == 1
+
+
+def press_ctrl_c(asking: Terminal) -> None:
+    """As a person does, once the question stands there and its answer is waited for."""
+    asking.wait_for("[y/N]")
+    limit = time.monotonic() + PATIENCE
+    while _state(asking.process.pid) != "S":  # it sleeps once it reads
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    os.kill(asking.process.pid, signal.SIGINT)
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+
+
+# -- editors -----------------------------------------------------------------------------------------------
+
+
+def test_an_editor_that_saves_no_utf_8_is_told_and_nothing_is_lost(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    latin = "file.write_bytes(file.read_text('utf-8').replace('PO', 'PÖ').encode('latin-1', 'replace'))"
+    monkeypatch.setenv("EDITOR", script(latin))
+    result = piped("dlq", "edit", shop.wrong, "--yes")
+    no_traceback(result)
+    assert result.exit_code == 5
+    assert "line 7 is not UTF-8 text: have your editor save as UTF-8" in result.stderr
+    file = kept(result.stderr)
+    assert b"P\xd6" in file.read_bytes()
+    file.unlink()
+    assert shop.letter(shop.wrong).status == "OPEN"
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        ("text.replace('\"PO\"', '[' * 5000 + ']' * 5000)", "nested too deep"),
+        ('text.replace(\'"number": 8,\', \'"number": 8, "number": 9,\')', 'line 3: "number" is given twice'),
+        ("text.replace('\"PO\",', '\"PL\"')", "line 5, column 5: expecting ',' delimiter"),
+        ('text.replace(\'"number": 8\', \'"number": "x"\')', "does not fit: line 3, order.number: "),
+        ("text.replace('\"country\": \"PO\",', '')", "does not fit: line 2, order.country: "),
+    ],
+)
+def test_a_mistake_is_named_with_its_line_and_what_was_typed_is_kept(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, edit: str, said: str
+) -> None:
+    write = f"text = file.read_text('utf-8')\nfile.write_text({edit}, 'utf-8')"
+    monkeypatch.setenv("EDITOR", script(write))
+    result = piped("dlq", "edit", shop.wrong, "--yes")
+    no_traceback(result)
+    assert (result.exit_code, said in result.stderr) == (5, True), result.stderr
+    file = kept(result.stderr)
+    assert not file.read_text(encoding="utf-8").startswith("#")
+    file.unlink()
+
+
+def test_what_was_kept_can_be_used_as_it_is(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+    program = script("file.write_text(file.read_text('utf-8').replace('\"PO\"', '\"PL\"'), 'utf-8')")
+    editing = terminal("dlq", "edit", shop.wrong, EDITOR=program, VISUAL="")
+    editing.wait_for("[y/N]")
+    editing.type("n\n")
+    assert editing.end() == 5
+    found = re.search(r"\S+redrive-\S+\.json", editing.text)
+    assert found
+    file = Path(found[0].lstrip("@"))
+    with working(shop):
+        assert piped("dlq", "replay", shop.wrong, "--input", f"@{file}", "--wait").exit_code == 0
+    assert shop.run(shop.wrong).output == "booked 8"
+    file.unlink()
+
+
+def test_the_line_of_a_place_is_that_of_what_holds_it() -> None:
+    lines = {"": 4, "order": 5, "order.lines": 6, "order.lines[0]": 7}
+    problems = "order.lines[0].price: missing; order.id: missing; amount: bad"
+    assert placed(f"the input of workflow 'x' does not fit: {problems}", lines).partition("fit: ")[2] == (
+        "line 7, order.lines[0].price: missing; line 5, order.id: missing; line 4, amount: bad"
+    )
+    assert placed("the input must be an object", lines) == "the input must be an object"
+
+
+# -- values ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["dlq", "replay", "ID", "--from-step", "9" * 5000], "has 5,000 digits"),
+        (["dlq", "replay", "--all", "--from-step", "9" * 5000], "has 5,000 digits"),
+        (["dlq", "replay", "ID", "--from-step", "99999"], "there is no step with index 99999"),
+        (["dlq", "replay", "ID", "--patch", '{"a": ' + "[" * 9000 + "]" * 9000 + "}"], "nested too deep"),
+        (["dlq", "replay", "ID", "--patch", '{"order": 1, "order": 2}'], '"order" is given twice'),
+        (["dlq", "complete", "ID", "--output", '{"a": 1, "a": 2}'], '"a" is given twice'),
+        (["runs", "start", "sell", "--app", "shop:app", "--input", '{"a":1,"a":2}'], '"a" is given twice'),
+        (["runs", "start", "sell", "--app", "shop:app", "--many", "latin.jsonl"], "is not UTF-8 text"),
+        (["runs", "start", "sell", "--app", "shop:app", "--input", "@latin.jsonl"], "is not UTF-8 text"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused_in_words(shop: Shop, arguments: list[str], said: str) -> None:
+    Path("latin.jsonl").write_bytes('{"a": "Ö"}\n'.encode("latin-1"))
+    result = piped(*(shop.down if word == "ID" else word for word in arguments))
+    no_traceback(result)
+    assert (result.exit_code in (2, 5), said in result.stderr) == (True, True), result.output
+    assert shop.letter(shop.down).status == "OPEN"
+
+
+# -- pipes -------------------------------------------------------------------------------------------------
+
+
+def test_a_reader_that_goes_away_does_not_stop_the_work(shop: Shop) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)  # nobody will ever read
+    work = subprocess.run(
+        [REDRIVE, "dlq", "ignore", shop.down, shop.wrong, "--yes"],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        timeout=PATIENCE,
+        check=False,
+    )
+    os.close(writing)
+    assert (work.returncode, work.stderr) == (0, b"")
+    assert [shop.letter(run).status for run in (shop.down, shop.wrong)] == ["IGNORED", "IGNORED"]
+
+
+def test_a_list_says_that_there_is_more_and_all_lists_it(shop: Shop) -> None:
+    short = piped("dlq", "list", "--limit", "1", "-q")
+    assert short.stdout.splitlines() == [f"dl-{shop.wrong}"]
+    assert "There are more. --all lists everything" in short.stderr
+    cursor = short.stderr.split()[-1]
+    assert piped("dlq", "list", "-q", "--cursor", cursor).stdout.split() == [f"dl-{shop.down}"]
+    whole = piped("dlq", "list", "-q")
+    assert (whole.stdout.split(), whole.stderr) == ([f"dl-{shop.wrong}", f"dl-{shop.down}"], "")
+
+
+@pytest.mark.parametrize("command", [["runs", "list"], ["dlq", "list"], ["audit", "list"], ["dlq", "groups"]])
+def test_all_pages_are_listed(shop: Shop, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    counted(shop)
+    everything = piped(*command, "--limit", "500", "--json")
+    monkeypatch.setattr("redrive.cli.paging._LARGEST", 1)
+    by_pages = piped(*command, "--all", "--json")
+    assert json.loads(by_pages.stdout)["items"] == json.loads(everything.stdout)["items"]
+    assert json.loads(by_pages.stdout)["next"] is None
+    lines = piped(*command, "--all")
+    assert (len(lines.stdout.splitlines()), lines.stderr) == (
+        len(json.loads(everything.stdout)["items"]),
+        "",
+    )
+
+
+def counted(shop: Shop) -> None:
+    """Let a worker count the groups."""
+    limit = time.monotonic() + PATIENCE
+    with working(shop):
+        while not piped("dlq", "groups", "-q").stdout:
+            assert time.monotonic() < limit
+            time.sleep(0.05)
+
+
+# -- tables ------------------------------------------------------------------------------------------------
+
+
+def test_a_letter_is_listed_with_what_it_is_about(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+    table = terminal("dlq", "list")
+    table.end()
+    assert table.text.splitlines()[0].split() == ["ID", "WORKFLOW", "STEP", "ABOUT", "FAILED", "CODE"]
+    assert "order-7" in table.text
+    assert piped("dlq", "list").stdout.splitlines()[0].split("\t")[9] == "order-8"
+
+
+def test_what_has_no_room_is_named(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+    assert piped("dlq", "tag", shop.down, "a-long-tag", "another-one").exit_code == 0
+    table = terminal("dlq", "list")
+    table.end()
+    assert "No room for CODE: a wider terminal shows more" in " ".join(table.text.split())
+
+
+def test_the_newest_hours_of_a_trend_are_never_cut(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+    counted(shop)
+    table = terminal("dlq", "groups", NO_COLOR="1", COLUMNS="70")
+    table.end()
+    row = next(line for line in table.text.splitlines() if "charge" in line)
+    assert row.rstrip()[-1] in "▂▃▄▅▆▇█", row  # it failed just now
+    assert "…▁" in row
+
+
+def test_what_a_terminal_obeys_is_shown_and_not_obeyed() -> None:
+    wicked = "a\x1b[2Jb\x9bc\u202egnp.exe\u2066x\ud800"
+    assert clean(wicked) == "a\\u001b[2Jb\\u009bc\\u202egnp.exe\\u2066x\\ud800"
+    assert json.loads(json_text({"a": wicked}))["a"] == wicked
+    assert json_text(wicked).isascii()
+
+
+def test_whatever_is_printed_passes_the_same_gate(shop: Shop) -> None:
+    wicked = "late\u202e\x9b2J"
+    assert piped("dlq", "comment", shop.down, wicked).exit_code == 0
+    assert piped("dlq", "ignore", shop.down, "--reason", wicked).exit_code == 0
+    for command in (
+        ["dlq", "show", shop.down],
+        ["dlq", "show", shop.down, "--json"],
+        ["audit", "list"],
+        ["audit", "export", "--format", "json"],
+        ["dlq", "replay", shop.down],
+        ["dlq", "show", f"x{wicked}"],
+    ):
+        shown = piped(*command)
+        assert not set("\u202e\x9b") & set(shown.output), command
+
+
+# -- sets --------------------------------------------------------------------------------------------------
+
+
+def test_sets_are_listed_found_by_a_beginning_and_say_how_their_runs_ended(shop: Shop) -> None:
+    (shop.folder / "bank-is-down").unlink(missing_ok=True)
+    with working(shop):
+        begun = piped("dlq", "replay", "--all", "--by", "kim", "--reason", "the bank is back", "--wait")
+    assert begun.exit_code == 0, begun.output
+    listed = piped("dlq", "sets", "list")
+    id, what, status, done, refused, _, by, reason = listed.stdout.rstrip("\n").split("\t")
+    assert (what, status, done, refused, by, reason) == (
+        "run again", "DONE", "2 of 2", "", "kim", "the bank is back",
+    )  # fmt: skip
+    page = piped("dlq", "sets", "show", id[:20])
+    assert page.exit_code == 0
+    assert "its runs     1 succeeded, 1 failed again" in page.stdout
+    assert "how          from where it failed" in page.stdout
+    assert json.loads(piped("dlq", "sets", "show", id, "--json").stdout)["failed_again"] == 1
+    missing = piped("dlq", "sets", "show", "zzz")
+    assert (missing.exit_code, "`redrive dlq sets list` shows them" in missing.stderr) == (3, True)
+
+
+def test_a_dry_run_of_what_was_decided_says_by_whom(shop: Shop) -> None:
+    assert piped("dlq", "replay", shop.down, "--by", "kim").exit_code == 0
+    again = piped("dlq", "replay", shop.down, "--dry-run")
+    assert again.exit_code == 0, again.output
+    assert again.stdout.startswith(f"dl-{shop.down} was decided before, by kim at ")
+    assert again.stdout.endswith("Nothing was changed.\n")
+
+
+def test_a_step_completed_by_hand_reads_so(shop: Shop) -> None:
+    with working(shop):
+        done = piped("dlq", "complete", shop.down, "--output", '"paid by telephone"', "--wait")
+    assert done.exit_code == 0, done.output
+    page = piped("dlq", "show", shop.down).stdout
+    assert "its result was given by hand" in page
+    assert '1 charge: given by hand: "paid by telephone"' in page
+    assert "attempt 2, succeeded" not in page

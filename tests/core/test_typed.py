@@ -1,0 +1,65 @@
+"""JSON as people type it: strict, and with the line of every place."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.core.typed import read_typed
+from redrive.errors import InputError
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(VALUES, st.sampled_from([None, 0, 2]))
+def test_what_programs_write_is_read_as_it_is(value: object, indent: int | None) -> None:
+    assert read_typed(json.dumps(value, indent=indent, ensure_ascii=False)).value == value
+
+
+def test_every_place_has_its_line() -> None:
+    text = '{\n  "order": {"id": 7,\n    "lines": [\n      {"price": 1},\n      {"price": 2}]}}'
+    assert read_typed(text).lines == {
+        "": 1,
+        "order": 2,
+        "order.id": 2,
+        "order.lines": 3,
+        "order.lines[0]": 4,
+        "order.lines[0].price": 4,
+        "order.lines[1]": 5,
+        "order.lines[1].price": 5,
+    }
+    assert read_typed(text, below=3).lines["order.lines[1].price"] == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"a": 1,\n "b": 2,\n "a": 3}', 'line 3: "a" is given twice, first in line 1'),
+        ('{"x": [{"a": 1, "a": 1}]}', 'line 1: "a" is given twice'),
+        ('{"\\u0061": 1, "a": 2}', '"a" is given twice'),
+        ('{"a": 1,\n}', "line 2, column 1: expecting property name"),
+        ("", "line 1, column 1: expecting value"),
+        ('{"a": NaN}', "NaN is no JSON"),
+        ("[" * 100_000, "nested too deep"),
+        ("9" * 5_000, "too many digits"),
+    ],
+)
+def test_what_is_no_json_that_can_be_used_is_refused_with_its_place(text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said.replace("(", r"\(")):
+        read_typed(text)
+
+
+def test_the_same_name_in_two_places_is_no_name_given_twice() -> None:
+    assert read_typed('{"a": {"a": [{"a": 1}, {"a": 2}]}, "b": "{\\"a\\": 1, \\"a\\": 2}"}').value["b"]
+
+
+def test_lines_above_the_text_are_counted() -> None:
+    with pytest.raises(InputError, match='line 6: "a" is given twice, first in line 5'):
+        read_typed('{"a": 1,\n"a": 2}', below=4)
