@@ -5,7 +5,7 @@ at once; what a command needs it imports when it is called.
 
 begin      demo, init, dev     run    worker (serve, supervise), migrate, reencrypt, doctor (health)
 commands   runs, dlq, audit, policies, workflows     shell  completion
-shared     place: which store    output: tables, JSON, ids    ids: prefixes, standard input
+shared     place: which store    output: tables, JSON, ids    ids: prefixes, standard input    paging
            change: dry runs, asking first     target: module:app     exits: errors and exit codes
            hints: commands to type next       folding: lines that fit    inputs, example: of workflows
 """

@@ -32,6 +32,7 @@ _COMMANDS = (
     ("redrive dlq show ID             # what happened, and what to do about it", True),
     ("redrive dlq replay ID --dry-run # what would run again; then without --dry-run", True),
     ("redrive dlq edit ID             # correct its input and run it again", False),
+    ("redrive dlq resolve ID          # settled by hand: close it without running it again", False),
     ("redrive dlq groups              # failures by their cause", False),
     ("redrive runs list               # then: redrive runs show ID, runs why ID", True),
 )

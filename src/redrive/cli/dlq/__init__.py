@@ -1,7 +1,7 @@
 """`redrive dlq`: the desk. Look at dead letters, decide about them, note things on them.
 
 look      list, show (story: the page that is read), groups
-decide    replay, complete; edit; both go through deciding (plan, ask, do), planned (sentences), waiting
+decide    replay, complete; edit (editing, editor); through deciding (plan, ask, do), planned, waiting
 close     resolve, ignore        triage    assign, comment, tag
 many      one decision on all letters that match a filter        sets    how far that is
 shared    filters, values: options    finding: letters as people name them
