@@ -67,16 +67,24 @@ def _step(step: StepRecord, scale: _Scale) -> Iterator[str]:
     if step.kind is EntryKind.SLEEP and step.status is not StepStatus.SUCCESS and step.next_at:
         yield from _said(f"waits until {step.next_at:%Y-%m-%d %H:%M:%S} UTC", scale)
     if len(step.attempts) > 1 or step.status is not StepStatus.SUCCESS or step.by_hand:
-        for attempt in step.attempts:
-            yield from _said(attempt.decision, scale)
-            if attempt.message and attempt.status != "SUCCESS":
-                yield from _said(f"{attempt.error_type}: {attempt.message}", scale, deeper="  ")
+        yield from _attempts(step, scale)
     if step.by_hand:
         yield from _said("its result was given by hand", scale)
     if _cut_short(step, scale):
         yield from _said(f"attempt {step.attempt} was cut short: it may have happened", scale)
     elif _under_way(step):
         yield from _said(f"attempt {step.attempt} is under way", scale)
+
+
+def _attempts(step: StepRecord, scale: _Scale) -> Iterator[str]:
+    """Each attempt's decision, and its error unless the one before had the same."""
+    before = None
+    for attempt in step.attempts:
+        yield from _said(attempt.decision, scale)
+        error = f"{(attempt.error_type or '').removeprefix('builtins.')}: {attempt.message}"
+        if attempt.message and error != before:
+            yield from _said(error, scale, deeper="  ")
+        before = error
 
 
 def _under_way(step: StepRecord) -> bool:

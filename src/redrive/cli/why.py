@@ -115,7 +115,7 @@ def _running(run: Run, around: Surroundings) -> list[str]:
 
 
 def _failed(run: Run) -> list[str]:
-    said = [f"It ended as {run.status} at {_clock(run.finished_at)}{_because(run)}."]
+    said = [f"It ended at {_clock(run.finished_at)}{_because(run)}."]
     failed = next((s for s in reversed(run.steps) if s.status in {StepStatus.FAILED, StepStatus.DLQ}), None)
     if failed is not None and failed.attempts:
         last = failed.attempts[-1]
