@@ -22,13 +22,14 @@ if typing.TYPE_CHECKING:
     from redrive.core.classify import Category, Rule
     from redrive.errors import NonRetryable, RedriveError, RetryAfter, RunFailed, StepFailed
     from redrive.policy import Circuit, RetryPolicy
-    from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
+    from redrive.store.selection import AuditFilter, CircuitFilter, LetterFilter, RunFilter
     from redrive.worker.calls import now, random, run_info, sleep, step_info, timeout, uuid
 
 __all__ = [
     "AuditFilter",
     "Category",
     "Circuit",
+    "CircuitFilter",
     "LetterFilter",
     "NonRetryable",
     "Redrive",
@@ -57,7 +58,7 @@ _HOMES = {
     "redrive.core.classify": ("Category", "Rule"),
     "redrive.errors": ("NonRetryable", "RedriveError", "RetryAfter", "RunFailed", "StepFailed"),
     "redrive.policy": ("Circuit", "RetryPolicy"),
-    "redrive.store.selection": ("AuditFilter", "LetterFilter", "RunFilter"),
+    "redrive.store.selection": ("AuditFilter", "CircuitFilter", "LetterFilter", "RunFilter"),
     "redrive.worker.calls": ("now", "random", "run_info", "sleep", "step_info", "timeout", "uuid"),
 }
 

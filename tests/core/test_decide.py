@@ -38,6 +38,7 @@ from redrive.core.outcome import (
     Noted,
     OpenStep,
     Outcome,
+    Parked,
     Place,
     Raised,
     Released,
@@ -130,6 +131,20 @@ def returned(*, resumes: bool = False, run: RunView = RUN) -> Returned:
     )
 
 
+def parked(*, idle: bool, resumes: bool = False, noted: bool = False, made: int = 0) -> Parked:
+    return Parked(
+        run=RUN,
+        place=CHARGE,
+        made=made,
+        input='{"order":1}',
+        options=StepOptions().to_json(),
+        circuit="payments",
+        noted=noted,
+        idle=idle,
+        resumes=resumes,
+    )
+
+
 def slept(*, idle: bool, delay: int = 60 * SECOND, run: RunView = RUN) -> Slept:
     return Slept(run=run, place=NAP, delay=delay, idle=idle, hold=5 * SECOND)
 
@@ -191,6 +206,7 @@ DONE: Entry = ((S.RUNNING,), S.SUCCESS)
 RETRIED: Entry = ((S.RUNNING,), S.RETRYING)
 FAILED: Entry = ((S.RUNNING,), S.FAILED)
 KEPT: Entry = ((S.RUNNING,), S.RUNNING)
+SHUT_OUT: Entry = ((S.PENDING, S.RUNNING, S.RETRYING), S.PENDING)
 STOPPED: Entry = ((S.PENDING, S.RUNNING, S.RETRYING), S.CANCELLED)
 DEAD: Entry = ((S.FAILED, S.DLQ), S.DLQ)
 
@@ -226,6 +242,10 @@ CASES = [
     Case("wakes among others", woke(), HELD, None, (DONE,)),
     Case("wakes", woke(resumes=True), ASLEEP, R.RUNNING, (DONE,)),
     Case("waits in every branch", Waits(run=RUN, delay=60 * SECOND, hold=SECOND), HELD, R.SLEEPING),
+    Case("finds its circuit open while others go on", parked(idle=False), HELD, None, (SHUT_OUT,)),
+    Case("finds it open after a wait", parked(idle=False, resumes=True), ASLEEP, R.RUNNING, (SHUT_OUT,)),
+    Case("finds it open and all wait", parked(idle=True), EITHER, R.SLEEPING, (SHUT_OUT,)),
+    Case("waits for a circuit", Waits(run=RUN, delay=None, hold=SECOND, parked_on="a"), HELD, R.SLEEPING),
     Case("ends", Ended(run=RUN, output="1"), HELD, R.SUCCESS),
     Case("fails with a step", WITH_STEP, HELD, R.DLQ_PENDING, (DEAD,)),
     Case("fails with a step, quietly", quiet(WITH_STEP), HELD, R.FAILED, (DEAD,)),

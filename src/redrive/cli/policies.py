@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.policies import StoredPolicy
 
-__all__ = ["policies"]
+__all__ = ["field", "policies"]
 
 
 @click.group()
@@ -101,8 +101,8 @@ def get(scope: dict[str, str | None], place: Place, output: Output) -> None:
     elif output.quiet:
         click.echo(_name(stored))
     else:
-        for field, value in stored.policy.to_json().items():
-            click.echo(f"{field}={value if isinstance(value, str) else json.dumps(value)}")
+        for name, value in stored.policy.to_json().items():
+            click.echo(f"{name}={value if isinstance(value, str) else json.dumps(value)}")
 
 
 @policies.command("set", short_help="Store a policy, replacing the one for the same.")
@@ -131,7 +131,7 @@ def set_(
     from redrive.policy import RetryPolicy
 
     with well_called():
-        policy = RetryPolicy.from_json(dict(map(_field, fields)))
+        policy = RetryPolicy.from_json(dict(map(field, fields)))
 
     async def work(app: Redrive) -> StoredPolicy | None:
         from redrive.cli.scope import unheard_of
@@ -187,7 +187,8 @@ def _not_stored(scope: dict[str, str | None]) -> Stopped:
     )
 
 
-def _field(text: str) -> tuple[str, Any]:
+def field(text: str) -> tuple[str, Any]:
+    """What a person typed as FIELD=VALUE; a value is JSON, or a plain text."""
     name, equals, value = text.partition("=")
     if not equals:
         raise click.UsageError(f"{text!r} is no FIELD=VALUE; write max_retries=5")

@@ -38,6 +38,7 @@ _CUT_SHORT = {
     AttemptEnd.RELEASED: "the worker stopped; the attempt is repeated under the same number",
     AttemptEnd.CANCELLED: "cancelled",
 }
+_PARKED = "not called: the circuit was open, so it waits at no cost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,6 +375,8 @@ def _replay(row: ReplayRow) -> ReplayRecord:
 
 
 def _decision(row: AttemptRow) -> str:
+    if row.end is AttemptEnd.PARKED:
+        return _PARKED
     if row.decision is None or row.category is None:
         return f"attempt {row.attempt}: {_CUT_SHORT.get(row.end, row.end.value.lower().replace('_', ' '))}"
     verdict = Verdict.from_json(row.decision)
