@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from redrive.core.circuit import circuit_key
 from redrive.errors import ConfigurationError, RegistrationError
 from redrive.policy import Circuit
 from redrive.worker.definition import Step
@@ -38,12 +39,10 @@ def circuit_names(registered: Mapping[str, Step[Any, Any]]) -> list[str]:
 
 def find_circuit(registered: Mapping[str, Step[Any, Any]], key: str) -> Circuit:
     """The circuit behind a key, as the code has it."""
-    _, _, step = key.rpartition("/")
-    for one in registered.values():
-        circuit = one.options.circuit
-        if circuit is not None and (
-            circuit.name == key or (circuit.name is None and one.name == step != key)
-        ):
+    workflow = key.partition("/")[0]
+    for step in registered.values():
+        circuit = step.options.circuit
+        if circuit is not None and circuit_key(circuit, workflow, step.name) == key:
             return circuit
     known = ", ".join(circuit_names(registered)) or "none"
     raise ConfigurationError(

@@ -195,7 +195,7 @@ class World:
         """When circuits turn by themselves, or let more of the runs go on that wait for them."""
         parked = {(run.tenant, run.parked_on) for run in runs if run.parked_on is not None}
         rows = await self.store.circuits_since(0)
-        soon = self.clock.now() + 1
+        soon = self.clock.now() + MICROS  # chores look once a second
         waiting = [row for row in rows if row.place in parked and not row.is_open]
         waves = [max(row.next_wave_at, soon) for row in waiting]
         return waves + [row.until for row in rows if row.until is not None]
