@@ -23,13 +23,14 @@ if typing.TYPE_CHECKING:
     from redrive.core.handlers import FailureEvent
     from redrive.errors import NonRetryable, RedriveError, RetryAfter, RunFailed, StepFailed
     from redrive.policy import Circuit, RetryPolicy
-    from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
+    from redrive.store.selection import AuditFilter, CircuitFilter, LetterFilter, RunFilter
     from redrive.worker.calls import now, random, run_info, sleep, step_info, timeout, uuid
 
 __all__ = [
     "AuditFilter",
     "Category",
     "Circuit",
+    "CircuitFilter",
     "FailureEvent",
     "LetterFilter",
     "NonRetryable",
@@ -60,7 +61,7 @@ _HOMES = {
     "redrive.core.handlers": ("FailureEvent",),
     "redrive.errors": ("NonRetryable", "RedriveError", "RetryAfter", "RunFailed", "StepFailed"),
     "redrive.policy": ("Circuit", "RetryPolicy"),
-    "redrive.store.selection": ("AuditFilter", "LetterFilter", "RunFilter"),
+    "redrive.store.selection": ("AuditFilter", "CircuitFilter", "LetterFilter", "RunFilter"),
     "redrive.worker.calls": ("now", "random", "run_info", "sleep", "step_info", "timeout", "uuid"),
 }
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias, get_args
 
-from redrive.duration import Duration, seconds
+from redrive.duration import Duration, seconds, words
 from redrive.errors import ConfigurationError
 
 __all__ = ["Cap", "Category", "Circuit", "ErrorName", "OnOpen", "RetryPolicy", "qualified_name"]
@@ -35,6 +35,10 @@ class Category(StrEnum):
     INTERNAL = "internal"
     UNKNOWN = "unknown"
 
+
+DAY = 86_400.0
+MOST_FAILURES, MOST_PROBES, MOST_LETTERS = 1000, 100, 200
+"""The limits of a circuit: what is marked is kept for a day, and a decision looks at no more than this."""
 
 _CATEGORIES = frozenset(Category)  # `in Category` raises for other texts before Python 3.12
 
@@ -117,7 +121,8 @@ class Circuit:
 
     `failures` within `window` open it; after `open_for` up to `probes` calls try whether the
     dependency is back. `name` is shared by every step that gives it; without one the circuit belongs
-    to its step. `on_open="park"` lets runs wait at no cost, `"fail"` raises into the workflow.
+    to its step within each workflow. `on_open="park"` lets runs wait at no cost, `"fail"` raises into
+    the workflow.
     """
 
     name: str | None
@@ -139,10 +144,10 @@ class Circuit:
     ) -> None:
         put = object.__setattr__
         put(self, "name", _name(name))
-        put(self, "failures", _whole("failures", failures, at_least=1))
-        put(self, "window", _some_time("window", window))
-        put(self, "open_for", _some_time("open_for", open_for))
-        put(self, "probes", _whole("probes", probes, at_least=1))
+        put(self, "failures", _count("failures", failures, MOST_FAILURES))
+        put(self, "window", _some_time("window", window, at_most=DAY))
+        put(self, "open_for", _some_time("open_for", open_for, at_most=DAY))
+        put(self, "probes", _count("probes", probes, MOST_PROBES))
         put(self, "on_open", _one_of("on_open", on_open, get_args(OnOpen)))
 
     def to_json(self) -> dict[str, Any]:
@@ -153,6 +158,11 @@ class Circuit:
     def from_json(cls, data: Mapping[str, Any]) -> Circuit:
         """Read a circuit; fields left out have their defaults, unknown ones are refused."""
         return cls(**_known(cls, data))
+
+    @classmethod
+    def from_stored(cls, data: Mapping[str, Any]) -> Circuit:
+        """Read a circuit that some version of this code wrote; what a newer one added is passed over."""
+        return cls(**{one.name: data[one.name] for one in fields(cls) if one.name in data})
 
 
 def qualified_name(cls: type) -> str:
@@ -202,16 +212,31 @@ def _one_of(what: str, value: str, allowed: tuple[str, ...]) -> str:
     return str(value)
 
 
-def _some_time(what: str, value: Duration) -> float:
+def _count(what: str, value: int, at_most: int) -> int:
+    if _whole(what, value, at_least=1) > at_most:
+        raise ConfigurationError(f"{what} is {value!r}. Give a whole number from 1 to {at_most}.")
+    return value
+
+
+def _some_time(what: str, value: Duration, *, at_most: float) -> float:
     length = seconds(value, what)
     if not length:
         raise ConfigurationError(f"{what} is {value!r}. Give a duration longer than nothing.")
+    if length > at_most:
+        raise ConfigurationError(f"{what} is {value!r}. Give a duration of at most {words(at_most)}.")
     return length
 
 
 def _name(value: str | None) -> str | None:
-    if value is not None and (not isinstance(value, str) or not value.strip()):
-        raise ConfigurationError(f"a circuit's name is {value!r}. Give a text, or leave it out.")
+    """A circuit's name, which never looks like the key of one without a name: that has a slash in it."""
+    if value is None:
+        return None
+    printable = isinstance(value, str) and value.strip() and value.isprintable()
+    if not printable or len(value) > MOST_LETTERS or set(value) & {"/", "#"}:
+        raise ConfigurationError(
+            f"a circuit's name is {value!r}. Give a text of 1 to {MOST_LETTERS} printable characters "
+            "without / and #, or leave it out."
+        )
     return value
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from redrive import Redrive, RetryPolicy, Rule, Start
+from redrive import Circuit, Redrive, RetryPolicy, Rule, Start
 from redrive.app.version import code_version
 from redrive.app.workflow import START_OPTIONS
 from redrive.core.options import RunOptions, StepOptions
@@ -278,6 +278,10 @@ def test_an_option_that_does_not_exist_is_refused_with_those_that_do(app: Redriv
         ({"at_most_once": 1}, "at_most_once of step 'charge' is 1; give True or False"),
         ({"transactional": "yes"}, "transactional of step 'charge' is 'yes'; give True or False"),
         ({"effect": 5}, "effect of step 'charge' is 5; give a few words, or leave it out"),
+        (
+            {"circuit": "payments"},
+            "circuit of step 'charge' takes a Circuit, not str; write circuit=Circuit(",
+        ),
         (
             {"at_most_once": True, "retry": RetryPolicy()},
             "step 'charge' runs at most once, so it cannot have retry=; remove one of them",
@@ -618,3 +622,31 @@ def test_a_version_that_was_set_stands_whatever_is_registered() -> None:
 def test_the_source_of_these_very_functions_can_be_read() -> None:
     """Or the tests above would all look at compiled code."""
     assert "return order + 1" in inspect.getsource(compiled(PLAIN))
+
+
+# -- circuits ------------------------------------------------------------------------------------------
+
+
+def test_two_definitions_of_one_circuit_that_differ_are_refused_naming_both() -> None:
+    app = Redrive("sqlite:///:memory:")
+    app.step(name="charge", circuit=Circuit("payments"))(lambda: None)
+    app.step(name="refund", circuit=Circuit("payments", window="1m"))(lambda: None)  # the same, as it is
+    with pytest.raises(ConfigurationError) as refused:
+        app.step(name="capture", circuit=Circuit("payments", failures=7))(lambda: None)
+    for words in ("circuit 'payments'", "step 'capture' has failures=7", "step 'charge' has failures=5"):
+        assert words in str(refused.value)
+    assert "capture" not in app.registered_steps
+
+
+def test_circuits_without_a_name_may_differ() -> None:
+    app = Redrive("sqlite:///:memory:")
+    app.step(name="charge", circuit=Circuit())(lambda: None)
+    app.step(name="refund", circuit=Circuit(failures=9))(lambda: None)
+    assert len(app.registered_steps) == 2
+
+
+def test_a_circuit_travels_in_the_snapshot() -> None:
+    app = Redrive("sqlite:///:memory:")
+    circuit = Circuit("payments", failures=2, on_open="fail")
+    step = app.step(name="charge", circuit=circuit)(lambda: None)
+    assert StepOptions.from_json(step.options_text).circuit == circuit

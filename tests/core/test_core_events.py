@@ -38,6 +38,8 @@ AGREED = {
     "payload.reencrypted",
     "circuit.half_opened",
     "circuit.reset",
+    "circuit.set",
+    "circuit.unset",
     "saga.resumed",
     "saga.skipped",
     "saga.marked_done",

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from redrive.chores.reap import bereaved
 from redrive.core.backoff import backoff
+from redrive.core.circuit import Admitted
 from redrive.core.classify import RETRYABLE, Category
 from redrive.core.decide import decide
 from redrive.core.ending import Ending, LetterCode, Stage
@@ -38,6 +39,7 @@ from redrive.core.outcome import (
     Noted,
     OpenStep,
     Outcome,
+    Parked,
     Place,
     Raised,
     Released,
@@ -130,6 +132,20 @@ def returned(*, resumes: bool = False, run: RunView = RUN) -> Returned:
     )
 
 
+def parked(*, idle: bool, resumes: bool = False, noted: bool = False, made: int = 0) -> Parked:
+    return Parked(
+        run=RUN,
+        place=CHARGE,
+        made=made,
+        input='{"order":1}',
+        options=StepOptions().to_json(),
+        circuit="payments",
+        noted=noted,
+        idle=idle,
+        resumes=resumes,
+    )
+
+
 def slept(*, idle: bool, delay: int = 60 * SECOND, run: RunView = RUN) -> Slept:
     return Slept(run=run, place=NAP, delay=delay, idle=idle, hold=5 * SECOND)
 
@@ -191,6 +207,7 @@ DONE: Entry = ((S.RUNNING,), S.SUCCESS)
 RETRIED: Entry = ((S.RUNNING,), S.RETRYING)
 FAILED: Entry = ((S.RUNNING,), S.FAILED)
 KEPT: Entry = ((S.RUNNING,), S.RUNNING)
+SHUT_OUT: Entry = ((S.PENDING, S.RUNNING, S.RETRYING), S.PENDING)
 STOPPED: Entry = ((S.PENDING, S.RUNNING, S.RETRYING), S.CANCELLED)
 DEAD: Entry = ((S.FAILED, S.DLQ), S.DLQ)
 
@@ -226,6 +243,10 @@ CASES = [
     Case("wakes among others", woke(), HELD, None, (DONE,)),
     Case("wakes", woke(resumes=True), ASLEEP, R.RUNNING, (DONE,)),
     Case("waits in every branch", Waits(run=RUN, delay=60 * SECOND, hold=SECOND), HELD, R.SLEEPING),
+    Case("finds its circuit open while others go on", parked(idle=False), HELD, None, (SHUT_OUT,)),
+    Case("finds it open after a wait", parked(idle=False, resumes=True), ASLEEP, R.RUNNING, (SHUT_OUT,)),
+    Case("finds it open and all wait", parked(idle=True), EITHER, R.SLEEPING, (SHUT_OUT,)),
+    Case("waits for a circuit", Waits(run=RUN, delay=None, hold=SECOND, parked_on="a"), HELD, R.SLEEPING),
     Case("ends", Ended(run=RUN, output="1"), HELD, R.SUCCESS),
     Case("fails with a step", WITH_STEP, HELD, R.DLQ_PENDING, (DEAD,)),
     Case("fails with a step, quietly", quiet(WITH_STEP), HELD, R.FAILED, (DEAD,)),
@@ -311,10 +332,10 @@ def test_the_fence_rises_exactly_when_nobody_holds_the_run_any_longer(case: Case
 
 
 @pytest.mark.parametrize("case", WAITS)
-def test_a_run_that_waits_or_is_due_says_when(case: Case) -> None:
+def test_a_run_that_waits_or_is_due_says_when_or_for_what(case: Case) -> None:
     change = decided(case).change
     assert change is not None
-    assert change.wake_in is not None
+    assert change.wake_in is not None or change.parked_on is not None
 
 
 @pytest.mark.parametrize("case", ENDING)
@@ -344,8 +365,70 @@ def test_the_engine_makes_every_legal_move_of_a_step_that_is_not_left_to_a_perso
     made = {(before, after) for case in CASES for befores, after in case.entries for before in befores}
     legal = {(old, new) for old, allowed in STEP_MOVES.items() for new in allowed}
     by_a_person = {(old, new) for old, new in legal if old is S.DLQ or new is S.SKIPPED}
-    by_a_circuit = {(S.RETRYING, S.FAILED)}
+    by_a_circuit = {(S.RETRYING, S.FAILED), (S.PENDING, S.FAILED)}
     assert legal - made == by_a_person | by_a_circuit
+
+
+# -- circuits --------------------------------------------------------------------------------------------
+
+
+def admitted(*, probe: bool = False, generation: int = 0) -> Admitted:
+    return Admitted("payments", '{"name":"payments"}', generation, probe)
+
+
+def test_a_parked_step_uses_up_no_attempt_and_its_run_costs_nobody_anything() -> None:
+    written = decide(parked(idle=True, made=2), POLICY, 0.5)
+    (entry,) = written.entries
+    assert (entry.status, entry.attempt, entry.input) == (S.PENDING, 2, '{"order":1}')
+    assert written.change == RunWrite(
+        status=R.SLEEPING, wake_in=None, release=True, take=True, diverged=False, parked_on="payments"
+    )
+
+
+def test_that_a_circuit_is_open_is_said_once() -> None:
+    (said,) = decide(parked(idle=False), POLICY, 0.5).attempts
+    assert (said.end, said.attempt, said.category) == (AttemptEnd.PARKED, 0, "dependency_unavailable")
+    assert "redrive.CircuitOpen" in (said.failure or "")
+    assert decide(parked(idle=False, noted=True), POLICY, 0.5).attempts == ()
+
+
+def test_failures_that_speak_about_the_dependency_are_marked() -> None:
+    (mark,) = decide(raised(DOWN, admitted=admitted(generation=3)), POLICY, 0.5).marks
+    assert (mark.key, mark.generation, mark.good, mark.category) == ("payments", 3, False, "server_error")
+    assert (mark.index, mark.attempt, mark.probe) == (CHARGE.index, 1, False)
+    assert decide(raised(WRONG, admitted=admitted()), POLICY, 0.5).marks == ()
+    assert decide(raised(DOWN), POLICY, 0.5).marks == ()
+
+
+def test_a_probe_says_how_it_ended_or_gives_its_permit_back() -> None:
+    probe = admitted(probe=True)
+    ends: list[Outcome] = [
+        replace(returned(), admitted=probe),
+        raised(DOWN, admitted=probe),
+        raised(WRONG, admitted=probe),
+        replace(GIVEN_UP, admitted=probe),
+    ]
+    marks = [decide(end, POLICY, 0.5).marks for end in ends]
+    said = [(mark[0].good, mark[0].probe) for mark in marks]
+    assert said == [(True, True), (False, True), (None, True), (None, True)]
+    assert decide(replace(GIVEN_UP, admitted=admitted()), POLICY, 0.5).marks == ()
+
+
+def test_a_run_that_waits_for_a_timer_and_a_circuit_is_due_with_the_timer() -> None:
+    long, short = 60 * SECOND, SECOND // 2
+    change = decide(Waits(run=RUN, delay=long, hold=SECOND, parked_on="a"), POLICY, 0.5).change
+    assert change is not None
+    assert (change.wake_in, change.release, change.parked_on) == (long, True, "a")
+    change = decide(Waits(run=RUN, delay=short, hold=SECOND, parked_on="a"), POLICY, 0.5).change
+    assert change is not None
+    assert (change.wake_in, change.release, change.parked_on) == (short, False, None)
+
+
+@pytest.mark.parametrize("end", [Expired(run=RUN), Cancelled(run=RUN, by="ada")])
+def test_a_run_that_is_ended_from_outside_is_parked_no_longer(end: Outcome) -> None:
+    change = decide(end, POLICY, 0.5).change
+    assert change is not None
+    assert change.parked_on == ""
 
 
 # -- steps -----------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from redrive.core.outcome import (
     Lost,
     Noted,
     Outcome,
+    Parked,
     Place,
     Raised,
     Released,
@@ -65,6 +66,9 @@ RAISED = Raised(
     taken=True,
 )
 BEGAN = Began(run=RUN, place=CHARGE, attempt=2, input=BAD, options="{}", limit=5)
+PARKED = Parked(
+    run=RUN, place=CHARGE, made=0, input=BAD, options="{}", circuit="payments", noted=False, idle=True
+)
 NOTED = Noted(run=RUN, place=CHARGE, output=BAD)
 ENDED = Ended(run=RUN, output=BAD)
 ESCAPED = Escaped(
@@ -86,7 +90,7 @@ WITHOUT_USERS_DATA: list[Outcome] = [
     Stopped(run=RUN, step="charge"),
     Closed(run=RUN, letter="dl-run7", status=LetterStatus.IGNORED, ended=RunStatus.DLQ_PENDING, by="ada"),
 ]
-WITH_USERS_DATA: list[Outcome] = [RETURNED, RAISED, BEGAN, NOTED, ENDED, ESCAPED]
+WITH_USERS_DATA: list[Outcome] = [RETURNED, RAISED, BEGAN, PARKED, NOTED, ENDED, ESCAPED]
 
 
 def name(outcome: Outcome) -> str:

@@ -56,6 +56,7 @@ TOGETHER = {
     },
     "apply_and_tell": {
         "reopen_run", "edit_input", "supersede", "loosen", "move_letter", "end_replay", "put_replay",
+        "know_circuit", "put_mark", "drop_probe",
     },
     "start_one": {"taker", "insert_run", "insert_input"},
     "finish": {"worker_lives", "fences", "change_run", "put_result"},
@@ -64,8 +65,9 @@ TOGETHER = {
     "look": {"claimer", "candidates", "next_due", "next_suspect", "paused_names", "taken"},
     "beat": {"renew", "held_ids", "step_beat"},
 }  # fmt: skip
-# What only PostgreSQL has: roles, the lock around migrations, and a clock that is its own.
+# What only PostgreSQL has: roles, locks where SQLite has one writer, and a clock that is its own.
 ONLY_POSTGRES = {
+    "lock_circuit",
     "one_at_a_time", "missing_roles", "me", "backend", "not_member_of", "tenant_tables", "strong_roles",
     "probe", "foreign_rows", "moment",
 }  # fmt: skip

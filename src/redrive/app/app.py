@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
+from redrive.app.dependencies import check_circuit
 from redrive.app.handle import RunHandle
 from redrive.app.handlers import Handlers
 from redrive.app.opening import make_store
@@ -23,13 +24,14 @@ from redrive.core.options import StepOptions
 from redrive.core.payload import Signature
 from redrive.core.payload.resolve import read_signature
 from redrive.desk.audit import Audit
+from redrive.desk.circuits import Circuits
 from redrive.desk.dlq import DeadLetters
 from redrive.desk.policies import Policies
 from redrive.desk.runs import Runs
 from redrive.desk.workflows import Workflows
 from redrive.duration import Duration, seconds
 from redrive.errors import ConfigurationError, RegistrationError, UnknownWorkflow
-from redrive.policy import RetryPolicy
+from redrive.policy import Circuit, RetryPolicy
 from redrive.settings import Settings
 from redrive.store.records import Catalogue, CatalogueItem
 from redrive.store.sealed import refuse_unreadable
@@ -101,6 +103,7 @@ class Redrive:
         retry: RetryPolicy | None = None,
         timeout: Duration | None = None,
         heartbeat_timeout: Duration | None = None,
+        circuit: Circuit | None = None,
         at_most_once: bool = False,
         transactional: bool = False,
         effect: str | None = None,
@@ -109,7 +112,8 @@ class Redrive:
         """Register a function as a step: its result is recorded, its failures are retried.
 
         `timeout` (10 minutes) limits each attempt, `heartbeat_timeout` the silence of one that sends
-        heartbeats. `at_most_once`: never called again once it was called. `transactional`: the function's
+        heartbeats. `circuit`: when to stop calling, because the dependency behind the step is out of order.
+        `at_most_once`: never called again once it was called. `transactional`: the function's
         first parameter is a `tx` whose SQL commits together with the record. `effect` names in a few words
         what the step does to the outside world.
         """
@@ -128,6 +132,7 @@ class Redrive:
         retry: RetryPolicy | None = None,
         timeout: Duration | None = None,
         heartbeat_timeout: Duration | None = None,
+        circuit: Circuit | None = None,
         at_most_once: bool = False,
         transactional: bool = False,
         effect: str | None = None,
@@ -146,6 +151,7 @@ class Redrive:
         if transactional:
             _check_transactional(what, fn)
         _check_retry(what, retry)
+        check_circuit(what, circuit, self.registered_steps)
         options = StepOptions(
             retry=retry,
             timeout=_limit(timeout, f"timeout of {what}") or _DEFAULT_TIMEOUT,
@@ -153,6 +159,7 @@ class Redrive:
             at_most_once=at_most_once,
             transactional=transactional,
             effect=effect,
+            circuit=circuit,
         )
         signature = Signature.of(fn, skip_first=transactional, names=names)
         step: Step[Any, Any] = Step(fn, name=name, options=options, signature=signature)
@@ -401,6 +408,11 @@ class Redrive:
     def policies(self) -> Policies:
         """Stored retry policies."""
         return self.runtime.policies
+
+    @property
+    def circuits(self) -> Circuits:
+        """Look at circuits, open and close them, change their settings."""
+        return self.runtime.circuits
 
     @property
     def workflows(self) -> Workflows:

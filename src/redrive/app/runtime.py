@@ -10,13 +10,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redrive.app.results import Results
-from redrive.chores import Folder, Purger, Reaper, SetWorker, Watch, every
+from redrive.chores import Folder, Purger, Reaper, Releaser, SetWorker, Watch, every
 from redrive.clock import Clock
 from redrive.core.redact import Redactor
 from redrive.core.transition import NewRun
 from redrive.desk.audit import Audit
 from redrive.desk.batches import Batches
 from redrive.desk.checks import Checker
+from redrive.desk.circuits import Circuits
 from redrive.desk.dlq import DeadLetters
 from redrive.desk.policies import Policies
 from redrive.desk.preview import Previewer
@@ -25,6 +26,7 @@ from redrive.desk.runs import Runs
 from redrive.desk.shapes import Shaper
 from redrive.desk.workflows import Workflows
 from redrive.errors import ConfigurationError, StoreUnavailable
+from redrive.store.circuits import CircuitRow
 from redrive.store.port import Store
 from redrive.store.records import Started
 from redrive.worker.attempt import Attempt
@@ -58,12 +60,14 @@ class Runtime:
         self.runs = Runs(store, clock, shaper, replayer, previewer, self.changed)
         self.dlq = DeadLetters(store, clock, shaper, replayer, previewer)
         self.policies = Policies(store, clock)
+        self.circuits = Circuits(store, clock, self.turned)
         self.workflows = Workflows(store, clock, self.ring)
         self.audit = Audit(store, shaper)
         self.reaper = Reaper(store, clock)
         self.purger = Purger(store, clock, runs=app.settings.retention, letters=app.settings.dlq_retention)
         self.folder = Folder(store)
         self.set_worker = self.new_set_worker(store)
+        self.releaser = self.new_releaser(store)
         self.watch = Watch(store)
         self.worker: Worker | None = None
         self._chores: list[asyncio.Task[None]] = []
@@ -71,6 +75,16 @@ class Runtime:
     def new_set_worker(self, store: Store) -> SetWorker:
         """The chore that carries out sets, on the store or on another face of it."""
         return SetWorker(store, Batches(store, self.clock, self._replayer(store)).decide)
+
+    def new_releaser(self, store: Store) -> Releaser:
+        """The chore that turns circuits and lets parked runs go on, on the store or on another face of it."""
+        return Releaser(store, self.turned)
+
+    def turned(self, row: CircuitRow) -> None:
+        """A circuit stands like this: let the worker of this process know, and look for work."""
+        if self.worker is not None:
+            self.worker.circuits.saw(row)
+            self.worker.bell.ring()
 
     def _replayer(self, store: Store) -> Replayer:
         return Replayer(store, self.clock, self._checker(self._app, store), self._redactor, self.changed)
@@ -128,6 +142,7 @@ class Runtime:
             workflows={name: workflow.definition for name, workflow in app.registered_workflows.items()},
             catalogue=app.catalogue(),
             rules=app.rules,
+            has_circuits=any(step.options.circuit for step in app.registered_steps.values()),
             on_ended=self.results.ended_here,
             around_step=around_step,
         )
@@ -138,6 +153,7 @@ class Runtime:
                 asyncio.create_task(every(settings.chores, self.reaper.run_once, self.clock)),
                 asyncio.create_task(every(settings.chores, self.folder.run_once, self.clock)),
                 asyncio.create_task(every(settings.chores, self.set_worker.run_once, self.clock)),
+                asyncio.create_task(every(settings.chores, self.releaser.run_once, self.clock)),
                 asyncio.create_task(every(settings.chores * _PATIENTLY, self.purger.run_once, self.clock)),
                 asyncio.create_task(every(settings.chores * _PATIENTLY, self.watch.run_once, self.clock)),
             ]

@@ -4,7 +4,7 @@ This module and the commands' own modules import nothing but click, so that `red
 at once; what a command needs it imports when it is called.
 
 begin      demo, init, dev     run    worker (serve, supervise), migrate, reencrypt, doctor (health)
-commands   runs, dlq, audit, policies, workflows     shell  completion
+commands   runs, dlq, audit, policies, circuits, workflows     shell  completion
 shared     place: which store    output: tables, JSON, ids    ids: prefixes, standard input    paging
            change: dry runs, asking first     target: module:app     exits: errors and exit codes
            hints: commands to type next       folding: lines that fit    inputs, example: of workflows
@@ -15,6 +15,7 @@ from __future__ import annotations
 import click
 
 from redrive.cli.audit import audit
+from redrive.cli.circuits import circuits
 from redrive.cli.completion import completion
 from redrive.cli.demo import demo
 from redrive.cli.dev import dev
@@ -59,6 +60,7 @@ for command in (
     dlq,
     audit,
     policies,
+    circuits,
     workflows,
     doctor,
     completion,

@@ -11,6 +11,7 @@ from typing import Literal
 
 from redrive.cli.hints import hint, rewritten, worker_hint
 from redrive.clock import MICROS, SystemClock
+from redrive.core.circuit import CircuitStatus
 from redrive.core.redact import Redactor
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.duration import words
@@ -18,7 +19,7 @@ from redrive.errors import RedriveError, SchemaMismatch
 from redrive.store import open_store
 from redrive.store.port import Store
 from redrive.store.records import WorkerRow
-from redrive.store.selection import LetterFilter, RunFilter
+from redrive.store.selection import CircuitFilter, LetterFilter, RunFilter
 
 __all__ = ["Finding", "examine"]
 
@@ -26,6 +27,7 @@ _LATE = 60 * MICROS
 _SKEW = 2 * MICROS
 _DISK = 1 << 30
 _LOOKED_AT = 500
+_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,8 @@ async def _checks(store: Store, url: str) -> AsyncIterator[Finding]:
         yield finding
     yield await _stuck(store)
     yield await _late(store, live)
+    async for finding in _circuits(store):
+        yield finding
     yield await _letters(store)
     yield _disk(url)
 
@@ -154,6 +158,25 @@ async def _late(store: Store, live: list[WorkerRow]) -> Finding:
         f"{len(late)} due run{'s' * (len(late) != 1)} late, the oldest by {words(oldest / MICROS)}",
         advice,
     )
+
+
+async def _circuits(store: Store) -> AsyncIterator[Finding]:
+    """Dependencies that are not called. Most of the time there is none."""
+    found = [
+        row
+        for status in (CircuitStatus.OPEN, CircuitStatus.HALF_OPEN)
+        for row in (await store.circuits(CircuitFilter(status=status), limit=_NAMED, cursor=None)).items
+    ]
+    for row in found:
+        since = words(max(0, store.now() - row.changed_at) / MICROS)
+        waiting = f"{row.parked:,} run{'s' * (row.parked != 1)} parked"
+        yield _note(
+            "circuits",
+            f"{row.key!r} of tenant {row.tenant!r} is {row.status} since {since}, {waiting}: {row.why}",
+            hint("circuits", "show", row.key),
+        )
+    if not found:
+        yield _ok("circuits", "all closed")
 
 
 async def _letters(store: Store) -> Finding:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.policies import StoredPolicy
 
-__all__ = ["policies"]
+__all__ = ["field", "policies"]
 
 
 @click.group()

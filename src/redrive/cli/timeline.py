@@ -13,6 +13,7 @@ from datetime import datetime
 
 from redrive.cli.output import clean, styled
 from redrive.core.states import EntryKind, StepStatus
+from redrive.core.transition import AttemptEnd
 from redrive.desk.shapes import AttemptRecord, StepRecord
 from redrive.duration import words
 
@@ -111,7 +112,8 @@ def _bar(step: StepRecord, scale: _Scale) -> str:
 
 def _work(step: StepRecord, scale: _Scale) -> Iterator[tuple[int, int]]:
     for attempt in step.attempts:
-        yield scale.column(attempt.began_at), scale.column(_end(attempt, scale))
+        if attempt.status != AttemptEnd.PARKED:
+            yield scale.column(attempt.began_at), scale.column(_end(attempt, scale))
     if _under_way(step):
         waited = step.attempts[-1].next_at if step.attempts else None
         yield scale.column(waited or step.began_at), scale.column(scale.now)

@@ -8,7 +8,9 @@ from datetime import datetime
 from typing import assert_never
 
 from redrive.cli.hints import hint, worker_hint
+from redrive.core.circuit import CircuitStatus
 from redrive.core.states import EntryKind, RunStatus, StepStatus
+from redrive.desk.circuits import CircuitRecord
 from redrive.desk.shapes import Run, StepRecord
 from redrive.duration import words
 from redrive.store.records import WorkerRow
@@ -24,6 +26,7 @@ class Surroundings:
     paused: Mapping[str, str]
     workers: Sequence[WorkerRow]
     diverged: bool = False
+    circuit: CircuitRecord | None = None
 
 
 def sentences(run: Run, around: Surroundings) -> list[str]:
@@ -55,7 +58,7 @@ def sentences(run: Run, around: Surroundings) -> list[str]:
 
 def _waiting(run: Run, around: Surroundings) -> list[str]:
     if run.parked_on:
-        return [f"It is parked: circuit {run.parked_on!r} is open, and it goes on when that closes."]
+        return _parked(run.parked_on, around)
     due = run.next_at
     if due is None or due <= around.now:
         late = "" if due is None else f", since {words((around.now - due).total_seconds())}"
@@ -69,6 +72,23 @@ def _waiting(run: Run, around: Surroundings) -> list[str]:
     if step.attempts:
         return [f"It waits to try step {step.name!r} again at {when}. {_last(step)}"]
     return [f"It goes on at {when}."]
+
+
+def _parked(key: str, around: Surroundings) -> list[str]:
+    said = [f"It is parked: circuit {key!r} is open, and it goes on when that closes."]
+    circuit = around.circuit
+    if circuit is None:
+        return said
+    if circuit.status is not CircuitStatus.OPEN:
+        said = [f"It is parked on circuit {key!r}, which lets calls through again: it goes on in its turn."]
+    why = f": {circuit.why}" if circuit.why else ""
+    said.append(f"The circuit is {circuit.status} since {_clock(circuit.changed_at)}{why}.")
+    if circuit.until is not None:
+        said.append(f"It lets a few calls through as a test from {_clock(circuit.until)} on.")
+    elif circuit.status is CircuitStatus.OPEN:
+        said.append(f"It stays open until somebody closes it: {hint('circuits', 'close', key)}")
+    said.append(f"{_count(circuit.parked, 'run waits', 'runs wait')} for it: {hint('circuits', 'show', key)}")
+    return said
 
 
 def _obstacles(run: Run, around: Surroundings) -> list[str]:

@@ -8,29 +8,38 @@
 Each change of status begins a new generation. A mark carries the generation its call was admitted under,
 so that a call which took long says nothing about a circuit that has changed since. All times are the
 store's, in microseconds.
+
+A circuit's key is its name, or `workflow/step` for one without a name; no name has a slash in it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from redrive.core.classify import Category
+from redrive.policy import Circuit
 
 __all__ = [
     "COUNTED",
     "Admission",
+    "Admitted",
     "CircuitRules",
     "CircuitState",
     "CircuitStatus",
     "Mark",
     "admit",
+    "circuit_key",
     "close",
+    "in_force",
     "open_by_hand",
+    "opened",
     "ripe",
-    "weigh",
+    "rules_of",
     "wave",
+    "weigh",
 ]
 
 COUNTED = frozenset({Category.TIMEOUT, Category.NETWORK, Category.RATE_LIMIT, Category.SERVER_ERROR})
@@ -79,6 +88,19 @@ class CircuitState:
 
 
 @dataclass(frozen=True, slots=True)
+class Admitted:
+    """Which circuit let a call through, in which generation, and whether as one of its few probes.
+
+    `settings` is the circuit as the code has it, for whoever weighs what becomes of the call.
+    """
+
+    key: str
+    settings: str
+    generation: int = 0
+    probe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Mark:
     """How a call ended that was admitted under a generation. Good ends are marked by probes alone."""
 
@@ -87,15 +109,38 @@ class Mark:
     at: int
 
 
+def circuit_key(circuit: Circuit, workflow: str, step: str) -> str:
+    """The key under which all who call a dependency find its circuit."""
+    return circuit.name or f"{workflow}/{step}"
+
+
+def in_force(settings: str | None, override: str | None) -> Circuit:
+    """The settings of a circuit: as the code has them, except for what a person set."""
+    code = Circuit() if settings is None else Circuit.from_stored(json.loads(settings))
+    if override is None:
+        return code
+    return Circuit.from_stored({**code.to_json(), **json.loads(override)})
+
+
+def rules_of(circuit: Circuit) -> CircuitRules:
+    """What weighing needs of a circuit's settings."""
+    return CircuitRules(
+        failures=circuit.failures,
+        window=int(circuit.window * 1_000_000),
+        open_for=int(circuit.open_for * 1_000_000),
+        probes=circuit.probes,
+    )
+
+
 def weigh(state: CircuitState, rules: CircuitRules, marks: Iterable[Mark], now: int) -> CircuitState:
     """What the marks make of a circuit. Weighing the same marks again changes nothing more."""
     counted = [mark for mark in marks if mark.generation == state.generation]
     match state.status:
         case CircuitStatus.CLOSED:
             recent = [mark for mark in counted if not mark.good and mark.at > now - rules.window]
-            return _opened(state, rules, now) if len(recent) >= rules.failures else state
+            return opened(state, rules, now) if len(recent) >= rules.failures else state
         case CircuitStatus.HALF_OPEN if any(not mark.good for mark in counted):
-            return _opened(state, rules, now)
+            return opened(state, rules, now)
         case CircuitStatus.HALF_OPEN if counted:
             return close(state)
         case _:
@@ -139,7 +184,8 @@ def close(state: CircuitState) -> CircuitState:
     return _turned(state, CircuitStatus.CLOSED)
 
 
-def _opened(state: CircuitState, rules: CircuitRules, now: int) -> CircuitState:
+def opened(state: CircuitState, rules: CircuitRules, now: int) -> CircuitState:
+    """No call goes out until its time is over."""
     return replace(_turned(state, CircuitStatus.OPEN), until=now + rules.open_for)
 
 

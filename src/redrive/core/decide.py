@@ -43,6 +43,7 @@ from redrive.core.outcome import (
     Noted,
     OpenStep,
     Outcome,
+    Parked,
     Place,
     Raised,
     Released,
@@ -54,6 +55,7 @@ from redrive.core.outcome import (
     Waits,
     Woke,
 )
+from redrive.core.parking import marks_of, parked
 from redrive.core.quick import quick
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import (
@@ -95,7 +97,9 @@ def decide(outcome: Outcome, policy: RetryPolicy, draw: float, now: int = 0) -> 
         case Woke():
             return _woke(outcome)
         case Waits():
-            return _transition(outcome.run, change=_sleep(outcome.delay, outcome.hold))
+            return _transition(outcome.run, change=_sleep(outcome.delay, outcome.hold, outcome.parked_on))
+        case Parked():
+            return parked(outcome)
         case Interrupted():
             return _interrupted(outcome)
         case Escaped():
@@ -134,7 +138,8 @@ def _returned(outcome: Returned) -> Transition:
         input=outcome.input,
         output=outcome.output,
     )
-    return _progress(outcome.run, entry, change=_RUNNING if outcome.resumes else None)
+    decided = _progress(outcome.run, entry, change=_RUNNING if outcome.resumes else None)
+    return decided if outcome.admitted is None else replace(decided, marks=marks_of(outcome))
 
 
 def _began(outcome: Began) -> Transition:
@@ -228,7 +233,7 @@ def _settled(
         outcome.run, entry, *_to_repeat(outcome.others), change=change, attempts=(attempt, *lost)
     )
     only_if = (entry.index, entry.attempt) if outcome.taken else None
-    return replace(decided, only_if=only_if, audit=failed_attempt(outcome, verdict))
+    return replace(decided, only_if=only_if, audit=failed_attempt(outcome, verdict), marks=marks_of(outcome))
 
 
 def _why_step(outcome: Raised, verdict: Verdict) -> str:
@@ -252,7 +257,8 @@ def _attempt(outcome: Raised, verdict: Verdict, next_in: int | None) -> AttemptW
 
 def _interrupted(outcome: Interrupted) -> Transition:
     entry = _entry(outcome.place, StepStatus.CANCELLED, attempt=outcome.attempt, began_ago=outcome.began_ago)
-    return _progress(outcome.run, entry, change=_RUNNING if outcome.resumes else None)
+    decided = _progress(outcome.run, entry, change=_RUNNING if outcome.resumes else None)
+    return decided if outcome.admitted is None else replace(decided, marks=marks_of(outcome))
 
 
 def _noted(outcome: Noted) -> Transition:
@@ -325,7 +331,9 @@ def _cancelled(outcome: Cancelled) -> Transition:
     failure = Failure.of(Category.UNKNOWN, reason, error_type="redrive.RunCancelled")
     ending = Ending(failure=failure, code=LetterCode.NON_RETRYABLE, reason=reason)
     decided = _answered(
-        outcome.run, _final(RunStatus.CANCELLED, failure=ending.to_json()), "its run was cancelled"
+        outcome.run,
+        _final(RunStatus.CANCELLED, failure=ending.to_json(), unparks=True),
+        "its run was cancelled",
     )
     return replace(
         decided,
@@ -419,7 +427,7 @@ def _buried(
     letter = _letter(run, ending, text) if run.options.dead_letter else None
     if letter is None and status is RunStatus.DLQ_PENDING:
         status = RunStatus.FAILED
-    change = _final(status, failure=text, deaths=deaths)
+    change = _final(status, failure=text, deaths=deaths, unparks=closes)
     decided = _transition(run, *entries, attempts=attempts, change=change, letter=letter, closes=closes)
     return replace(decided, ends_replay=run.letter, audit=run_failed(run, ending, letter, status))
 
@@ -524,21 +532,40 @@ def _cut_short(steps: tuple[OpenStep, ...], end: AttemptEnd) -> tuple[AttemptWri
     )
 
 
-def _sleep(delay: int, hold: int) -> RunWrite:
+def _sleep(delay: int | None, hold: int, parked_on: str | None = None) -> RunWrite:
     """Wait: in its worker's memory if that is short, otherwise put down for any worker to pick up.
 
     Code that got as far as waiting found its way through the journal: if the code changes once more, it
     is waited for anew.
     """
-    put_down = delay > hold
-    return RunWrite(status=RunStatus.SLEEPING, wake_in=delay, release=put_down, take=put_down, diverged=False)
+    put_down = delay is None or delay > hold
+    return RunWrite(
+        status=RunStatus.SLEEPING,
+        wake_in=delay,
+        release=put_down,
+        take=put_down,
+        diverged=False,
+        parked_on=parked_on if put_down else None,
+    )
 
 
 def _final(
-    status: RunStatus, *, output: str | None = None, failure: str | None = None, deaths: int | None = None
+    status: RunStatus,
+    *,
+    output: str | None = None,
+    failure: str | None = None,
+    deaths: int | None = None,
+    unparks: bool = False,
 ) -> RunWrite:
     """The end of a run. The fence rises with it: nothing that was decided before is written after."""
-    return RunWrite(status=status, take=True, output=output, failure=failure, deaths=deaths)
+    return RunWrite(
+        status=status,
+        take=True,
+        output=output,
+        failure=failure,
+        deaths=deaths,
+        parked_on="" if unparks else None,
+    )
 
 
 def _failure_json(failure: Failure) -> str:

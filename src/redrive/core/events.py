@@ -53,6 +53,8 @@ class Event(StrEnum):
     CIRCUIT_HALF_OPENED = "circuit.half_opened"
     CIRCUIT_CLOSED = "circuit.closed"
     CIRCUIT_RESET = "circuit.reset"
+    CIRCUIT_SET = "circuit.set"
+    CIRCUIT_UNSET = "circuit.unset"
 
     ROLLED_BACK = "execution.rollback"
     SAGA_RESUMED = "saga.resumed"
@@ -93,6 +95,10 @@ EVENTS: dict[str, Label] = {
     _E.CIRCUIT_HALF_OPENED: Label("A circuit lets probes through", "Bezpiecznik przepuszcza próby kontrolne"),
     _E.CIRCUIT_CLOSED: Label("A circuit was closed", "Bezpiecznik został zamknięty"),
     _E.CIRCUIT_RESET: Label("A circuit was reset", "Bezpiecznik został zresetowany"),
+    _E.CIRCUIT_SET: Label("A circuit's settings were changed", "Zmieniono ustawienia bezpiecznika"),
+    _E.CIRCUIT_UNSET: Label(
+        "A circuit went back to its own settings", "Przywrócono ustawienia bezpiecznika z kodu"
+    ),
     _E.ROLLED_BACK: Label("A run was rolled back", "Wycofano skutki przebiegu"),
     _E.SAGA_RESUMED: Label("A rollback was resumed", "Wznowiono wycofywanie"),
     _E.SAGA_SKIPPED: Label("A compensation was skipped", "Pominięto kompensację"),

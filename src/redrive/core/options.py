@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from redrive.policy import RetryPolicy
+from redrive.core.circuit import Admitted, circuit_key
+from redrive.policy import Circuit, RetryPolicy
 
 __all__ = [
     "DEFAULT_RETRY",
@@ -93,7 +94,10 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOptions:
-    """A step's snapshot, written with its begin mark. Times are seconds."""
+    """A step's snapshot, written with its begin mark. Times are seconds.
+
+    `generation` and `probe` tell how its circuit let this attempt through.
+    """
 
     retry: RetryPolicy | None = None
     timeout: float = 600.0
@@ -101,6 +105,9 @@ class StepOptions:
     at_most_once: bool = False
     transactional: bool = False
     effect: str | None = None
+    circuit: Circuit | None = None
+    generation: int = 0
+    probe: bool = False
 
     def to_json(self) -> str:
         return json.dumps(
@@ -111,6 +118,7 @@ class StepOptions:
                 "at_most_once": self.at_most_once,
                 "transactional": self.transactional,
                 "effect": self.effect,
+                **self._of_circuit(),
             },
             separators=(",", ":"),
         )
@@ -125,7 +133,23 @@ class StepOptions:
             at_most_once=data["at_most_once"],
             transactional=data["transactional"],
             effect=data["effect"],
+            circuit=Circuit.from_stored(data["circuit"]) if "circuit" in data else None,
+            generation=data.get("generation", 0),
+            probe=data.get("probe", False),
         )
+
+    def _of_circuit(self) -> dict[str, Any]:
+        if self.circuit is None:
+            return {}
+        passed = {"generation": self.generation, "probe": self.probe} if self.generation else {}
+        return {"circuit": self.circuit.to_json(), **passed}
+
+    def admitted(self, workflow: str, step: str) -> Admitted | None:
+        """What let an attempt with this snapshot through, for those who did not see it begin."""
+        if self.circuit is None:
+            return None
+        key, settings = circuit_key(self.circuit, workflow, step), json.dumps(self.circuit.to_json())
+        return Admitted(key, settings, self.generation, self.probe)
 
     @property
     def limit(self) -> float:

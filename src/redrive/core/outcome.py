@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+from redrive.core.circuit import Admitted
 from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.failure import Failure
 from redrive.core.options import RunOptions, StepOptions
@@ -29,6 +30,7 @@ __all__ = [
     "Noted",
     "OpenStep",
     "Outcome",
+    "Parked",
     "Place",
     "Raised",
     "Released",
@@ -104,7 +106,7 @@ class Began:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """An attempt returned a value."""
+    """An attempt returned a value. `admitted` is set for the probe of a circuit."""
 
     run: RunView
     place: Place
@@ -114,6 +116,7 @@ class Returned:
     input: str
     output: str
     resumes: bool = False
+    admitted: Admitted | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +127,7 @@ class Raised:
     it may wait; `hold`: how long a wait its worker would rather keep in memory. `cause` and `stage`
     are set where the failure is not the step's own. `taken`: the reaper saw it and takes the run
     from its holder, with `others` of its entries open. `last`: the run is ending and does not wait
-    for another try.
+    for another try. `admitted`: the circuit that let the attempt through.
     """
 
     run: RunView
@@ -145,6 +148,26 @@ class Raised:
     others: tuple[OpenStep, ...] = ()
     last: bool = False
     resumes: bool = False
+    admitted: Admitted | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parked:
+    """The circuit of a step's dependency is open, so the step is not called and waits.
+
+    `made` counts the attempts so far. `noted`: that it waits is on record already. `idle`: nothing else
+    goes on in the run, which therefore waits as a whole.
+    """
+
+    run: RunView
+    place: Place
+    made: int
+    input: str
+    options: str
+    circuit: str
+    noted: bool
+    idle: bool
+    resumes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +179,7 @@ class Interrupted:
     attempt: int = 1
     began_ago: int = 0
     resumes: bool = False
+    admitted: Admitted | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,11 +218,15 @@ class Woke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """Every branch of the run waits; the first wait is over in `delay`."""
+    """Every branch of the run waits; the first wait is over in `delay`, None if nobody knows when.
+
+    `parked_on`: the circuit that one of them waits for.
+    """
 
     run: RunView
-    delay: int
+    delay: int | None
     hold: int
+    parked_on: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,6 +329,7 @@ Outcome: TypeAlias = (
     Began
     | Returned
     | Raised
+    | Parked
     | Interrupted
     | Noted
     | Slept

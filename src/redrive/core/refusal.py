@@ -8,7 +8,7 @@ from redrive.core.classify import Category
 from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.failure import Failure
 from redrive.core.options import StepOptions
-from redrive.core.outcome import Began, Ended, Escaped, Noted, Outcome, Raised, Returned
+from redrive.core.outcome import Began, Ended, Escaped, Noted, Outcome, Parked, Raised, Returned
 
 __all__ = ["instead_of"]
 
@@ -35,6 +35,7 @@ def instead_of(outcome: Outcome, refusal: str) -> Outcome:
                 cause=LetterCode.INFRASTRUCTURE_FAILURE,
                 stage=Stage.COMMIT,
                 resumes=outcome.resumes,
+                admitted=outcome.admitted,
             )
         case Raised():
             return replace(
@@ -44,7 +45,7 @@ def instead_of(outcome: Outcome, refusal: str) -> Outcome:
                 cause=LetterCode.INFRASTRUCTURE_FAILURE,
                 stage=Stage.COMMIT,
             )
-        case Began():
+        case Began() | Parked():
             return replace(outcome, input="null")
         case Noted():
             return _escaped(outcome, failure)

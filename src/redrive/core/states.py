@@ -10,9 +10,12 @@
              back; only a worker that has it can tell that it failed.
 
     step     PENDING ──> RUNNING ──> SUCCESS | FAILED ──> DLQ ──> SKIPPED | SUCCESS (by hand)
-                            │ ^  └─> SKIPPED | CANCELLED
-                            v │
-                          RETRYING
+                ^           │ ^  └─> SKIPPED | CANCELLED
+                │           v │
+                └──────── RETRYING
+
+             A step whose circuit is open waits as PENDING: before its first attempt, between two, or when
+             one was cut short.
 
     letter   OPEN ──> REPLAYING ──> RESOLVED | OPEN
               └─────> RESOLVED | IGNORED | EXPIRED
@@ -110,9 +113,9 @@ RUN_MOVES: dict[RunStatus, frozenset[RunStatus]] = {
 }
 
 STEP_MOVES: dict[StepStatus, frozenset[StepStatus]] = {
-    _S.PENDING: frozenset({_S.RUNNING, _S.CANCELLED}),
-    _S.RUNNING: frozenset({_S.SUCCESS, _S.RETRYING, _S.FAILED, _S.SKIPPED, _S.CANCELLED}),
-    _S.RETRYING: frozenset({_S.RUNNING, _S.FAILED, _S.CANCELLED}),
+    _S.PENDING: frozenset({_S.RUNNING, _S.FAILED, _S.CANCELLED}),
+    _S.RUNNING: frozenset({_S.SUCCESS, _S.RETRYING, _S.FAILED, _S.SKIPPED, _S.CANCELLED, _S.PENDING}),
+    _S.RETRYING: frozenset({_S.RUNNING, _S.FAILED, _S.CANCELLED, _S.PENDING}),
     _S.FAILED: frozenset({_S.DLQ}),
     _S.DLQ: frozenset({_S.SKIPPED, _S.SUCCESS}),
     _S.SUCCESS: frozenset(),

@@ -17,6 +17,7 @@ __all__ = [
     "AttemptEnd",
     "AttemptWrite",
     "AuditWrite",
+    "CircuitMark",
     "EntryWrite",
     "LetterMove",
     "LetterWrite",
@@ -29,13 +30,17 @@ __all__ = [
 
 
 class AttemptEnd(StrEnum):
-    """How a try of a step ended, other than by success (which the journal entry itself records)."""
+    """How a try of a step ended, other than by success (which the journal entry itself records).
+
+    PARKED is no try at all, and has the number 0: the circuit was open, so that nothing was called.
+    """
 
     FAILED = "FAILED"
     TIMED_OUT = "TIMED_OUT"
     LOST = "LOST"
     RELEASED = "RELEASED"
     CANCELLED = "CANCELLED"
+    PARKED = "PARKED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +224,23 @@ class AuditWrite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CircuitMark:
+    """How a call ended that a circuit let through: `good`, bad, or None where that says nothing about it.
+
+    `settings` is the circuit as the code has it. `probe`: the call held a permit, which it gives back.
+    """
+
+    key: str
+    settings: str
+    generation: int
+    index: int
+    attempt: int
+    good: bool | None
+    category: str | None = None
+    probe: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
     """Everything one decision writes about one run, guarded by the fence it was made under.
 
@@ -227,7 +249,7 @@ class Transition:
     `clears_suspicion`: deaths laid to the run are forgotten. `version`: the code that wrote this, where
     it is another than recorded the run so far. `reopens`, `replay`: a person's replay. `starts`: new runs,
     one that replays this one or those that handle its failure. `ends_replay`: the letter whose replay ends
-    as `change` says.
+    as `change` says. `marks`: what a circuit is to hear of the call that ended.
     """
 
     run: int
@@ -247,6 +269,7 @@ class Transition:
     closes: bool = False
     clears_suspicion: bool = False
     version: str | None = None
+    marks: tuple[CircuitMark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from redrive.core.circuit import CircuitStatus
 from redrive.core.edit import Change
 from redrive.core.journal import EntryRow
 from redrive.core.keys import flow_key
@@ -102,9 +103,19 @@ class Previewer:
             unregistered=_unregistered(case.run.workflow, names, known),
             recorded_version=case.run.version,
             newest_version=newest,
-            open_circuits=(),
+            open_circuits=await self._open_circuits(prepared, known),
             warnings=tuple(_warnings(prepared, again, newest)),
         )
+
+    async def _open_circuits(self, prepared: Prepared, known: list[KnownItem]) -> tuple[str, ...]:
+        """The circuits of steps that ever ran in this run, or of those that may follow, as far as known."""
+        run = prepared.case.run
+        texts = {item.name: item.options for item in known if item.kind == "step"}
+        texts |= {entry.name: entry.options for entry in prepared.case.journal if entry.options}
+        passed = [StepOptions.from_json(text).admitted(run.workflow, name) for name, text in texts.items()]
+        keys = sorted({admitted.key for admitted in passed if admitted is not None})
+        rows = [(await self._store.circuit(run.tenant, key)).row for key in keys]
+        return tuple(row.key for row in rows if row.status is not CircuitStatus.CLOSED)
 
     def _steps(
         self, prepared: Prepared, entries: Iterable[EntryRow], known: list[KnownItem]

@@ -44,6 +44,7 @@ _NOT_REPEATED = dict.fromkeys(
     (AttemptEnd.LOST, AttemptEnd.RELEASED, AttemptEnd.CANCELLED),
     "cut short: it may have happened, and is not called again",
 )
+_PARKED = "not called: the circuit was open, so it waits at no cost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -416,6 +417,8 @@ def _given_by_hand(entry: EntryRow, tries: Sequence[AttemptRecord], once: bool) 
 
 
 def _decision(row: AttemptRow, once: bool) -> str:
+    if row.end is AttemptEnd.PARKED:
+        return _PARKED
     if row.decision is None or row.category is None:
         cut_short = _NOT_REPEATED if once else _CUT_SHORT
         return f"attempt {row.attempt}: {cut_short.get(row.end, row.end.value.lower().replace('_', ' '))}"

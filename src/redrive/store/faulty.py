@@ -23,6 +23,7 @@ from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.errors import StoreUnavailable
+from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.port import LeaseLine, Store, Transaction
 from redrive.store.records import (
     AttemptRow,
@@ -50,7 +51,7 @@ from redrive.store.records import (
     Triage,
     WorkerRow,
 )
-from redrive.store.selection import AuditFilter, GroupFilter, LetterFilter, RunFilter
+from redrive.store.selection import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, RunFilter
 
 __all__ = [
     "FAIL",
@@ -330,6 +331,26 @@ class FaultyStore:
     ) -> list[SetItemRow] | None:
         return await self._desk.call(
             "advance", lambda: self._inner.advance(set, marks, limit=limit, lease=lease)
+        )
+
+    async def circuit(self, tenant: str, key: str, *, counted: int = 1) -> CircuitCase:
+        return await self._desk.call("circuit", lambda: self._inner.circuit(tenant, key, counted=counted))
+
+    async def turn_circuit(self, turn: CircuitTurn) -> Turned:
+        return await self._desk.call("turn_circuit", lambda: self._inner.turn_circuit(turn))
+
+    async def permit(self, ask: Ask) -> Permit:
+        return await self._desk.call("permit", lambda: self._inner.permit(ask))
+
+    async def circuits_due(self, since: int) -> list[CircuitPlace]:
+        return await self._desk.call("circuits_due", lambda: self._inner.circuits_due(since))
+
+    async def circuits_since(self, since: int) -> list[CircuitRow]:
+        return await self._desk.call("circuits_since", lambda: self._inner.circuits_since(since))
+
+    async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
+        return await self._desk.call(
+            "circuits", lambda: self._inner.circuits(where, limit=limit, cursor=cursor)
         )
 
     async def begin_set(self, new: NewSet, audit: AuditWrite) -> None:

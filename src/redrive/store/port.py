@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
+from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.records import (
     AttemptRow,
     AuditRow,
@@ -44,7 +45,7 @@ from redrive.store.records import (
     Triage,
     WorkerRow,
 )
-from redrive.store.selection import AuditFilter, GroupFilter, LetterFilter, RunFilter
+from redrive.store.selection import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, RunFilter
 
 __all__ = [
     "LeaseLine",
@@ -170,6 +171,40 @@ class Store(Protocol):
         None if there is nothing more to do for the caller: the set is done, was stopped, or is another's.
         What was decided is noted in any case. A set with a filter is listed along the way.
         """
+
+    # -- circuits ------------------------------------------------------------------------------------
+
+    async def circuit(self, tenant: str, key: str, *, counted: int = 1) -> CircuitCase:
+        """A circuit with all that deciding about it takes; one that was never heard of is closed.
+
+        The runs that wait for it are counted up to `counted`.
+        """
+
+    async def turn_circuit(self, turn: CircuitTurn) -> Turned:
+        """Write a circuit if it has the version it was read with, and let parked runs go on.
+
+        They are made due, those that came first before the others; what others hold is left alone.
+        """
+
+    async def permit(self, ask: Ask) -> Permit:
+        """Ask to call a dependency whose circuit may not be closed; a permit is given to few.
+
+        It counts for as long as the run is held under the fence it was given to, and asking again under
+        that fence gets the same one. No two callers are answered at the same time.
+        """
+
+    async def circuits_due(self, since: int) -> list[CircuitPlace]:
+        """Circuits that something is to be done about.
+
+        Those that were open long enough, those with marks of `since` or later, and those that runs are
+        parked on although calls may be let through.
+        """
+
+    async def circuits_since(self, since: int) -> list[CircuitRow]:
+        """Circuits that ever turned and were changed at `since` or later, without counting who waits."""
+
+    async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
+        """A page of circuits, those heard of last first."""
 
     # -- people --------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.errors import ConfigurationError, InputError
+from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.port import LeaseLine, Store, Transaction
 from redrive.store.records import (
     AttemptRow,
@@ -48,7 +49,7 @@ from redrive.store.records import (
 )
 from redrive.store.seal import Keyring, is_sealed, why_sealed
 from redrive.store.sealing import Sealer, remade
-from redrive.store.selection import AuditFilter, GroupFilter, LetterFilter, RunFilter
+from redrive.store.selection import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, RunFilter
 
 __all__ = ["SealedStore", "refuse_unreadable"]
 
@@ -219,6 +220,27 @@ class SealedStore:
     ) -> list[SetItemRow] | None:
         sealed = [self._sealer.seal(mark, set.tenant) for mark in marks]
         return await self._inner.advance(set, sealed, limit=limit, lease=lease)
+
+    # -- circuits ------------------------------------------------------------------------------------
+
+    async def circuit(self, tenant: str, key: str, *, counted: int = 1) -> CircuitCase:
+        return await self._inner.circuit(tenant, key, counted=counted)
+
+    async def turn_circuit(self, turn: CircuitTurn) -> Turned:
+        lines = tuple(self._noted(line) for line in turn.audit)
+        return await self._inner.turn_circuit(remade(turn, {"audit": lines}))
+
+    async def permit(self, ask: Ask) -> Permit:
+        return await self._inner.permit(ask)
+
+    async def circuits_due(self, since: int) -> list[CircuitPlace]:
+        return await self._inner.circuits_due(since)
+
+    async def circuits_since(self, since: int) -> list[CircuitRow]:
+        return await self._inner.circuits_since(since)
+
+    async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
+        return await self._inner.circuits(where, limit=limit, cursor=cursor)
 
     # -- people --------------------------------------------------------------------------------------
 

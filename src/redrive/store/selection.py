@@ -7,12 +7,14 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
+from redrive.core.circuit import CircuitStatus
 from redrive.core.index import index_text
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.errors import InputError
 
 __all__ = [
     "AuditFilter",
+    "CircuitFilter",
     "GroupFilter",
     "LetterFilter",
     "RunFilter",
@@ -166,6 +168,19 @@ class AuditFilter:
 
     def __post_init__(self) -> None:
         _check(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CircuitFilter:
+    """Which circuits to list. What is left out does not filter; no tenant means all tenants."""
+
+    tenant: str | None = None
+    status: CircuitStatus | str | None = None
+
+    def __post_init__(self) -> None:
+        known = [status.value for status in CircuitStatus]
+        if self.status is not None and self.status not in known:
+            raise InputError(f"a circuit's status is one of {', '.join(known)}, not {self.status!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from redrive.app import Redrive, RunHandle, Workflow
+from redrive.app.dependencies import find_circuit
 from redrive.clock import MICROS, micros
+from redrive.core.circuit import CircuitState, CircuitStatus, close, opened, rules_of
 from redrive.core.keys import letter_id
 from redrive.core.states import FINAL
 from redrive.desk.handling import handled_by
 from redrive.duration import Duration, seconds, words
 from redrive.errors import ConfigurationError, NotFound, RunFailed
+from redrive.policy import Circuit
+from redrive.settle.turning import turn, turn_to
 from redrive.store import open_store
+from redrive.store.circuits import CircuitCase, CircuitTurn
 from redrive.store.faulty import Plan, no_faults
 from redrive.store.port import Store
 from redrive.testing.clock import VirtualClock
@@ -152,10 +158,11 @@ class Engine:
         latest = next((step for step in reversed(run.steps) if step.ended_at is None), None)
         where = "" if latest is None else f", in {latest.name!r} ({latest.status}, attempt {latest.attempt})"
         next_at = "nothing will ever wake it" if run.next_at is None else f"it is due at {run.next_at}"
+        parked = f" it is parked on circuit {run.parked_on!r};" if run.parked_on else ""
         paused = " its workflow is paused;" if run.workflow in await self.store.paused() else ""
         return (
             f"run {run.id} of workflow {run.workflow!r} has not ended after {waited} of virtual time: it is "
-            f"{run.status}{where};{paused} {next_at}"
+            f"{run.status}{where};{paused}{parked} {next_at}"
         )
 
     # -- looking ---------------------------------------------------------------------------------------
@@ -183,6 +190,21 @@ class Engine:
         finally:
             await transaction.rollback()
 
+    # -- circuits ----------------------------------------------------------------------------------------
+
+    async def circuit(
+        self, key: str, state: Literal["open", "half_open", "closed"], *, tenant: str = "default"
+    ) -> None:
+        """Make a circuit stand like this, as if its dependency had failed or come back.
+
+        One that is open lets probes through when its time has passed, as in production; one that shall
+        stay open is opened with `app.circuits.open`. `key` is its name, or `workflow/step`.
+        """
+        code = find_circuit(self.app.registered_steps, key)
+        row, _ = await turn(self.store, (tenant, key), lambda case: _made(case, code, state))
+        self.worker.circuits.saw(row)
+        await self.settle()
+
     # -- deaths and deploys ----------------------------------------------------------------------------
 
     @property
@@ -199,3 +221,18 @@ class Engine:
         await self._world.calm()
         await self._world.die()
         await self._world.settle()
+
+
+def _made(case: CircuitCase, code: Circuit, state: str) -> CircuitTurn:
+    """A circuit as a test wants it, with the settings of the code."""
+    now = case.row.state
+    match state:
+        case "open":
+            wanted = opened(now, rules_of(code), case.now)
+        case "half_open":
+            wanted = CircuitState(status=CircuitStatus.HALF_OPEN, generation=now.generation + 1)
+        case "closed":
+            wanted = close(now)
+        case _:
+            raise ConfigurationError(f"a circuit is 'open', 'half_open' or 'closed', not {state!r}")
+    return turn_to(case, wanted, settings=json.dumps(code.to_json()), why="a test said so")

@@ -55,6 +55,7 @@ class Life:
         """Start the worker. Raises Crash if it dies at once."""
         store = cast(Store, self.witness)
         self._set_worker = runtime.new_set_worker(store)
+        self._releaser = runtime.new_releaser(store)
         self.worker = await runtime.work(automatic=False, store=store, around_step=self.bodies.around)
 
     async def kill(self) -> None:
@@ -124,7 +125,7 @@ class Life:
         try:
             reaped = await self._reaper.run_once()
             await self._folder.run_once()
-            decided = await self._set_worker.run_once()
+            decided = await self._set_worker.run_once() + await self._releaser.run_once()
             if self._clock.now() - self._purged_at >= _PURGE_EVERY:
                 self._purged_at = self._clock.now()
                 await self._purger.run_once()

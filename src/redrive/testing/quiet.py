@@ -36,6 +36,10 @@ def doings(worker: Worker, clock: VirtualClock, executing: Collection[Attempt]) 
                 yield Doing("runs are being claimed")
         elif not clock.waits(committer):  # for which it waits, if that waits for the store
             yield Doing("the worker is putting things in order")
+    if any(not task.done() and not clock.waits(task) for task in worker.circuits.tasks):
+        yield Doing("a circuit is being weighed")
+    if worker.circuits.asking:
+        yield Doing("the store is asked for a permit", perhaps=True)  # or does not answer for a while
     for execution in worker.executions:
         if not (execution.settling and clock.waits(committer)):
             yield from _in_run(execution)

@@ -186,9 +186,19 @@ class World:
             soon,
             *self._graves,
             *deadlines,
+            *await self._turns(runs),
             *(run.available_at for run in runs),
         ]
         return min((at for at in moments if at is not None and at > now), default=None)
+
+    async def _turns(self, runs: list[RunRow]) -> list[int]:
+        """When circuits turn by themselves, or let more of the runs go on that wait for them."""
+        parked = {(run.tenant, run.parked_on) for run in runs if run.parked_on is not None}
+        rows = await self.store.circuits_since(0)
+        soon = self.clock.now() + MICROS  # chores look once a second
+        waiting = [row for row in rows if row.place in parked and not row.is_open]
+        waves = [max(row.next_wave_at, soon) for row in waiting]
+        return waves + [row.until for row in rows if row.until is not None]
 
     async def unfinished(self) -> list[RunRow]:
         """All runs that have not ended."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from redrive.core.circuit import Admitted
 from redrive.core.options import StepOptions
 from redrive.core.payload import Signature
 from redrive.errors import MisusedStep
@@ -30,11 +32,22 @@ class Step(Generic[P, R]):
         self.name = name
         self.options = options
         self.options_text = options.to_json()
+        self.circuit_text = "" if options.circuit is None else json.dumps(options.circuit.to_json())
         self.limit = int(options.limit * 1_000_000)
         self.its_input = f"the input of step {name!r}"
         self.its_result = f"the result of step {name!r}"
         self.signature = signature
         self.is_async = inspect.iscoroutinefunction(fn)
+        self._passed: tuple[Admitted | None, str] = (None, self.options_text)
+
+    def snapshot(self, admitted: Admitted | None) -> str:
+        """The options that go with a begin mark, with what let the attempt through."""
+        if admitted is None or not admitted.generation:
+            return self.options_text
+        if self._passed[0] != admitted:
+            options = replace(self.options, generation=admitted.generation, probe=admitted.probe)
+            self._passed = (admitted, options.to_json())
+        return self._passed[1]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         here = current.get()

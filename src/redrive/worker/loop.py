@@ -22,13 +22,14 @@ from redrive.core.outcome import Diverged, Escaped, Outcome, Released, RunView, 
 from redrive.core.states import FINAL
 from redrive.core.transition import NewRun
 from redrive.errors import StoreError
-from redrive.settle.settler import LocalSettler, Settled, until_answered
+from redrive.settle.settler import LocalSettler, Settled, Settler, until_answered
 from redrive.settle.view import view_of
 from redrive.store.port import Store, Transaction
 from redrive.store.records import Beat, Catalogue, Claim, Claimed, Claims, Lane, NewWorker, Started
 from redrive.worker.attempt import Attempt
 from redrive.worker.bell import Bell
 from redrive.worker.branch import install_task_factory
+from redrive.worker.circuits import Circuits, Heeding
 from redrive.worker.committer import Committer
 from redrive.worker.definition import WorkflowDefinition
 from redrive.worker.execution import Execution
@@ -72,6 +73,7 @@ class Worker:
         workflows: Mapping[str, WorkflowDefinition],
         catalogue: Catalogue,
         rules: Sequence[Rule] = (),
+        has_circuits: bool = False,
         on_ended: Callable[[Claimed, Settled], None] | None = None,
         around_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None = None,
     ) -> None:
@@ -92,6 +94,7 @@ class Worker:
         self._on_ended = on_ended
         self.around_step = around_step
         self._settler = LocalSettler(store, clock)
+        self.circuits = Circuits(store, clock, wanted=has_circuits)
         self._executions: dict[int, Execution] = {}
         self._tasks: dict[Execution, asyncio.Task[None]] = {}
         self._resting: set[Execution] = set()
@@ -118,10 +121,12 @@ class Worker:
         self._calm = asyncio.Event()
         size = self.settings.concurrency
         self.threads = Threads(steps=size, workflows=size * (1 + _HELD_PER_SLOT))
-        self.committer = Committer(self._settler)
+        self.committer = Committer(self._heeding())
         self._undo_factory = install_task_factory(asyncio.get_running_loop())
         try:
             await self._enlist()
+            if self.circuits.wanted:
+                await until_answered(self.circuits.refresh, self.clock)
         except BaseException:
             self.threads.close()
             self._undo_factory()
@@ -130,7 +135,13 @@ class Worker:
         if automatic:
             listening = self.bell.listen(self.store.changed)
             self._services.append(asyncio.create_task(listening, name="redrive bell"))
+        if automatic and self.circuits.wanted:
+            self._services.append(asyncio.create_task(self.circuits.follow(), name="redrive circuits"))
         self._claiming = asyncio.create_task(self._claim_forever(), name="redrive claims")
+
+    def _heeding(self) -> Settler:
+        """The settler, with an ear for what is said about dependencies if any step has a circuit."""
+        return Heeding(self._settler, self.circuits) if self.circuits.wanted else self._settler
 
     async def _enlist(self) -> None:
         worker = NewWorker(
@@ -163,6 +174,7 @@ class Worker:
         await self._give_back(list(self._executions.values()))
         for service in self._services:
             await self._end(service)
+        await self.circuits.close()
         await self.lease.stop()
         await self._retire()
         self.threads.close()
@@ -184,6 +196,7 @@ class Worker:
         for task in ended:
             if not task.cancelled():
                 task.exception()  # a crash asks nobody what went wrong
+        await self.circuits.close()
         await self.lease.stop()
         self.threads.close()
         self._undo_factory()

@@ -1,4 +1,4 @@
-"""A run at rest: which of its entries wait for their time, and whether the run as a whole does.
+"""A run at rest: which of its entries wait for their time or a circuit, and whether the run as a whole does.
 
 Waiting shall cost nothing. A run whose every branch waits is recorded as sleeping and gives up its slot;
 if the first wait is longer than the worker's hold, the run is put down and leaves memory as well.
@@ -7,10 +7,11 @@ if the first wait is longer than the worker's hold, the run is put down and leav
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import math
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redrive.clock import MICROS
 from redrive.core.outcome import OpenStep, Place, Waits
@@ -23,14 +24,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Rest"]
 
+_LOOK_AGAIN = 30.0  # a run is parked on one circuit; where it waits for several, it looks at the others
+
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """An entry that waits for its time: a sleep, a retry, a time limit."""
+    """An entry that waits: for its time (a sleep, a retry, a time limit), or for a circuit."""
 
     place: Place
     attempt: int
     due: float
+    circuit: str | None = None
 
 
 class Rest:
@@ -53,11 +57,22 @@ class Rest:
     def counted(self, place: Place, attempt: int, seconds: float) -> Iterator[None]:
         """Count an entry as waiting for its time."""
         due = self._execution.clock.monotonic() + seconds
-        self._waits[place.key] = _Wait(place, attempt, due)
+        with self._holding(_Wait(place, attempt, due)):
+            yield
+
+    @contextmanager
+    def _holding(self, wait: _Wait) -> Iterator[None]:
+        self._waits[wait.place.key] = wait
         try:
             yield
         finally:
-            del self._waits[place.key]
+            del self._waits[wait.place.key]
+
+    async def park(self, place: Place, made: int, circuit: str, waiting: Coroutine[Any, Any, None]) -> None:
+        """Wait in memory until a circuit lets go, or until the whole run is put down."""
+        with self._holding(_Wait(place, made, math.inf, circuit)):
+            self._execution.turnstile.poke()
+            await waiting
 
     async def wait(self, place: Place, attempt: int, seconds: float, change: RunWrite | None) -> None:
         """Wait in memory, unless what was decided puts the run down."""
@@ -75,7 +90,7 @@ class Rest:
         await execution.ready()
 
     def all_wait(self) -> None:
-        """Every branch is blocked; if all of them wait for a time to come, so does the run."""
+        """Every branch is blocked; if all of them wait for a time or a circuit, so does the run."""
         execution = self._execution
         if not self._waits or self.asleep or self.parking or execution.busy or execution.kept_waiting:
             return
@@ -86,11 +101,8 @@ class Rest:
 
     async def _park(self, parking: asyncio.Future[None]) -> None:
         execution = self._execution
-        delay = int(self.first_due_in() * MICROS)
         try:
-            settled = await execution.settle(
-                Waits(run=execution.view, delay=delay, hold=execution.worker.hold())
-            )
+            settled = await execution.settle(self._waiting())
         except PutDown:
             return
         finally:
@@ -101,6 +113,20 @@ class Rest:
             execution.put_down()
         else:
             self._fall_asleep()
+
+    def _waiting(self) -> Waits:
+        execution = self._execution
+        circuits = list(dict.fromkeys(wait.circuit for wait in self._waits.values() if wait.circuit))
+        timed = any(wait.circuit is None for wait in self._waits.values())
+        seconds = self.first_due_in() if timed else math.inf
+        if len(circuits) > 1:
+            seconds = min(seconds, _LOOK_AGAIN)
+        return Waits(
+            run=execution.view,
+            delay=None if seconds == math.inf else int(seconds * MICROS),
+            hold=execution.worker.hold(),
+            parked_on=circuits[0] if circuits else None,
+        )
 
     def _fall_asleep(self) -> None:
         self.asleep = True
@@ -115,9 +141,10 @@ class Rest:
         return True
 
     def first_due_in(self) -> float:
-        """Seconds until the first wait is over; 0 if nothing waits."""
+        """Seconds until the first wait for a time is over; 0 if there is none."""
         now = self._execution.clock.monotonic()
-        return max(0.0, min((wait.due for wait in self._waits.values()), default=now) - now)
+        times = (wait.due for wait in self._waits.values() if wait.circuit is None)
+        return max(0.0, min(times, default=now) - now)
 
     def open_steps(self) -> tuple[OpenStep, ...]:
         """The entries that wait, as those see them who decide on the run as a whole."""

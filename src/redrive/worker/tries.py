@@ -9,18 +9,21 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from redrive.clock import MICROS
+from redrive.core.circuit import Admitted
 from redrive.core.classify import Category
 from redrive.core.decide import decide
 from redrive.core.ending import Ending, LetterCode, Stage, step_failed
 from redrive.core.failure import Failure
 from redrive.core.options import DEFAULT_RETRY
 from redrive.core.outcome import Began, Interrupted, Outcome, Place, Raised, Returned
+from redrive.core.parking import circuit_open
 from redrive.core.payload import check_size
 from redrive.core.quick import quick
 from redrive.core.states import StepStatus
 from redrive.core.transition import AttemptEnd, EntryWrite
 from redrive.errors import PayloadError, PayloadTooLarge, PutDown, StoreError, StoreUnavailable
 from redrive.settle.settler import Settled
+from redrive.worker.admission import Door
 from redrive.worker.attempt import Attempt, perform
 from redrive.worker.transactional import Tx
 
@@ -42,10 +45,12 @@ class Tries:
     """One call of one step by one branch."""
 
     __slots__ = (
+        "_admitted",
         "_attempt",
         "_branch",
         "_current",
         "_cut_short",
+        "_door",
         "_execution",
         "_first",
         "_input",
@@ -69,6 +74,8 @@ class Tries:
         self._mark: Mark | None = None
         self._resumes = False
         self._cut_short = False
+        self._admitted: Admitted | None = None
+        self._door: Door | None = None
 
     async def until_settled(
         self, entry: EntryRow | None, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -81,7 +88,9 @@ class Tries:
             while True:
                 if not execution.is_ready:
                     await execution.ready()
-                value, settled = await self._try(args, kwargs)
+                refused = None if self._step.options.circuit is None else await self._at_circuit(entry)
+                value, settled = refused or await self._try(args, kwargs)
+                self._admitted = None
                 written = settled.transition.entries[0]
                 if written.status is not StepStatus.RETRYING:
                     break
@@ -115,8 +124,8 @@ class Tries:
         self._first -= (execution.worker.store.now() - entry.first_at) / MICROS
         self._attempt = entry.attempt
         self._cut_short = entry.status is StepStatus.RUNNING
-        if entry.status is StepStatus.RETRYING:
-            self._attempt += 1
+        if entry.status in (StepStatus.RETRYING, StepStatus.PENDING):
+            self._attempt += 1  # the number of those that were made
             wait = execution.left_until(entry.wake_at)
             if wait > 0:
                 await execution.rest.wait(self._place, self._attempt, wait, None)
@@ -129,6 +138,25 @@ class Tries:
         failure = Failure.of(Category.UNKNOWN, message, error_type="redrive.MayHaveHappened")
         outcome = self._raised(failure, AttemptEnd.LOST, LetterCode.INFRASTRUCTURE_FAILURE, Stage.EXEC)
         return await self._execution.settle(outcome)
+
+    async def _at_circuit(self, entry: EntryRow | None) -> tuple[None, Settled] | None:
+        """Wait for the circuit of the step's dependency; what came of it, if the step is not called."""
+        if self._cut_short and self._step.options.at_most_once:
+            return None
+        if self._door is None:
+            parked = entry is not None and entry.status is StepStatus.PENDING
+            self._door = Door(self._execution, self._step, self._place, self._input, parked=parked)
+        self._admitted = await self._door.passes(self._attempt - 1)
+        if self._admitted is not None:
+            return None
+        began = self._execution.clock.monotonic()
+        self._current = Attempt(
+            self._execution, self._branch, self._step.name, self._place, self._attempt, began
+        )
+        self._resumes = self._execution.rest.wake_up()
+        failure = circuit_open(self._door.key)
+        outcome = self._raised(failure, AttemptEnd.FAILED, LetterCode.DEPENDENCY_UNAVAILABLE)
+        return None, await self._execution.settle(outcome)
 
     # -- one try ------------------------------------------------------------------------------------
 
@@ -157,7 +185,7 @@ class Tries:
             place=self._place,
             attempt=self._attempt,
             input=self._input,
-            options=self._step.options_text,
+            options=self._step.snapshot(self._admitted),
             limit=self._step.limit,
             resumes=self._resumes,
         )
@@ -219,6 +247,7 @@ class Tries:
             input=self._input,
             output=text,
             resumes=self._resumes,
+            admitted=None if self._admitted is None or not self._admitted.probe else self._admitted,
         )
         return signature.roundtrip_result(value, text), outcome
 
@@ -246,16 +275,19 @@ class Tries:
             stage=stage,
             last=execution.ending,
             resumes=self._resumes,
+            admitted=self._admitted,
         )
 
     async def _interrupted(self) -> None:
         """Workflow code cancelled the step: record that, whatever else is cancelled meanwhile."""
+        parked = self._door is not None and self._door.parked
         outcome = Interrupted(
             run=self._execution.view,
             place=self._place,
-            attempt=self._attempt,
+            attempt=self._attempt - parked,
             began_ago=self._ago(self._current.began),
             resumes=self._execution.rest.wake_up(),
+            admitted=self._admitted,
         )
         await self._execution.settle(outcome)
 
@@ -294,7 +326,9 @@ class Tries:
             await execution.recorded_before(outcome.done)
         finally:
             execution.turnstile.recorded(outcome.done)
-        return execution.check(Settled(answer.kept, answer.now, transition))
+        settled = Settled(answer.kept, answer.now, transition)
+        execution.worker.circuits.heed(settled)
+        return execution.check(settled)
 
 
 async def _undo(transaction: Transaction) -> None:

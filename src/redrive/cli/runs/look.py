@@ -181,4 +181,14 @@ async def _surroundings(app: Redrive, run: Run) -> Any:
         paused=await store.paused(),
         workers=[one for one in await store.workers() if one.state == "LIVE" and one.lease_until > now],
         diverged=row is not None and row.diverged_at is not None,
+        circuit=await _circuit(app, run),
     )
+
+
+async def _circuit(app: Redrive, run: Run) -> Any:
+    from redrive.errors import NotFound
+
+    try:
+        return await app.circuits.get(run.parked_on, tenant=run.tenant) if run.parked_on else None
+    except NotFound:
+        return None

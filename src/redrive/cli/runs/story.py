@@ -50,6 +50,7 @@ def _head(run: Run, now: datetime) -> list[str]:
             created=f"{run.created_at:%Y-%m-%d %H:%M:%S} UTC, {ago(run.created_at)}",
             took=f"{words(max(0.0, took.total_seconds()))}{'' if run.finished_at else ' so far'}",
             next=f"{run.next_at:%Y-%m-%d %H:%M:%S} UTC, {ago(run.next_at)}" if run.next_at else None,
+            parked_on=run.parked_on and f"circuit {run.parked_on!r}",
             correlation=run.correlation_id,
             tenant=None if run.tenant == "default" else run.tenant,
             parent=run.parent,

@@ -8,9 +8,11 @@ from redrive.clock import MICROS, Clock
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
+from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.port import LeaseLine, Transaction
 from redrive.store.postgres import (
     chores,
+    circuits,
     claims,
     desk,
     groups,
@@ -56,7 +58,7 @@ from redrive.store.records import (
     Triage,
     WorkerRow,
 )
-from redrive.store.selection import AuditFilter, GroupFilter, LetterFilter, RunFilter
+from redrive.store.selection import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, RunFilter
 
 __all__ = ["PostgresStore"]
 
@@ -182,6 +184,29 @@ class PostgresStore:
         self, set: SetRow, marks: Sequence[ItemMark], *, limit: int, lease: int
     ) -> list[SetItemRow] | None:
         return await self._lines.run(lambda line: sets.advance(line, self._clock, set, marks, limit, lease))
+
+    # -- circuits ------------------------------------------------------------------------------------
+
+    async def circuit(self, tenant: str, key: str, *, counted: int = 1) -> CircuitCase:
+        return await self._lines.run(lambda line: circuits.circuit(line, self._clock, tenant, key, counted))
+
+    async def turn_circuit(self, turn: CircuitTurn) -> Turned:
+        turned = await self._lines.run(lambda line: circuits.turn_circuit(line, self._clock, turn))
+        if turned.kept and (turned.released or turn.changed):
+            self._bell.ring()
+        return turned
+
+    async def permit(self, ask: Ask) -> Permit:
+        return await self._lines.run(lambda line: circuits.permit(line, self._clock, ask))
+
+    async def circuits_due(self, since: int) -> list[CircuitPlace]:
+        return await self._lines.run(lambda line: circuits.circuits_due(line, self._clock, since))
+
+    async def circuits_since(self, since: int) -> list[CircuitRow]:
+        return await self._lines.run(lambda line: circuits.circuits_since(line, since))
+
+    async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
+        return await self._lines.run(lambda line: circuits.circuits(line, where, limit, cursor))
 
     # -- people --------------------------------------------------------------------------------------
 

@@ -45,6 +45,8 @@ def _rows(transition: Transition) -> Iterator[tuple[str, _Row]]:
         yield "ends", {"letter": transition.ends_replay, "outcome": transition.change.status.value}
     if transition.replay is not None:
         yield "replays", {**_stored(named(transition.replay)), "tenant": transition.tenant}
+    for mark in transition.marks:
+        yield "marks", {**named(mark), "tenant": transition.tenant}
     for line in transition.audit:
         yield "audit", _stored(named(line))
 

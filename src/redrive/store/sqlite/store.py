@@ -9,6 +9,7 @@ from redrive.clock import Clock
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
+from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.port import LeaseLine, Transaction
 from redrive.store.records import (
     AttemptRow,
@@ -35,9 +36,10 @@ from redrive.store.records import (
     Triage,
     WorkerRow,
 )
-from redrive.store.selection import AuditFilter, GroupFilter, LetterFilter, RunFilter
+from redrive.store.selection import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, RunFilter
 from redrive.store.sqlite import (
     chores,
+    circuits,
     claims,
     desk,
     groups,
@@ -167,6 +169,26 @@ class SqliteStore:
     ) -> list[SetItemRow] | None:
         turn = sets.Turn(now=self.now(), limit=limit, lease=lease)
         return await self._lines.write(lambda con: sets.advance(con, turn, set, marks))
+
+    # -- circuits ------------------------------------------------------------------------------------
+
+    async def circuit(self, tenant: str, key: str, *, counted: int = 1) -> CircuitCase:
+        return await self._lines.read(lambda con: circuits.circuit(con, self.now(), tenant, key, counted))
+
+    async def turn_circuit(self, turn: CircuitTurn) -> Turned:
+        return await self._lines.write(lambda con: circuits.turn_circuit(con, self.now(), turn))
+
+    async def permit(self, ask: Ask) -> Permit:
+        return await self._lines.write(lambda con: circuits.permit(con, self.now(), ask))
+
+    async def circuits_due(self, since: int) -> list[CircuitPlace]:
+        return await self._lines.read(lambda con: circuits.circuits_due(con, self.now(), since))
+
+    async def circuits_since(self, since: int) -> list[CircuitRow]:
+        return await self._lines.read(lambda con: circuits.circuits_since(con, since))
+
+    async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
+        return await self._lines.read(lambda con: circuits.circuits(con, where, limit, cursor))
 
     # -- people --------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from redrive.core.transition import (
     Answer,
     AttemptWrite,
     AuditWrite,
+    CircuitMark,
     EntryWrite,
     LetterMove,
     LetterWrite,
@@ -98,6 +99,9 @@ class _Rows:
         self._versions: list[_Row] = []
         self._results: list[_Row] = []
         self._letters: list[_Row] = []
+        self._circuits: list[_Row] = []
+        self._marks: list[_Row] = []
+        self._probes: list[_Row] = []
         self._audit: list[_Row] = []
 
     def add(self, transition: Transition) -> None:
@@ -116,8 +120,18 @@ class _Rows:
             self._versions.append((transition.version, transition.run))
         if transition.letter is not None:
             self._letters.append(_letter_row(transition.run, transition.letter, self._now))
+        for mark in transition.marks:
+            self._add_mark(transition, mark)
         if transition.audit:
             self._audit.extend(_audit_row(line, self._now) for line in transition.audit)
+
+    def _add_mark(self, transition: Transition, mark: CircuitMark) -> None:
+        place = (transition.tenant, mark.key)
+        self._circuits.append((*place, mark.settings, self._now))
+        if mark.good is not None:
+            self._marks.append(_mark_row(transition, mark, self._now))
+        if mark.probe:
+            self._probes.append((*place, mark.generation, transition.run, transition.fence, mark.index))
 
     def _add_change(self, transition: Transition, change: RunWrite) -> None:
         self._changes.append(_change_row(transition, change, self._now))
@@ -135,6 +149,9 @@ class _Rows:
             ("close_entries", self._closed),
             ("put_attempt", self._attempts),
             ("put_letter", self._letters),
+            ("know_circuit", self._circuits),
+            ("put_mark", self._marks),
+            ("drop_probe", self._probes),
             ("put_audit", self._audit),
         ):
             if rows:
@@ -279,6 +296,21 @@ def _letter_row(run: int, letter: LetterWrite, now: int) -> _Row:
         now,
         now + letter.expires_in,
         run,
+    )
+
+
+def _mark_row(transition: Transition, mark: CircuitMark, now: int) -> _Row:
+    return (
+        transition.run,
+        mark.index,
+        mark.attempt,
+        transition.fence,
+        transition.tenant,
+        mark.key,
+        mark.generation,
+        mark.good,
+        mark.category,
+        now,
     )
 
 

@@ -103,6 +103,7 @@ WITH clock AS (
         worker = claimer.id,
         fence = r.fence + 1,
         available_at = NULL,
+        parked_on = NULL,
         started_at = COALESCE(r.started_at, clock.now),
         version = CASE r.fence WHEN 0 THEN claimer.version ELSE r.version END
     FROM picked, claimer, clock WHERE r.id = picked.id

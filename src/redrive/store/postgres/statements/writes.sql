@@ -1,7 +1,8 @@
 -- Applying transitions. What a batch writes is in the function `apply` of the schema, part by part under the names
 -- that the SQLite store uses: worker_lives, fences, under_way, change_run, clear_suspicion, set_version, put_result,
 -- put_entry, close_entries, put_attempt, put_letter. The rest is in `begin_runs`, which does what `start` does, and in
--- `decide_on_letters`: reopen_run, edit_input, supersede, loosen, move_letter, end_replay, put_replay, put_audit.
+-- `decide_on_letters`: reopen_run, edit_input, supersede, loosen, move_letter, end_replay, put_replay, put_audit;
+-- and in `mark_circuits`: know_circuit, put_mark, drop_probe.
 
 -- name: apply
 -- Write a batch of transitions, each only if its fence still holds.
@@ -26,7 +27,9 @@ SELECT now, kept FROM redrive.finish(:worker, :now, :run, :fence, :tenant, :stat
 -- name: apply_and_tell
 -- The same, where transitions say more: the rest is written by functions that hear what was kept. Runs are begun
 -- before anything is said about letters, which may be handed over to them.
-SELECT applied.now, applied.kept, redrive.decide_on_letters(applied.now, :runs, applied.kept, CAST(:told AS json))
+SELECT applied.now, applied.kept,
+       redrive.decide_on_letters(applied.now, :runs, applied.kept, CAST(:told AS json)),
+       redrive.mark_circuits(applied.now, :runs, :fences, applied.kept, CAST(:told AS json))
 FROM redrive.apply(
     :worker, :now, :runs, :fences,
     :c_t, :c_status, :c_wake_in, :c_release, :c_take, :c_final, :c_deaths, :c_diverged, :c_parked_on,

@@ -79,6 +79,7 @@ UPDATE runs SET
     worker = :worker,
     fence = fence + 1,
     available_at = NULL,
+    parked_on = NULL,
     started_at = COALESCE(started_at, :now),
     version = CASE fence WHEN 0 THEN :version ELSE version END
 WHERE id IN (SELECT value FROM json_each(:ids));

@@ -141,6 +141,22 @@ FROM replays WHERE letter = :letter;
 -- How the replay that is under way ended.
 UPDATE replays SET ended_at = :now, outcome = :outcome WHERE letter = :letter AND ended_at IS NULL;
 
+-- name: know_circuit
+-- The first time that something is marked down about a circuit.
+INSERT INTO circuits (tenant, key, status, generation, version, wave, next_wave_at, settings, changed_at)
+VALUES (?, ?, 'CLOSED', 0, 1, 0, 0, ?, ?)
+ON CONFLICT (tenant, key) DO NOTHING;
+
+-- name: put_mark
+-- How a call ended that a circuit let through; a repeat finds it there.
+INSERT INTO circuit_marks (run, idx, attempt, fence, tenant, key, generation, good, category, at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (run, idx, attempt, fence) DO NOTHING;
+
+-- name: drop_probe
+-- A permit that was used is given back.
+DELETE FROM probes WHERE tenant = ? AND key = ? AND generation = ? AND run = ? AND fence = ? AND idx = ?;
+
 -- name: put_audit
 -- A line of the audit log; one that is sent again is there already.
 INSERT INTO audit (tenant, at, event, by, subject, letter, before, after, reason, token)

@@ -1,0 +1,206 @@
+"""`app.circuits`: which dependencies are not called at the moment, and a person's say in that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from redrive.clock import Clock
+from redrive.core.circuit import CircuitState, CircuitStatus, close, open_by_hand
+from redrive.core.events import Event
+from redrive.core.transition import AuditWrite
+from redrive.desk.checks import long_text, person, short_text
+from redrive.desk.shapes import moment
+from redrive.errors import ConfigurationError, InputError, NotFound
+from redrive.policy import Circuit
+from redrive.settle.turning import Decide, turn, turn_to
+from redrive.store.circuits import MOST_COUNTED, CircuitCase, CircuitRow, CircuitTurn
+from redrive.store.port import Store
+from redrive.store.records import Page
+from redrive.store.selection import CircuitFilter
+
+__all__ = ["CircuitRecord", "Circuits"]
+
+_TENANT = "default"
+_LONGEST = 401  # a workflow, a slash and a step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CircuitRecord:
+    """A circuit as it is shown. `until`: when an open one lets probes through, None if a person opened it.
+
+    `settings` are those in force, as far as any code said what they are; `override` is what a person set.
+    `parked` counts the runs that wait for it, up to 10,000.
+    """
+
+    key: str
+    tenant: str
+    status: CircuitStatus
+    generation: int
+    until: datetime | None
+    parked: int
+    settings: Circuit | None
+    override: Mapping[str, Any] | None
+    why: str | None
+    changed_by: str | None
+    changed_at: datetime
+
+
+class Circuits:
+    """Circuits of all tenants. One is there once something happened to it; until then it is closed."""
+
+    def __init__(self, store: Store, clock: Clock, on_turn: Callable[[CircuitRow], None]) -> None:
+        self._store = store
+        self._clock = clock
+        self._on_turn = on_turn
+
+    async def list(
+        self, filter: CircuitFilter | None = None, *, limit: int = 50, cursor: str | None = None
+    ) -> Page[CircuitRecord]:
+        """A page of circuits, those heard of last first."""
+        page = await self._store.circuits(filter or CircuitFilter(), limit=limit, cursor=cursor)
+        return Page([_shaped(row) for row in page.items], page.next, page.prev)
+
+    async def get(self, key: str, *, tenant: str = _TENANT) -> CircuitRecord:
+        """One circuit; NotFound if nothing ever happened to one of this key."""
+        row = await self._row(_key(key), short_text("tenant", tenant))
+        if not row.version:
+            raise NotFound(
+                f"nothing ever happened to a circuit {key!r} of tenant {tenant!r}: calls go through it. "
+                "`list` shows those that something happened to"
+            )
+        return _shaped(row)
+
+    async def open(
+        self, key: str, *, tenant: str = _TENANT, by: str = "unknown", reason: str | None = None
+    ) -> CircuitRecord:
+        """Let no call through until somebody closes or resets it. It need not have been heard of."""
+
+        def decide(case: CircuitCase) -> CircuitTurn | None:
+            if case.row.is_open and case.row.until is None:
+                return None
+            return turn_to(case, open_by_hand(case.row.state), why=why, by=by)
+
+        by, why = person(by), _reason(reason) or f"opened by {by}"
+        return await self._turned(key, tenant, decide)
+
+    async def close(
+        self, key: str, *, tenant: str = _TENANT, by: str = "unknown", reason: str | None = None
+    ) -> CircuitRecord:
+        """Let calls through at once. Runs that wait go on in growing waves."""
+
+        def decide(case: CircuitCase) -> CircuitTurn | None:
+            if case.row.status is CircuitStatus.CLOSED:
+                return None
+            return turn_to(case, close(case.row.state), why=why, by=by)
+
+        by, why = person(by), _reason(reason) or f"closed by {by}"
+        return await self._turned(key, tenant, decide)
+
+    async def reset(
+        self, key: str, *, tenant: str = _TENANT, by: str = "unknown", reason: str | None = None
+    ) -> CircuitRecord:
+        """Close it, and forget what was marked down and what people set: it is as the code has it."""
+
+        def decide(case: CircuitCase) -> CircuitTurn:
+            wanted = turn_to(case, close(case.row.state), why=why, by=by)
+            line = replace(wanted.audit[0], event=Event.CIRCUIT_RESET.value)
+            return replace(wanted, override=None, audit=(line,))
+
+        by, why = person(by), _reason(reason) or f"reset by {by}"
+        return await self._turned(key, tenant, decide)
+
+    async def set(
+        self, key: str, *, tenant: str = _TENANT, by: str = "unknown", **settings: Any
+    ) -> CircuitRecord:
+        """Set some of `failures, window, open_for, probes, on_open` instead of what the code has.
+
+        What is not named stays as it is. In force from the next failure or call on.
+        """
+        given = _settings(settings)
+        by, token = person(by), self._clock.new_id()
+
+        def decide(case: CircuitCase) -> CircuitTurn:
+            override = json.dumps({**json.loads(case.row.override or "{}"), **given})
+            return _overridden(case, override, Event.CIRCUIT_SET, by, token)
+
+        return await self._turned(key, tenant, decide)
+
+    async def unset(self, key: str, *, tenant: str = _TENANT, by: str = "unknown") -> CircuitRecord:
+        """Go back to the settings that the code has."""
+        by, token = person(by), self._clock.new_id()
+
+        def decide(case: CircuitCase) -> CircuitTurn | None:
+            if case.row.override is None:
+                return None
+            return _overridden(case, None, Event.CIRCUIT_UNSET, by, token)
+
+        return await self._turned(key, tenant, decide)
+
+    async def _turned(self, key: str, tenant: str, decide: Decide) -> CircuitRecord:
+        place = (short_text("tenant", tenant), _key(key))
+        row, _ = await turn(self._store, place, decide)
+        self._on_turn(row)
+        return _shaped(await self._row(place[1], place[0]))
+
+    async def _row(self, key: str, tenant: str) -> CircuitRow:
+        return (await self._store.circuit(tenant, key, counted=MOST_COUNTED)).row
+
+
+def _overridden(case: CircuitCase, override: str | None, event: Event, by: str, token: str) -> CircuitTurn:
+    row = case.row
+    line = AuditWrite(
+        event=event.value,
+        tenant=row.tenant,
+        by=by,
+        subject=row.key,
+        before=row.override,
+        after=override,
+        token=token,
+    )
+    state: CircuitState = row.state
+    return replace(turn_to(case, state), override=override, changed=True, audit=(line,))
+
+
+def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given, checked and as it is kept."""
+    if not given:
+        raise InputError("say what to set: failures, window, open_for, probes, on_open")
+    if "name" in given:
+        raise InputError("a circuit's name cannot be set; it is what the code calls it")
+    try:
+        whole = Circuit.from_json(given).to_json()
+    except ConfigurationError as error:
+        raise InputError(str(error)) from None
+    return {name: whole[name] for name in given}
+
+
+def _key(key: str) -> str:
+    """A circuit's name, or a workflow's and a step's."""
+    if not isinstance(key, str) or not key.strip() or not key.isprintable() or len(key) > _LONGEST:
+        raise InputError(f"{key!r:.60} is no circuit: give its name, or WORKFLOW/STEP for one that has none")
+    return key
+
+
+def _reason(reason: str | None) -> str | None:
+    return None if reason is None else long_text("reason", reason)
+
+
+def _shaped(row: CircuitRow) -> CircuitRecord:
+    known = row.settings is not None or row.override is not None
+    return CircuitRecord(
+        key=row.key,
+        tenant=row.tenant,
+        status=row.status,
+        generation=row.generation,
+        until=None if row.until is None else moment(row.until),
+        parked=row.parked,
+        settings=row.in_force if known else None,
+        override=None if row.override is None else json.loads(row.override),
+        why=row.why,
+        changed_by=row.changed_by,
+        changed_at=moment(row.changed_at),
+    )
