@@ -56,6 +56,7 @@ TOGETHER = {
     },
     "apply_and_tell": {
         "reopen_run", "edit_input", "supersede", "loosen", "move_letter", "end_replay", "put_replay",
+        "last_message", "put_message", "put_deliveries",
     },
     "note": {"put_audit"},
     "look": {"claimer", "candidates", "next_due", "next_suspect", "paused_names", "taken"},
@@ -64,7 +65,7 @@ TOGETHER = {
 # What only PostgreSQL has: roles, the lock around migrations, and a clock that is its own.
 ONLY_POSTGRES = {
     "one_at_a_time", "missing_roles", "me", "backend", "not_member_of", "tenant_tables", "strong_roles",
-    "probe", "foreign_rows", "moment",
+    "probe", "foreign_rows", "moment", "hold",
 }  # fmt: skip
 # SQLite migrates beside nobody; on PostgreSQL a person decides when.
 ONLY_SQLITE = {"live_workers"}

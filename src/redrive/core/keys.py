@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-__all__ = ["decode", "encode", "event_key", "flow_key", "job_key", "letter_id", "payload_hash"]
+__all__ = ["decode", "encode", "event_key", "flow_key", "job_key", "letter_id", "message_id", "payload_hash"]
 
 _UNSAFE = re.compile("[%:\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ESCAPES = re.compile(r"(?:%[0-9A-F]{2})+")
@@ -51,6 +51,11 @@ def flow_key(tenant: str, root_run: str, step_key: str, generation: int) -> str:
 def letter_id(run_id: str) -> str:
     """A run has at most one dead letter of its own, so its id follows from the run's."""
     return f"dl-{run_id}"
+
+
+def message_id(run_id: str, index: int, number: int) -> str:
+    """The id of the `number`-th message of a journal entry: whoever records it again names the same one."""
+    return f"msg-{run_id}-{index}-{number}"
 
 
 def payload_hash(text: str) -> str:

@@ -14,7 +14,7 @@ from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.failure import Failure
 from redrive.core.options import RunOptions, StepOptions
 from redrive.core.states import EntryKind, LetterStatus, RunStatus
-from redrive.core.transition import AttemptEnd
+from redrive.core.transition import AttemptEnd, MessageWrite
 
 __all__ = [
     "Began",
@@ -100,7 +100,7 @@ class Began:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """An attempt returned a value."""
+    """An attempt returned a value. `messages` are what it published on the way."""
 
     run: RunView
     place: Place
@@ -110,6 +110,7 @@ class Returned:
     input: str
     output: str
     resumes: bool = False
+    messages: tuple[MessageWrite, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,12 +157,13 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noted:
-    """A value that must be the same on resuming (`now`, `uuid`, `random`, a started run)."""
+    """A value that must be the same on resuming (`now`, `uuid`, `random`, a started run, a message)."""
 
     run: RunView
     place: Place
     output: str
     done: int | None = None
+    messages: tuple[MessageWrite, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ __all__ = [
     "EntryWrite",
     "LetterMove",
     "LetterWrite",
+    "MessageWrite",
     "NewRun",
     "Reopening",
     "ReplayWrite",
@@ -199,6 +200,18 @@ class ReplayWrite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MessageWrite:
+    """A message to be published. Its id follows from its run, entry and number: a repeat is the same one."""
+
+    public_id: str
+    topic: str
+    payload: str
+    run_id: str
+    correlation_id: str
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditWrite:
     """One line of the audit log. `subject` is the run, policy or workflow that it is about.
 
@@ -224,7 +237,8 @@ class Transition:
     them and was made by somebody who looked before. `closes`: entries that are still open are cancelled.
     `clears_suspicion`: deaths laid to the run are forgotten. `version`: the code that wrote this, where
     it is another than recorded the run so far. `reopens`, `starts`, `replay`: a person's replay, in the run
-    itself or as a new run. `ends_replay`: the letter whose replay ends as `change` says.
+    itself or as a new run. `ends_replay`: the letter whose replay ends as `change` says. `messages` are
+    published with it, to every sink that the store knows then.
     """
 
     run: int
@@ -240,6 +254,7 @@ class Transition:
     replay: ReplayWrite | None = None
     ends_replay: str | None = None
     audit: tuple[AuditWrite, ...] = ()
+    messages: tuple[MessageWrite, ...] = ()
     only_if: tuple[int, int] | None = None
     closes: bool = False
     clears_suspicion: bool = False

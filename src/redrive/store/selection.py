@@ -8,18 +8,20 @@ from datetime import datetime
 from typing import Any
 
 from redrive.core.index import index_text
-from redrive.core.states import LetterStatus, RunStatus
+from redrive.core.states import DeliveryStatus, LetterStatus, RunStatus
+from redrive.core.topics import Pattern
 from redrive.errors import InputError
 
 __all__ = [
     "AuditFilter",
     "GroupFilter",
     "LetterFilter",
+    "OutboxFilter",
     "RunFilter",
 ]
 
 
-def _as_micros(filter: RunFilter | LetterFilter | AuditFilter, *names: str) -> None:
+def _as_micros(filter: RunFilter | LetterFilter | AuditFilter | OutboxFilter, *names: str) -> None:
     """People give datetimes; rows hold microseconds since 1970."""
     for name in names:
         value = getattr(filter, name)
@@ -130,3 +132,28 @@ class GroupFilter:
 
     tenant: str | None = None
     status: LetterStatus | str | None = LetterStatus.OPEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxFilter:
+    """Which messages to list. What is left out does not filter; no tenant means all tenants.
+
+    `topic` may end in `.*` for all that begin alike. `sink` and `status` are about deliveries: both together
+    mean messages whose delivery to that sink stands so.
+    """
+
+    tenant: str | None = None
+    topic: str | None = None
+    key: str | None = None
+    run_id: str | None = None
+    sink: str | None = None
+    status: DeliveryStatus | str | None = None
+    since: datetime | int | None = None
+    until: datetime | int | None = None
+
+    def __post_init__(self) -> None:
+        _as_micros(self, "since", "until")
+        if self.topic is not None:
+            Pattern.read(self.topic)
+        if self.status is not None and self.status not in set(DeliveryStatus):
+            raise InputError(f"{self.status!r:.60} is no status: there are {', '.join(DeliveryStatus)}")

@@ -13,6 +13,7 @@ from typing import Any
 
 from redrive.core.states import FINAL
 from redrive.core.transition import Answer, AttemptWrite, EntryWrite, LetterWrite, RunWrite, Transition
+from redrive.store.postgres import messages
 from redrive.store.postgres.columns import always, seldom
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
@@ -117,10 +118,11 @@ async def _call(
     for number, transition in enumerate(transitions, 1):
         columns.add(number, transition)
     values = columns.values(transitions)
-    told = tell(transitions)
-    if told is None:
+    told, said = tell(transitions), messages.columns(transitions)
+    if told is None and said is None:
         row = await line.row(SQL["apply"], worker=worker, now=clock.given(), **values)
     else:
+        values |= messages.NOTHING if said is None else said
         row = await line.row(SQL["apply_and_tell"], worker=worker, now=clock.given(), told=told, **values)
     now, kept = clock.heard(row[0]), row[1]
     yes, no = Answer(True, now), Answer(False, now)

@@ -1,7 +1,8 @@
 -- Applying transitions. What a batch writes is in the function `apply` of the schema, part by part under the names
 -- that the SQLite store uses: worker_lives, fences, under_way, change_run, clear_suspicion, set_version, put_result,
 -- put_entry, close_entries, put_attempt, put_letter. The rest is in `decide_on_letters`: reopen_run, edit_input,
--- supersede, loosen, move_letter, end_replay, put_replay, put_audit.
+-- supersede, loosen, move_letter, end_replay, put_replay, put_audit. Messages are in `publish`: last_message,
+-- put_message, put_deliveries.
 
 -- name: apply
 -- Write a batch of transitions, each only if its fence still holds.
@@ -14,8 +15,11 @@ SELECT now, kept FROM redrive.apply(
     CAST(:rare AS json));
 
 -- name: apply_and_tell
--- The same, where transitions say more: the rest is written by a second function that hears what was kept.
-SELECT applied.now, applied.kept, redrive.decide_on_letters(applied.now, :runs, applied.kept, CAST(:told AS json))
+-- The same, where transitions say more: the rest is written by functions that hear what was kept.
+SELECT applied.now, applied.kept, redrive.decide_on_letters(applied.now, :runs, applied.kept, CAST(:told AS json)),
+       redrive.publish(applied.now, applied.kept, CAST(:m_t AS integer[]), CAST(:m_public_id AS text[]),
+                       CAST(:m_tenant AS text[]), CAST(:m_topic AS text[]), CAST(:m_key AS text[]),
+                       CAST(:m_run_id AS text[]), CAST(:m_correlation_id AS text[]), CAST(:m_payload AS text[]))
 FROM redrive.apply(
     :worker, :now, :runs, :fences,
     :c_t, :c_status, :c_wake_in, :c_release, :c_take, :c_final, :c_deaths, :c_diverged, :c_parked_on,
