@@ -22,15 +22,18 @@ if typing.TYPE_CHECKING:
     from redrive.core.classify import Category, Rule
     from redrive.errors import NonRetryable, RedriveError, RetryAfter, RunFailed, StepFailed
     from redrive.policy import Circuit, RetryPolicy
-    from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
-    from redrive.worker.calls import now, random, run_info, sleep, step_info, timeout, uuid
+    from redrive.sinks import Message, Sink
+    from redrive.store.selection import AuditFilter, LetterFilter, OutboxFilter, RunFilter
+    from redrive.worker.calls import now, publish, random, run_info, sleep, step_info, timeout, uuid
 
 __all__ = [
     "AuditFilter",
     "Category",
     "Circuit",
     "LetterFilter",
+    "Message",
     "NonRetryable",
+    "OutboxFilter",
     "Redrive",
     "RedriveError",
     "RetryAfter",
@@ -39,9 +42,11 @@ __all__ = [
     "RunFailed",
     "RunFilter",
     "RunHandle",
+    "Sink",
     "Start",
     "StepFailed",
     "now",
+    "publish",
     "random",
     "run_info",
     "sleep",
@@ -57,8 +62,9 @@ _HOMES = {
     "redrive.core.classify": ("Category", "Rule"),
     "redrive.errors": ("NonRetryable", "RedriveError", "RetryAfter", "RunFailed", "StepFailed"),
     "redrive.policy": ("Circuit", "RetryPolicy"),
-    "redrive.store.selection": ("AuditFilter", "LetterFilter", "RunFilter"),
-    "redrive.worker.calls": ("now", "random", "run_info", "sleep", "step_info", "timeout", "uuid"),
+    "redrive.sinks": ("Message", "Sink"),
+    "redrive.store.selection": ("AuditFilter", "LetterFilter", "OutboxFilter", "RunFilter"),
+    "redrive.worker.calls": ("now", "publish", "random", "run_info", "sleep", "step_info", "timeout", "uuid"),
 }
 
 

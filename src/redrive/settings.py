@@ -26,6 +26,7 @@ VARIABLES = {
     "version": "REDRIVE_VERSION",
     "retention": "REDRIVE_RETENTION",
     "dlq_retention": "REDRIVE_DLQ_RETENTION",
+    "outbox_retention": "REDRIVE_OUTBOX_RETENTION",
     "max_payload": "REDRIVE_MAX_PAYLOAD",
     "redact": "REDRIVE_REDACT",
     "encryption_keys": "REDRIVE_ENCRYPTION_KEYS",
@@ -36,7 +37,9 @@ VARIABLES = {
 PLAIN = "plain"
 """Stands in the place of the first encryption key where nothing new is to be sealed."""
 
-_DURATIONS = frozenset({"lease", "grace", "hold", "code_wait", "chores", "retention", "dlq_retention"})
+_DURATIONS = frozenset(
+    {"lease", "grace", "hold", "code_wait", "chores", "retention", "dlq_retention", "outbox_retention"}
+)
 _SIZES = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "KIB": 1 << 10, "MIB": 1 << 20}
 _WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _SIZE = re.compile(r"(?P<number>\d{1,18}) ?(?P<unit>[A-Z]*)", re.ASCII)
@@ -56,6 +59,7 @@ class Settings:
     version: str = ""
     retention: float = 7 * 86_400.0
     dlq_retention: float = 30 * 86_400.0
+    outbox_retention: float = 86_400.0
     max_payload: int = 1 << 20
     redact: str = ""
     encryption_keys: str = field(default="", repr=False)

@@ -7,7 +7,8 @@ from redrive.chores.every import every
 from redrive.chores.groups import Folder
 from redrive.chores.purge import Purger
 from redrive.chores.reap import Reaper
+from redrive.chores.relay import Relay
 from redrive.chores.sets import SetWorker
 from redrive.chores.watch import Watch
 
-__all__ = ["Folder", "Purger", "Reaper", "SetWorker", "Watch", "every"]
+__all__ = ["Folder", "Purger", "Reaper", "Relay", "SetWorker", "Watch", "every"]

@@ -43,7 +43,7 @@ class DeliveryMark:
     """What became of a delivery that was claimed under a fence.
 
     PENDING is to be tried again: after `wake_in`, or once the delivery of the message `behind` is over.
-    `attempt` counts tries that failed; one that was not `tried` is given back as it was. Others may wait
+    `attempt` counts tries; one that was not `tried` is given back as it was. Others may wait
     behind one that is `keyed`.
     """
 

@@ -35,8 +35,8 @@ class Bell:
             timer.cancel()
             self._rung.clear()
 
-    async def listen(self, token: Callable[[], int], every: float) -> None:
-        """Ring whenever the token changed, looking every so often."""
+    async def listen(self, token: Callable[[], int], every: float, also: Callable[[], None]) -> None:
+        """Ring, and have others told, whenever the token changed, looking every so often."""
         last = token()
         while True:
             await self._clock.sleep(every)
@@ -44,3 +44,4 @@ class Bell:
             if seen != last:
                 last = seen
                 self.ring()
+                also()

@@ -72,6 +72,7 @@ class Worker:
         catalogue: Catalogue,
         rules: Sequence[Rule] = (),
         on_ended: Callable[[Claimed, Settled], None] | None = None,
+        on_published: Callable[[], None] = lambda: None,
         around_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None = None,
     ) -> None:
         self.store = store
@@ -89,6 +90,7 @@ class Worker:
         self._workflows = workflows
         self._catalogue = catalogue
         self._on_ended = on_ended
+        self.published = on_published
         self.around_step = around_step
         self._settler = LocalSettler(store, clock)
         self._executions: dict[int, Execution] = {}
@@ -115,7 +117,7 @@ class Worker:
         self._calm = asyncio.Event()
         size = self.settings.concurrency
         self.threads = Threads(steps=size, workflows=size * (1 + _HELD_PER_SLOT))
-        self.committer = Committer(self._settler)
+        self.committer = Committer(self._settler, self.published)
         self._undo_factory = install_task_factory(asyncio.get_running_loop())
         try:
             await self._enlist()
@@ -125,7 +127,7 @@ class Worker:
             raise
         self._services = [asyncio.create_task(self.committer.run(), name="redrive committer")]
         if automatic:
-            listening = self.bell.listen(self.store.change_token, _LISTEN)
+            listening = self.bell.listen(self.store.change_token, _LISTEN, self.published)
             self._services.append(asyncio.create_task(listening, name="redrive bell"))
         self._claiming = asyncio.create_task(self._claim_forever(), name="redrive claims")
 

@@ -219,6 +219,7 @@ class Tries:
             input=self._input,
             output=text,
             resumes=self._resumes,
+            messages=self._current.messages(),
         )
         return signature.roundtrip_result(value, text), outcome
 
@@ -291,6 +292,8 @@ class Tries:
         execution.turnstile.outstanding.add(outcome.done)
         try:
             answer = await transaction.commit(execution.worker.id, transition)
+            if answer.kept and transition.messages:
+                execution.worker.published()
             await execution.recorded_before(outcome.done)
         finally:
             execution.turnstile.recorded(outcome.done)
