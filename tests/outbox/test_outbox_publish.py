@@ -14,7 +14,7 @@ from outbox_apps import Box, new_app
 import redrive
 from redrive import NonRetryable, Redrive, RetryPolicy, step_info
 from redrive.errors import InputError, MisusedStep, PayloadError, PayloadTooLarge
-from redrive.testing import Crash, crash_everywhere, engine, faults
+from redrive.testing import Crash, Engine, crash_everywhere, engine, faults
 
 ONCE = RetryPolicy(max_retries=0)
 
@@ -255,8 +255,18 @@ async def test_a_crash_at_every_point_publishes_each_message_once() -> None:
         redrive.publish("b", 2, key="k")
         return total + await work(2)
 
-    await crash_everywhere(fulfil)
-    assert set(box.topics) == {"a", "step", "b"}
+    async def forget(e: Engine) -> None:
+        box.messages.clear()
+
+    async def check(e: Engine, run: Any) -> None:
+        await e.advance("5m")
+        assert [message.topic for message in await e.published()] == ["a", "step", "b", "step"]
+        first_seen = {message.id: message for message in reversed(box.messages)}
+        assert [m.topic for m in sorted(first_seen.values(), key=box.messages.index)] == [
+            "a", "step", "b", "step",
+        ]  # fmt: skip
+
+    await crash_everywhere(fulfil, setup=forget, check=check)
 
 
 @pytest.mark.parametrize(

@@ -110,12 +110,8 @@ class Runtime:
         return self._store
 
     async def open(self) -> None:
-        """Open the store, and make this app's sinks known there."""
+        """Open the store."""
         await self.store.open()
-        sinks = self._app.registered_sinks.values()
-        if sinks:
-            known = [NewSink(name=each.name, kind=each.kind, topics=each.topics) for each in sinks]
-            await self.answered(lambda: self._store.put_sinks(known))
 
     async def work(
         self,
@@ -130,6 +126,7 @@ class Runtime:
         worker another face of the store, and put something around the body of every step.
         """
         app, settings = self._app, self._app.settings
+        await self._make_sinks_known()
         worker = Worker(
             store or self.store,
             self.clock,
@@ -162,6 +159,13 @@ class Runtime:
                 asyncio.create_task(every(settings.chores * _PATIENTLY, self.watch.run_once, self.clock)),
             ]
         return worker
+
+    async def _make_sinks_known(self) -> None:
+        """Whatever is published from now on, by whichever worker, is for this app's sinks, too."""
+        sinks = self._app.registered_sinks.values()
+        known = [NewSink(name=each.name, kind=each.kind, topics=each.topics) for each in sinks]
+        if known:
+            await self.answered(lambda: self.store.put_sinks(known))
 
     def _relay(self, store: Store, poll: float) -> None:
         """Begin to bring messages to this app's sinks."""

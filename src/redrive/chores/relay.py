@@ -174,6 +174,7 @@ class Relay:
             runner = asyncio.create_task(self._work(), name=f"redrive relay to {self._sink.name}")
             self._runners.add(runner)
             runner.add_done_callback(self._runners.discard)
+            runner.add_done_callback(_look)
 
     # -- delivering ---------------------------------------------------------------------------------
 
@@ -254,6 +255,7 @@ class Relay:
         """Have what came together noted in one commit: whatever comes meanwhile goes into the next."""
         if self._marks and (self._noting is None or self._noting.done()):
             self._noting = asyncio.create_task(self._note(), name=f"redrive notes of {self._sink.name}")
+            self._noting.add_done_callback(_look)
 
     async def _note(self) -> None:
         while self._marks:
@@ -273,6 +275,13 @@ class Relay:
             log.error("the store refused what was noted of messages to %r: %s", name, refusal)
             plain = [replace(mark, error=None) for mark in marks]
             await until_answered(lambda: store.note_deliveries(name, plain), self._clock)
+
+
+def _look(task: asyncio.Task[None]) -> None:
+    """Nobody awaits these tasks. What they had in hand when they failed comes back when its lease has passed."""
+    error = None if task.cancelled() else task.exception()
+    if isinstance(error, Exception):
+        log.error("a relay failed; what it had is delivered later", exc_info=error)
 
 
 def _chains(items: Sequence[ClaimedDelivery]) -> list[Chain]:

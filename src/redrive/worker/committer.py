@@ -136,7 +136,7 @@ class Committer:
         self.outcomes += len(batch)
         for mark, answer in zip(batch, settled, strict=True):
             _tell(mark, answer)
-        if any(answer.transition.messages and answer.kept for answer in settled):
+        if any(answer.transition.messages for answer in settled):  # a repeat may have been kept before
             self._on_published()
 
     async def _replace(self, mark: Mark, outcome: Outcome, refusal: Exception) -> None:

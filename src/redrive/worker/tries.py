@@ -292,7 +292,7 @@ class Tries:
         execution.turnstile.outstanding.add(outcome.done)
         try:
             answer = await transaction.commit(execution.worker.id, transition)
-            if answer.kept and transition.messages:
+            if transition.messages:
                 execution.worker.published()
             await execution.recorded_before(outcome.done)
         finally:
