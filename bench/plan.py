@@ -26,6 +26,9 @@ WORKLOADS = {
     "growth": "the throughput workload with 5,000,000 finished runs in the store, and without, in turn",
     "replays": "100,000 letters replayed by one filter, then as many new runs of the same workflow",
     "letters": "pages of 50, one after the other, of 1,000,000 letters in 10,000 groups",
+    "outbox": "the throughput workload with and without a message from every step to a subscriber",
+    "relay": "messages that wait in the outbox, delivered to a subscriber in this process",
+    "webhook": "the same, posted to a server on the loopback, 32 at a time",
 }
 
 BIG = ("tenants", "memory", "growth", "replays", "letters")
@@ -65,6 +68,7 @@ METRICS = {
     "folded": Metric("changes folded into groups", "/s"),
     "replay": Metric("replayed, replay to end", "runs/s"),
     "fresh": Metric("new, start to end", "runs/s"),
+    "messages": Metric("messages delivered", "/s"),
     "kept": Metric("kept of the speed", "%"),
     "cpu_empty": Metric("CPU per 1,000 steps, empty store", "s", more_is_better=False),
     "cpu_full": Metric("CPU per 1,000 steps, full store", "s", more_is_better=False),
@@ -103,6 +107,9 @@ _OURS = [
     Measurement(workload="fleet", variant="2 workers", size=10_000, workers=2),
     Measurement(workload="store", size=50_000),
     Measurement(workload="bare", size=50_000),
+    Measurement(workload="outbox", variant="1000 at once", size=5000, concurrency=1000),
+    Measurement(workload="relay", size=100_000),
+    Measurement(workload="webhook", size=10_000),
 ]
 
 # Peers get smaller sizes, or a round would take very long.

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from cluster import POSTGRES
+from outbox_kit import DEAD, mark, say, sink
 from store_kit import DAY, HandClock, Kit, becomes, buried, entry, failed_try, writes
 from store_places import new_place
 
@@ -133,7 +134,7 @@ CLEAR = {
     "policy", "public_id", "queue", "replay_of", "resolution", "root", "run", "run_id", "schema_in",
     "schema_out", "sole_step", "stage", "state", "status", "step", "subject", "tags", "tenant", "token",
     "updated_by", "version", "wanted", "workflow", "workflows", "ends_replay", "next", "prev", "sink",
-    "topic",
+    "topic", "message",
 }  # fmt: skip
 # A letter's reason is the engine's word, with the message of an error in it; elsewhere it is a person's.
 PEOPLES = ("ReplayWrite", "ReplayRow", "AuditWrite", "AuditRow", "NewSet", "SetRow")
@@ -233,8 +234,12 @@ async def live(kit: Kit) -> Any:
         entry(1, StepStatus.SUCCESS, input=text, output=text, done=0),
         entry(2, StepStatus.FAILED, input=text, failure=text, done=1),
         attempts=(failed_try(2, failure=text, decision=text, category="timeout"),),
+        messages=(say("m1", payload=text),),
     )
+    await kit.store.put_sinks([sink()])
     assert (await kit.store.apply([begun], worker=worker))[0].kept
+    (claimed,) = (await kit.store.claim_deliveries("s", limit=1, lease=DAY)).items
+    await kit.store.note_deliveries("s", [mark(claimed, DEAD, error=text)])
     line = kit.store.lease_line()
     line.beat(worker, {(run.id, 0): text})
     line.close()
@@ -287,6 +292,9 @@ async def test_no_payload_lies_in_clear_and_each_comes_back(place: Any) -> None:
     assert SECRET in attempts[0].decision
     assert (its_letter.reason, its_letter.input) == (f"it said {SECRET}", f'"{SECRET}"')
     assert its_letter.payload_hash == payload_hash(f'"{SECRET}"')
+    message = await kit.store.message("m1")
+    assert SECRET in message.payload
+    assert SECRET in message.deliveries[0].error
 
 
 async def test_a_file_holds_no_byte_of_a_payload(tmp_path: Path, clock: HandClock) -> None:

@@ -26,9 +26,11 @@ from redrive.core.classify import Rule
 from redrive.core.delivery import DeliveryMark, after_failure
 from redrive.core.events import Event
 from redrive.core.failure import Failure, capture
+from redrive.core.quick import quick
 from redrive.core.states import DeliveryStatus
 from redrive.core.transition import AuditWrite
 from redrive.errors import DataRefused, StoreError
+from redrive.halfway import rest_of
 from redrive.settle.settler import until_answered
 from redrive.sinks import SinkDefinition, received
 from redrive.store.outbox import ClaimedDelivery, Deliveries
@@ -45,6 +47,8 @@ WINDOW = 500
 _SHORTEST_LEASE = 30.0
 _PAUSE = 1.0  # how long to leave a store alone that does not answer
 _GRACE = 5.0  # how long a node that stops waits for deliveries under way
+
+_DeliveryMark = quick(DeliveryMark)
 
 Chain = deque[ClaimedDelivery]
 """Messages with one key, in order, or a single one without."""
@@ -65,6 +69,8 @@ class Relay:
         self._marks: list[DeliveryMark] = []
         self._audit: list[AuditWrite] = []
         self._in_hand = 0
+        self._look_at = -1
+        self._rung = False
         self._changed = asyncio.Event()
         self._idle = False
         self._pausing = False
@@ -78,6 +84,7 @@ class Relay:
 
     def ring(self) -> None:
         """There may be messages."""
+        self._rung = True
         self._changed.set()
 
     @property
@@ -119,14 +126,25 @@ class Relay:
     async def run_once(self) -> int:
         """Deliver until nothing more is due; returns how many messages arrived."""
         before = self.delivered
+        self._rung = True
         while True:
             self._changed.clear()
-            more = await self._claim() if self._in_hand <= WINDOW - BATCH and not self._stopping else False
-            if more and self._in_hand <= WINDOW - BATCH:
+            if self._should_claim():
+                self._rung = False  # before: whoever rings meanwhile is heard
+                if await self._claim():
+                    self._rung = True
                 continue
             if not self._in_hand:
                 return self.delivered - before
             await self._changed.wait()
+
+    def _should_claim(self) -> bool:
+        """True if there may be something to claim, and room for it.
+
+        Where nothing rings, it is looked for what waited behind messages of ours when half of them are noted.
+        """
+        wanted = self._rung or self._in_hand <= self._look_at
+        return wanted and self._in_hand <= WINDOW - BATCH and not self._stopping
 
     async def stop(self) -> None:
         """Begin nothing more; what is under way gets a moment, the rest is given back."""
@@ -165,6 +183,7 @@ class Relay:
         )
         self._next_at = claims.next_at
         self._begin(claims, began + self._lease - self._sink.timeout)
+        self._look_at = self._in_hand // 2 if self._in_hand else -1
         return claims.more
 
     def _begin(self, claims: Deliveries, until: float) -> None:
@@ -191,20 +210,25 @@ class Relay:
             claimed = chain.popleft()
             mark = await self._deliver(claimed)
             self._marks.append(mark)
-            if mark.over:
-                self.delivered += 1
-                self._note_soon()
-            else:
+            if not mark.over:
                 self._give_back(chain, behind=claimed.message.id)
                 return
+            self.delivered += 1
+            if chain:
+                self._note_soon()
         self._give_back(chain)
 
     async def _deliver(self, claimed: ClaimedDelivery) -> DeliveryMark:
-        task = asyncio.current_task()
         try:
+            body = self._sink.sink.deliver(received(claimed.message)).__await__()
+            try:
+                waits_for = body.send(None)
+            except StopIteration:
+                return _mark(claimed, DeliveryStatus.DELIVERED)  # over before it waited for anything
             async with asyncio.timeout(self._sink.timeout):
-                await self._sink.sink.deliver(received(claimed.message))
+                await rest_of(body, waits_for)
         except asyncio.CancelledError as error:
+            task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
             return self._failed(claimed, error)  # something of the sink's own was cancelled
@@ -278,7 +302,7 @@ class Relay:
 
 
 def _look(task: asyncio.Task[None]) -> None:
-    """Nobody awaits these tasks. What they had in hand when they failed comes back when its lease has passed."""
+    """Nobody awaits these tasks. What they had in hand when they failed is due when its lease has passed."""
     error = None if task.cancelled() else task.exception()
     if isinstance(error, Exception):
         log.error("a relay failed; what it had is delivered later", exc_info=error)
@@ -303,7 +327,7 @@ def _mark(
     error: str | None = None,
     tried: bool = True,
 ) -> DeliveryMark:
-    return DeliveryMark(
+    return _DeliveryMark(
         message=claimed.message.id,
         tenant=claimed.message.tenant,
         fence=claimed.fence,

@@ -228,27 +228,27 @@ def _decide(
     ask(place, work)
 
 
-@outbox.command("remove-sink")
+@outbox.command()
 @click.argument("name", metavar="SINK")
 @click.option("--reason", metavar="TEXT", help="Why, for the record.")
 @changing
 @shown
 @at_a_place
-def remove_sink(name: str, reason: str | None, change: Change, output: Output, place: Place) -> None:
+def forget(name: str, reason: str | None, change: Change, output: Output, place: Place) -> None:
     """Forget a sink that no app has any more, and skip the messages that wait for it.
 
     \b
     Examples:
-      redrive outbox remove-sink billing --reason "the old billing system is gone"
+      redrive outbox forget billing --reason "the old billing system is gone"
     """
-    change.confirm(f"remove sink {name} and skip what waits for it")
+    change.confirm(f"forget sink {name} and skip what waits for it")
 
     async def work(app: Redrive) -> None:
         if not change.dry_run:
             await app.outbox.remove_sink(name, by=change.by, reason=reason)
 
     ask(place, work)
-    output.done(name, {"sink": name}, f"{'would remove' if change.dry_run else 'removed'} {name}")
+    output.done(name, {"sink": name}, f"{'would forget' if change.dry_run else 'forgot'} {name}")
 
 
 async def _find(app: Redrive, text: str) -> str:

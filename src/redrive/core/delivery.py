@@ -15,10 +15,13 @@ from redrive.core.failure import Failure
 from redrive.core.states import DeliveryStatus
 from redrive.policy import RetryPolicy
 
-__all__ = ["DEFAULT_RETRY", "DeliveryMark", "Due", "Lane", "after_failure", "lanes", "waiting"]
+__all__ = ["DEFAULT_RETRY", "DeliveryMark", "Due", "Lane", "after_failure", "kept_back", "lanes", "waiting"]
 
 DEFAULT_RETRY = RetryPolicy(max_retries=15, base_delay=2.0, factor=3.0, max_delay=3600.0)
 """How a sink is tried again: after 2 s, 6 s, 18 s, ... and then every hour, for about nine hours."""
+
+NOBODY = 0
+"""Stands where a message would wait behind one that is over by now."""
 
 Lane = tuple[str, str]
 """Messages that are delivered in order: those of one tenant with one key."""
@@ -73,17 +76,32 @@ def lanes(due: Sequence[Due]) -> dict[Lane, list[int]]:
     return {lane: sorted(messages) for lane, messages in found.items()}
 
 
-def waiting(due: Sequence[Due], first_others: Mapping[Lane, int]) -> dict[int, int]:
-    """Those that may not go yet, each with the message it waits behind.
+def kept_back(due: Sequence[Due], first_others: Mapping[Lane, int]) -> dict[Lane, int]:
+    """For each lane in which not all that is due may go, the first message that may not.
 
-    `first_others` has, for each lane, its first message that is not over and not among the due ones.
+    `first_others` has, for each lane in which there is one, the first message that is not over, is not among
+    the due ones, and comes before the last of those.
     """
-    found: dict[int, int] = {}
-    for each in due:
-        other = None if each.lane is None else first_others.get(each.lane)
-        if other is not None and other < each.message:
-            found[each.message] = other
+    found: dict[Lane, int] = {}
+    for lane, messages in lanes(due).items():
+        other = first_others.get(lane)
+        if other is not None:
+            found[lane] = next(message for message in messages if message > other)
     return found
+
+
+def waiting(due: Sequence[Due], back: Mapping[Lane, int], ahead: Mapping[Lane, int]) -> dict[int, int]:
+    """Those that may not go yet, each with the message it waits behind: the one `ahead` of its lane.
+
+    That is the one next before the first that is kept `back`, or whom that one waits for. So whatever waits
+    for a dead message waits for it alone, and what follows a batch under way waits for the batch's last.
+    Where nobody is ahead any more, it is to be looked at again.
+    """
+    return {
+        each.message: ahead.get(each.lane, NOBODY)
+        for each in due
+        if each.lane is not None and each.lane in back and each.message >= back[each.lane]
+    }
 
 
 def after_failure(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from redrive.errors import InputError
@@ -88,4 +89,10 @@ def check_key(key: Any) -> str | None:
 
 
 def _is_topic(text: Any) -> bool:
-    return isinstance(text, str) and len(text) <= LONGEST_TOPIC and _TOPIC.fullmatch(text) is not None
+    return isinstance(text, str) and len(text) <= LONGEST_TOPIC and _reads_as_topic(text)
+
+
+@lru_cache(maxsize=1024)
+def _reads_as_topic(text: str) -> bool:
+    """Remembered, because a program has few topics and uses them again and again."""
+    return _TOPIC.fullmatch(text) is not None

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from redrive.clock import MICROS
+from redrive.core.quick import quick
 from redrive.errors import ConfigurationError
 from redrive.store.outbox import MessageRow
 from redrive.store.seal import is_sealed, why_sealed
@@ -20,7 +21,8 @@ __all__ = ["Message", "cloud_event", "received"]
 class Message:
     """What was published. It may arrive more than once, always with the same `id`.
 
-    `text` is the payload as JSON. `time` is when it was committed, `run_id` the run that published it.
+    `text` is the payload as JSON, `run_id` the run that published it, `committed_at` its time in microseconds
+    since 1970.
     """
 
     id: str
@@ -28,9 +30,14 @@ class Message:
     text: str
     key: str | None
     tenant: str
-    time: datetime
+    committed_at: int
     run_id: str
     correlation_id: str
+
+    @property
+    def time(self) -> datetime:
+        """When it was committed."""
+        return datetime.fromtimestamp(self.committed_at / MICROS, UTC)
 
     @property
     def payload(self) -> Any:
@@ -38,17 +45,20 @@ class Message:
         return json.loads(self.text)
 
 
+_Message = quick(Message)
+
+
 def received(row: MessageRow) -> Message:
     """A message from its row. Raises ConfigurationError if it is sealed with a key that is not here."""
     if is_sealed(row.payload):
         raise ConfigurationError(f"the message cannot be read: {why_sealed(row.payload)}")
-    return Message(
+    return _Message(
         id=row.public_id,
         topic=row.topic,
         text=row.payload,
         key=row.key,
         tenant=row.tenant,
-        time=datetime.fromtimestamp(row.created_at / MICROS, UTC),
+        committed_at=row.created_at,
         run_id=row.run_id,
         correlation_id=row.correlation_id,
     )

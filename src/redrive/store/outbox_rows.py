@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from redrive.core.delivery import DeliveryMark
@@ -22,33 +23,45 @@ from redrive.store.outbox import (
 from redrive.store.selection import OutboxFilter
 
 __all__ = [
+    "MARK",
     "blocked_key",
-    "claimed_delivery",
     "decided",
     "delivery_row",
     "mark_values",
     "message_row",
     "sink_row",
+    "taken",
     "wanted_messages",
     "with_deliveries",
 ]
 
 _MessageRow, _Claimed = quick(MessageRow), quick(ClaimedDelivery)
-_MESSAGE = (
-    "id", "public_id", "tenant", "topic", "key", "payload", "run_id", "correlation_id", "created_at",
-)  # fmt: skip
 _BLOCKED = ("sink", "tenant", "key", "message", "topic", "attempt", "tried_at", "error", "waiting")
 
 
 def message_row(row: Sequence[Any]) -> MessageRow:
     """A message without its deliveries."""
-    return _MessageRow(**dict(zip(_MESSAGE, row, strict=True)))
+    id, public_id, tenant, topic, key, payload, run_id, correlation_id, created_at = row
+    return _MessageRow(
+        id=id,
+        public_id=public_id,
+        tenant=tenant,
+        topic=topic,
+        key=key,
+        payload=payload,
+        run_id=run_id,
+        correlation_id=correlation_id,
+        created_at=created_at,
+    )
 
 
-def claimed_delivery(row: Sequence[Any]) -> ClaimedDelivery:
-    """A message to be delivered: its columns, then fence and attempt."""
-    *columns, fence, attempt = row
-    return _Claimed(message=message_row(columns), fence=fence, attempt=attempt)
+def taken(rows: Iterable[Sequence[Any]], but: Collection[int]) -> tuple[ClaimedDelivery, ...]:
+    """Those of the due rows that are claimed now, under a fence one higher, in the order of their numbers."""
+    return tuple(
+        _Claimed(message=message_row(row[:9]), fence=row[9] + 1, attempt=row[10])
+        for row in sorted(rows, key=itemgetter(0))
+        if row[0] not in but
+    )
 
 
 def delivery_row(row: Sequence[Any]) -> DeliveryRow:
@@ -95,22 +108,29 @@ def blocked_key(row: Sequence[Any]) -> BlockedKey:
     return BlockedKey(**dict(zip(_BLOCKED, row, strict=True)))
 
 
-def mark_values(mark: DeliveryMark, sink: str, now: int, going_on: Collection[int]) -> dict[str, Any]:
-    """What a mark writes. A delivery waits behind another only as long as that one is `going_on`."""
+def mark_values(mark: DeliveryMark, now: int, going_on: Collection[int]) -> tuple[Any, ...]:
+    """What a mark writes, in the order of `MARK`.
+
+    A delivery waits behind another only as long as that one is `going_on`.
+    """
     behind = mark.behind if mark.behind in going_on else None
-    pending = mark.status is DeliveryStatus.PENDING
-    return {
-        "message": mark.message,
-        "sink": sink,
-        "fence": mark.fence,
-        "status": mark.status._value_,
-        "attempt": mark.attempt,
-        "error": mark.error,
-        "tried_at": now if mark.tried else None,
-        "available_at": now + mark.wake_in if pending and behind is None else None,
-        "behind": behind,
-        "finished_at": now if mark.over else None,
-    }
+    return (
+        mark.message,
+        mark.fence,
+        mark.status._value_,
+        mark.attempt,
+        mark.error,
+        now if mark.tried else None,
+        now + mark.wake_in if mark.status is DeliveryStatus.PENDING and behind is None else None,
+        behind,
+        now if mark.over else None,
+    )
+
+
+MARK = (
+    "message", "fence", "status", "attempt", "error", "tried_at", "available_at", "behind", "finished_at",
+)  # fmt: skip
+"""The columns that a mark writes."""
 
 
 def decided(rows: Iterable[Sequence[Any]], choice: DeliveryChoice, now: int) -> list[tuple[int, str]]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import types
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from redrive.clock import Timer
 from redrive.core.keys import flow_key
 from redrive.duration import words
+from redrive.halfway import rest_of
 from redrive.worker.branch import Branch, current
 from redrive.worker.publishing import Drafts, Published
 
@@ -199,25 +199,10 @@ async def perform(
         on_start()
         limit = _TimeLimit(attempt, step.options)
         limit.arm()
-        return await limit.around(_rest(body, waits_for))
+        return await limit.around(rest_of(body, waits_for))
     finally:
         attempt.over = True
         current.reset(token)
-
-
-@types.coroutine
-def _rest(body: Generator[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
-    """Go on with a body that has begun and waits."""
-    while True:
-        try:
-            yield waits_for
-        except BaseException as thrown:
-            try:
-                waits_for = body.throw(thrown)
-            except StopIteration as returned:
-                return returned.value
-        else:
-            return (yield from body)
 
 
 async def _in_thread(

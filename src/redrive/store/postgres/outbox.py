@@ -7,9 +7,9 @@ written: whoever ends it does so before, and then it is not waited for, or after
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from redrive.core.delivery import DeliveryMark, Due, lanes, waiting
+from redrive.core.delivery import DeliveryMark, Due, Lane, kept_back, lanes, waiting
 from redrive.core.transition import AuditWrite
 from redrive.store.outbox import (
     BlockedKey,
@@ -19,7 +19,7 @@ from redrive.store.outbox import (
     NewSink,
     SinkRow,
 )
-from redrive.store.outbox_rows import blocked_key, claimed_delivery, decided, mark_values, sink_row
+from redrive.store.outbox_rows import MARK, blocked_key, decided, mark_values, sink_row, taken
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.desk import note
 from redrive.store.postgres.line import Line
@@ -39,10 +39,6 @@ __all__ = [
 
 SQL = load("outbox.sql")
 MOMENT = load("chores.sql")["moment"]
-
-_MARKS = (
-    "message", "fence", "status", "attempt", "error", "tried_at", "available_at", "behind", "finished_at",
-)  # fmt: skip
 
 
 # -- sinks ---------------------------------------------------------------------------------------------
@@ -87,31 +83,35 @@ async def claim_deliveries(line: Line, clock: DatabaseClock, sink: str, limit: i
         return Deliveries(items=(), now=now, next_at=next_at)
     async with line.transaction():
         rows = await line.rows(SQL["due_deliveries"], sink=sink, now=now, most=limit)
-        due = [Due(*row) for row in rows]
-        back = waiting(due, await _first_others(line, sink, due))
+        due = [Due(row[0], row[2], row[4]) for row in rows]
+        back = await _kept_back(line, sink, due)
         await _wait_behind(line, sink, back)
-        taken = [each.message for each in due if each.message not in back]
-        await line.rows(SQL["take_deliveries"], sink=sink, messages=taken, until=now + lease)
-        found = await line.rows(SQL["taken_deliveries"], sink=sink, messages=taken)
-    items = tuple(claimed_delivery(as_given(row)) for row in found)
+        items = taken([as_given(row) for row in rows], back)
+        ids = [each.message.id for each in items]
+        await line.rows(SQL["take_deliveries"], sink=sink, messages=ids, until=now + lease)
     more = len(due) == limit
     next_at = None if more else await line.value(SQL["next_delivery"], sink=sink, now=now)
     return Deliveries(items=items, now=now, more=more, next_at=next_at)
 
 
-async def _first_others(line: Line, sink: str, due: Sequence[Due]) -> dict[tuple[str, str], int]:
-    wanted = lanes(due)
-    if not wanted:
+async def _kept_back(line: Line, sink: str, due: Sequence[Due]) -> dict[int, int]:
+    """Those that may not go yet, each with the one it waits behind."""
+    keyed = lanes(due)
+    if not keyed:
         return {}
-    found = await line.rows(
-        SQL["first_others"],
-        sink=sink,
-        tenants=[tenant for tenant, _ in wanted],
-        keys=[key for _, key in wanted],
-        lasts=[ids[-1] for ids in wanted.values()],
-        due=[each.message for each in due if each.key is not None],
-    )
-    return {(tenant, key): message for tenant, key, message in found if message is not None}
+    mine = [message for messages in keyed.values() for message in messages]
+
+    async def ask(name: str, places: Mapping[Lane, int]) -> dict[Lane, int]:
+        tenants, keys = [tenant for tenant, _ in places], [key for _, key in places]
+        found = await line.rows(
+            SQL[name], sink=sink, tenants=tenants, keys=keys, places=list(places.values()), due=mine
+        )
+        return {(tenant, key): message for tenant, key, message in found if message is not None}
+
+    others = await ask("first_others", {lane: messages[-1] for lane, messages in keyed.items()})
+    back = kept_back(due, others)
+    ahead = await ask("ahead", back) if back else {}
+    return waiting(due, back, ahead)
 
 
 async def _wait_behind(line: Line, sink: str, back: dict[int, int]) -> None:
@@ -148,9 +148,11 @@ async def note_deliveries(
 
 
 async def _mark(line: Line, sink: str, now: int, marks: Sequence[DeliveryMark], going_on: set[int]) -> None:
-    ordered = sorted(marks, key=lambda mark: mark.message)
-    values = [mark_values(mark, sink, now, going_on) for mark in ordered]
-    columns = {name: [as_stored(value[name]) for value in values] for name in _MARKS}
+    values = [mark_values(mark, now, going_on) for mark in sorted(marks, key=lambda mark: mark.message)]
+    columns = {
+        name: [as_stored(value) for value in column]
+        for name, column in zip(MARK, zip(*values, strict=True), strict=True)
+    }
     await line.rows(SQL["mark_delivery"], sink=sink, **columns)
 
 

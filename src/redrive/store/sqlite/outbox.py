@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from redrive.core.delivery import DeliveryMark, Due, lanes, waiting
+from redrive.core.delivery import DeliveryMark, Due, Lane, kept_back, lanes, waiting
 from redrive.core.transition import AuditWrite
 from redrive.store.outbox import (
     BlockedKey,
@@ -18,10 +18,10 @@ from redrive.store.outbox import (
 )
 from redrive.store.outbox_rows import (
     blocked_key,
-    claimed_delivery,
     decided,
     mark_values,
     sink_row,
+    taken,
 )
 from redrive.store.sqlite import writes
 from redrive.store.statements import load
@@ -85,29 +85,33 @@ def next_delivery(con: sqlite3.Connection, now: int, sink: str) -> int | None:
 def claim_deliveries(con: sqlite3.Connection, now: int, sink: str, limit: int, lease: int) -> Deliveries:
     """Take due deliveries; those that an earlier one of their key keeps back wait behind it."""
     rows = con.execute(SQL["due_deliveries"], {"sink": sink, "now": now, "most": limit}).fetchall()
-    due = [Due(*row) for row in rows]
-    back = waiting(due, _first_others(con, sink, due))
+    due = [Due(row[0], row[2], row[4]) for row in rows]
+    back = _kept_back(con, sink, due)
     con.executemany(SQL["wait_behind"], [(behind, message, sink) for message, behind in back.items()])
-    taken = {
-        "sink": sink,
-        "until": now + lease,
-        "messages": json.dumps([each.message for each in due if each.message not in back]),
-    }
-    con.execute(SQL["take_deliveries"], taken)
-    items = tuple(claimed_delivery(row) for row in con.execute(SQL["taken_deliveries"], taken))
+    items = taken(rows, back)
+    ids = json.dumps([each.message.id for each in items])
+    con.execute(SQL["take_deliveries"], {"sink": sink, "until": now + lease, "messages": ids})
     more = len(due) == limit
     return Deliveries(
         items=items, now=now, more=more, next_at=None if more else next_delivery(con, now, sink)
     )
 
 
-def _first_others(con: sqlite3.Connection, sink: str, due: Sequence[Due]) -> dict[tuple[str, str], int]:
-    wanted = [[tenant, key, ids, ids[-1]] for (tenant, key), ids in lanes(due).items()]
-    if not wanted:
+def _kept_back(con: sqlite3.Connection, sink: str, due: Sequence[Due]) -> dict[int, int]:
+    """Those that may not go yet, each with the one it waits behind."""
+    keyed = lanes(due)
+    if not keyed:
         return {}
-    text = json.dumps(wanted, ensure_ascii=False)
-    found = con.execute(SQL["first_others"], {"sink": sink, "lanes": text})
-    return {(tenant, key): message for tenant, key, message in found if message is not None}
+    mine = json.dumps([message for messages in keyed.values() for message in messages])
+
+    def ask(name: str, places: Mapping[Lane, int]) -> dict[Lane, int]:
+        wanted = [[tenant, key, place] for (tenant, key), place in places.items()]
+        values = {"sink": sink, "due": mine, "lanes": json.dumps(wanted, ensure_ascii=False)}
+        found = con.execute(SQL[name], values)
+        return {(tenant, key): message for tenant, key, message in found if message is not None}
+
+    back = kept_back(due, ask("first_others", {lane: messages[-1] for lane, messages in keyed.items()}))
+    return waiting(due, back, ask("ahead", back)) if back else {}
 
 
 def note_deliveries(
@@ -122,7 +126,7 @@ def note_deliveries(
         going_on = {message for (message,) in found} - over
     else:
         going_on = set()
-    con.executemany(SQL["mark_delivery"], [mark_values(mark, sink, now, going_on) for mark in marks])
+    con.executemany(SQL["mark_delivery"], [(*mark_values(mark, now, going_on), sink) for mark in marks])
     _release(con, now, sink, [mark.message for mark in marks if mark.over and mark.keyed])
     writes.note(con, now, audit)
 

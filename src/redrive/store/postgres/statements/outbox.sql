@@ -22,10 +22,12 @@ WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at <= CAST(:
 
 -- name: due_deliveries
 -- Deliveries whose time has come and that nobody has in hand.
-SELECT d.message, d.tenant, d.key FROM redrive.deliveries AS d
+SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at, d.fence,
+       d.attempt
+FROM redrive.deliveries AS d JOIN redrive.messages AS m ON m.id = d.message
 WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at <= CAST(:now AS bigint)
   AND d.lease_until <= CAST(:now AS bigint)
-ORDER BY d.available_at, d.message LIMIT CAST(:most AS bigint) FOR NO KEY UPDATE SKIP LOCKED;
+ORDER BY d.available_at, d.message LIMIT CAST(:most AS bigint) FOR NO KEY UPDATE OF d SKIP LOCKED;
 
 -- name: next_delivery
 -- When the next one is due, or would be if whoever has it died.
@@ -41,9 +43,18 @@ SELECT LEAST(
 SELECT w.tenant, w.key, (
     SELECT d.message FROM redrive.deliveries AS d
     WHERE d.sink = :sink AND d.tenant = w.tenant AND d.key = w.key AND d.key IS NOT NULL AND d.finished_at IS NULL
-      AND d.message < w.last AND d.message <> ALL (CAST(:due AS bigint[]))
+      AND d.message < w.place AND d.message <> ALL (CAST(:due AS bigint[]))
     ORDER BY d.message LIMIT 1)
-FROM unnest(CAST(:tenants AS text[]), CAST(:keys AS text[]), CAST(:lasts AS bigint[])) AS w (tenant, key, last);
+FROM unnest(CAST(:tenants AS text[]), CAST(:keys AS text[]), CAST(:places AS bigint[])) AS w (tenant, key, place);
+
+-- name: ahead
+-- Whom the messages of some keys wait behind, from a place on: the one next before it, or whom that one waits for.
+SELECT w.tenant, w.key, (
+    SELECT COALESCE(d.behind, d.message) FROM redrive.deliveries AS d
+    WHERE d.sink = :sink AND d.tenant = w.tenant AND d.key = w.key AND d.key IS NOT NULL AND d.finished_at IS NULL
+      AND d.message < w.place AND d.message <> ALL (CAST(:due AS bigint[]))
+    ORDER BY d.message DESC LIMIT 1)
+FROM unnest(CAST(:tenants AS text[]), CAST(:keys AS text[]), CAST(:places AS bigint[])) AS w (tenant, key, place);
 
 -- name: hold
 -- Those of some messages whose delivery is not over and stays so until we are done; what somebody changes is left out.
@@ -61,14 +72,6 @@ WHERE d.message = w.message AND d.sink = :sink AND d.status = 'PENDING';
 -- Deliveries that are under way from now on.
 UPDATE redrive.deliveries AS d SET fence = d.fence + 1, lease_until = CAST(:until AS bigint)
 WHERE d.sink = :sink AND d.message = ANY (CAST(:messages AS bigint[]));
-
--- name: taken_deliveries
--- What was taken.
-SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at, d.fence,
-       d.attempt
-FROM redrive.deliveries AS d JOIN redrive.messages AS m ON m.id = d.message
-WHERE d.sink = :sink AND d.message = ANY (CAST(:messages AS bigint[]))
-ORDER BY m.id;
 
 -- name: going_on
 -- Those of some messages whose delivery is not over. Nobody ends them before we are done.

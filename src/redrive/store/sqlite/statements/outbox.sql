@@ -39,9 +39,11 @@ WHERE sink = :sink AND available_at IS NOT NULL AND available_at <= :now AND lea
 
 -- name: due_deliveries
 -- Deliveries whose time has come and that nobody has in hand.
-SELECT message, tenant, key FROM deliveries INDEXED BY deliveries_due
-WHERE sink = :sink AND available_at IS NOT NULL AND available_at <= :now AND lease_until <= :now
-ORDER BY available_at, message LIMIT :most;
+SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at, d.fence,
+       d.attempt
+FROM deliveries AS d INDEXED BY deliveries_due CROSS JOIN messages AS m ON m.id = d.message
+WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at <= :now AND d.lease_until <= :now
+ORDER BY d.available_at, d.message LIMIT :most;
 
 -- name: next_delivery
 -- When the next one is due, or would be if whoever has it died.
@@ -57,10 +59,20 @@ SELECT min(at) FROM (
 SELECT w.tenant, w.key, (
     SELECT d.message FROM deliveries AS d INDEXED BY deliveries_in_order
     WHERE d.sink = :sink AND d.tenant = w.tenant AND d.key = w.key AND d.key IS NOT NULL
-      AND d.finished_at IS NULL AND d.message < w.last AND d.message NOT IN (SELECT value FROM json_each(w.due))
+      AND d.finished_at IS NULL AND d.message < w.last AND d.message NOT IN (SELECT value FROM json_each(:due))
     ORDER BY d.message LIMIT 1)
 FROM (SELECT json_extract(value, '$[0]') AS tenant, json_extract(value, '$[1]') AS key,
-             json_extract(value, '$[2]') AS due, json_extract(value, '$[3]') AS last FROM json_each(:lanes)) AS w;
+             json_extract(value, '$[2]') AS last FROM json_each(:lanes)) AS w;
+
+-- name: ahead
+-- Whom the messages of some keys wait behind, from a place on: the one next before it, or whom that one waits for.
+SELECT w.tenant, w.key, (
+    SELECT COALESCE(d.behind, d.message) FROM deliveries AS d INDEXED BY deliveries_in_order
+    WHERE d.sink = :sink AND d.tenant = w.tenant AND d.key = w.key AND d.key IS NOT NULL
+      AND d.finished_at IS NULL AND d.message < w.place AND d.message NOT IN (SELECT value FROM json_each(:due))
+    ORDER BY d.message DESC LIMIT 1)
+FROM (SELECT json_extract(value, '$[0]') AS tenant, json_extract(value, '$[1]') AS key,
+             json_extract(value, '$[2]') AS place FROM json_each(:lanes)) AS w;
 
 -- name: wait_behind
 -- Deliveries that wait until an earlier one is over.
@@ -71,14 +83,6 @@ UPDATE deliveries SET behind = ?, available_at = NULL WHERE message = ? AND sink
 UPDATE deliveries SET fence = fence + 1, lease_until = :until
 WHERE sink = :sink AND message IN (SELECT value FROM json_each(:messages));
 
--- name: taken_deliveries
--- What was taken.
-SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at, d.fence,
-       d.attempt
-FROM json_each(:messages) AS w
-JOIN deliveries AS d ON d.message = w.value AND d.sink = :sink JOIN messages AS m ON m.id = d.message
-ORDER BY m.id;
-
 -- name: going_on
 -- Those of some messages whose delivery is not over.
 SELECT message FROM deliveries
@@ -87,10 +91,10 @@ WHERE sink = :sink AND message IN (SELECT value FROM json_each(:messages)) AND f
 -- name: mark_delivery
 -- What became of a delivery; whoever claimed it after us goes before us.
 UPDATE deliveries SET
-    status = :status, attempt = :attempt, lease_until = 0,
-    error = CASE WHEN :tried_at IS NULL THEN error ELSE :error END, tried_at = COALESCE(:tried_at, tried_at),
-    available_at = :available_at, behind = :behind, finished_at = :finished_at
-WHERE message = :message AND sink = :sink AND fence = :fence AND status = 'PENDING';
+    status = ?3, attempt = ?4, lease_until = 0,
+    error = CASE WHEN ?6 IS NULL THEN error ELSE ?5 END, tried_at = COALESCE(?6, tried_at),
+    available_at = ?7, behind = ?8, finished_at = ?9
+WHERE message = ?1 AND fence = ?2 AND sink = ?10 AND status = 'PENDING';
 
 -- name: release
 -- Deliveries of some messages are over: those behind them are due.
