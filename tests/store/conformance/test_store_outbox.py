@@ -119,6 +119,13 @@ async def test_whoever_lost_its_claim_changes_nothing(kit: Kit) -> None:
     assert await outbox.status("m1") is DELIVERED
 
 
+async def test_noting_nothing_is_nothing(kit: Kit) -> None:
+    outbox = await Outbox.open(kit)
+    await outbox.say("m1")
+    await outbox.note()
+    assert await outbox.claimed() == ["m1"]
+
+
 async def test_a_failed_delivery_is_due_again_after_its_delay(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     await outbox.say("m1")

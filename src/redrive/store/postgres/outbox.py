@@ -148,6 +148,8 @@ async def note_deliveries(
 
 
 async def _mark(line: Line, sink: str, now: int, marks: Sequence[DeliveryMark], going_on: set[int]) -> None:
+    if not marks:
+        return
     values = [mark_values(mark, now, going_on) for mark in sorted(marks, key=lambda mark: mark.message)]
     columns = {
         name: [as_stored(value) for value in column]
