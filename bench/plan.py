@@ -27,6 +27,9 @@ WORKLOADS = {
     "growth": "the throughput workload with 5,000,000 finished runs in the store, and without, in turn",
     "replays": "100,000 letters replayed by one filter, then as many new runs of the same workflow",
     "letters": "pages of 50, one after the other, of 1,000,000 letters in 10,000 groups",
+    "outbox": "the throughput workload with and without a message from every step to a subscriber",
+    "relay": "messages that wait in the outbox, delivered to a subscriber in this process",
+    "webhook": "the same, posted to a server on the loopback, 32 at a time",
 }
 
 BIG = ("tenants", "memory", "growth", "replays", "letters")
@@ -67,6 +70,7 @@ METRICS = {
     "folded": Metric("changes folded into groups", "/s"),
     "replay": Metric("replayed, replay to end", "runs/s"),
     "fresh": Metric("new, start to end", "runs/s"),
+    "messages": Metric("messages delivered", "/s"),
     "kept": Metric("kept of the speed", "%"),
     "failed": Metric("failing runs without a handler", "/s"),
     "handled": Metric("failing runs with a handler", "/s"),
@@ -108,6 +112,9 @@ _OURS = [
     Measurement(workload="fleet", variant="2 workers", size=10_000, workers=2),
     Measurement(workload="store", size=50_000),
     Measurement(workload="bare", size=50_000),
+    Measurement(workload="outbox", variant="1000 at once", size=5000, concurrency=1000),
+    Measurement(workload="relay", size=100_000),
+    Measurement(workload="webhook", size=10_000),
 ]
 
 # Peers get smaller sizes, or a round would take very long.

@@ -16,6 +16,7 @@ from bench.ours.job import Job
 from bench.ours.latency import first_step, idle
 from bench.ours.letters import letters
 from bench.ours.memory import memory
+from bench.ours.outbox import outbox, relay, webhook
 from bench.ours.replays import replays
 from bench.ours.retries import retries
 from bench.ours.store import store
@@ -39,6 +40,9 @@ MEASURES = {
     "growth": growth,
     "replays": replays,
     "letters": letters,
+    "outbox": outbox,
+    "relay": relay,
+    "webhook": webhook,
 }
 
 wanted = json.loads(sys.argv[1])

@@ -23,8 +23,9 @@ if typing.TYPE_CHECKING:
     from redrive.core.handlers import FailureEvent
     from redrive.errors import NonRetryable, RedriveError, RetryAfter, RunFailed, StepFailed
     from redrive.policy import Circuit, RetryPolicy
-    from redrive.store.selection import AuditFilter, CircuitFilter, LetterFilter, RunFilter
-    from redrive.worker.calls import now, random, run_info, sleep, step_info, timeout, uuid
+    from redrive.sinks import Message, Sink
+    from redrive.store.selection import AuditFilter, CircuitFilter, LetterFilter, OutboxFilter, RunFilter
+    from redrive.worker.calls import now, publish, random, run_info, sleep, step_info, timeout, uuid
 
 __all__ = [
     "AuditFilter",
@@ -33,7 +34,9 @@ __all__ = [
     "CircuitFilter",
     "FailureEvent",
     "LetterFilter",
+    "Message",
     "NonRetryable",
+    "OutboxFilter",
     "Redrive",
     "RedriveError",
     "RetryAfter",
@@ -42,9 +45,11 @@ __all__ = [
     "RunFailed",
     "RunFilter",
     "RunHandle",
+    "Sink",
     "Start",
     "StepFailed",
     "now",
+    "publish",
     "random",
     "run_info",
     "sleep",
@@ -61,8 +66,9 @@ _HOMES = {
     "redrive.core.handlers": ("FailureEvent",),
     "redrive.errors": ("NonRetryable", "RedriveError", "RetryAfter", "RunFailed", "StepFailed"),
     "redrive.policy": ("Circuit", "RetryPolicy"),
-    "redrive.store.selection": ("AuditFilter", "CircuitFilter", "LetterFilter", "RunFilter"),
-    "redrive.worker.calls": ("now", "random", "run_info", "sleep", "step_info", "timeout", "uuid"),
+    "redrive.sinks": ("Message", "Sink"),
+    "redrive.store.selection": ("AuditFilter", "CircuitFilter", "LetterFilter", "OutboxFilter", "RunFilter"),
+    "redrive.worker.calls": ("now", "publish", "random", "run_info", "sleep", "step_info", "timeout", "uuid"),
 }
 
 

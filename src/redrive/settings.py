@@ -27,6 +27,7 @@ VARIABLES = {
     "retention": "REDRIVE_RETENTION",
     "dlq_retention": "REDRIVE_DLQ_RETENTION",
     "idempotency_retention": "REDRIVE_IDEMPOTENCY_RETENTION",
+    "outbox_retention": "REDRIVE_OUTBOX_RETENTION",
     "max_payload": "REDRIVE_MAX_PAYLOAD",
     "redact": "REDRIVE_REDACT",
     "encryption_keys": "REDRIVE_ENCRYPTION_KEYS",
@@ -48,6 +49,7 @@ _DURATIONS = frozenset(
         "retention",
         "dlq_retention",
         "idempotency_retention",
+        "outbox_retention",
     }
 )
 _SIZES = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "KIB": 1 << 10, "MIB": 1 << 20}
@@ -70,6 +72,7 @@ class Settings:
     retention: float = 7 * 86_400.0
     dlq_retention: float = 30 * 86_400.0
     idempotency_retention: float = 30 * 86_400.0
+    outbox_retention: float = 86_400.0
     max_payload: int = 1 << 20
     redact: str = ""
     encryption_keys: str = field(default="", repr=False)

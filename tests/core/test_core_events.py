@@ -43,6 +43,10 @@ AGREED = {
     "saga.resumed",
     "saga.skipped",
     "saga.marked_done",
+    "outbox.dead",
+    "outbox.retried",
+    "outbox.skipped",
+    "outbox.sink_removed",
 }
 """What is stored and exported: a name may be added, never changed."""
 

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from redrive.core.states import (
+    DELIVERY_MOVES,
     FINAL,
     LETTER_MOVES,
     RUN_MOVES,
     STEP_MOVES,
+    DeliveryStatus,
     EntryKind,
     LetterStatus,
     RunStatus,
@@ -28,6 +30,7 @@ TABLES: dict[str, tuple[type[StrEnum], Mapping[StrEnum, frozenset[StrEnum]]]] = 
     "Runs": (RunStatus, RUN_MOVES),  # type: ignore[dict-item]
     "Steps": (StepStatus, STEP_MOVES),  # type: ignore[dict-item]
     "Dead letters": (LetterStatus, LETTER_MOVES),  # type: ignore[dict-item]
+    "Deliveries": (DeliveryStatus, DELIVERY_MOVES),  # type: ignore[dict-item]
 }
 
 

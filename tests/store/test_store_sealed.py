@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from cluster import POSTGRES
+from outbox_kit import DEAD, mark, say, sink
 from store_kit import DAY, HandClock, Kit, becomes, buried, entry, failed_try, writes
 from store_places import new_place
 
@@ -133,8 +134,8 @@ CLEAR = {
     "parent", "parked_on",
     "policy", "public_id", "queue", "replay_of", "resolution", "root", "run", "run_id", "schema_in",
     "schema_out", "sole_step", "stage", "state", "status", "step", "subject", "tags", "tenant", "token",
-    "updated_by", "version", "wanted", "workflow", "workflows", "ends_replay", "next", "prev",
-    "changed_by", "override", "settings", "why",
+    "updated_by", "version", "wanted", "workflow", "workflows", "ends_replay", "next", "prev", "sink",
+    "topic", "message", "changed_by", "override", "settings", "why",
 }  # fmt: skip
 # A letter's reason is the engine's word, with the message of an error in it; elsewhere it is a person's.
 PEOPLES = ("ReplayWrite", "ReplayRow", "AuditWrite", "AuditRow", "NewSet", "SetRow")
@@ -234,8 +235,12 @@ async def live(kit: Kit) -> Any:
         entry(1, StepStatus.SUCCESS, input=text, output=text, done=0),
         entry(2, StepStatus.FAILED, input=text, failure=text, done=1),
         attempts=(failed_try(2, failure=text, decision=text, category="timeout"),),
+        messages=(say("m1", payload=text),),
     )
+    await kit.store.put_sinks([sink()])
     assert (await kit.store.apply([begun], worker=worker))[0].kept
+    (claimed,) = (await kit.store.claim_deliveries("s", limit=1, lease=DAY)).items
+    await kit.store.note_deliveries("s", [mark(claimed, DEAD, error=text)])
     line = kit.store.lease_line()
     line.beat(worker, {(run.id, 0): text})
     line.close()
@@ -288,6 +293,9 @@ async def test_no_payload_lies_in_clear_and_each_comes_back(place: Any) -> None:
     assert SECRET in attempts[0].decision
     assert (its_letter.reason, its_letter.input) == (f"it said {SECRET}", f'"{SECRET}"')
     assert its_letter.payload_hash == payload_hash(f'"{SECRET}"')
+    message = await kit.store.message("m1")
+    assert SECRET in message.payload
+    assert SECRET in message.deliveries[0].error
 
 
 async def test_a_file_holds_no_byte_of_a_payload(tmp_path: Path, clock: HandClock) -> None:
@@ -452,7 +460,9 @@ async def test_rewriting_goes_from_clear_to_a_key_to_another_and_back(place: Any
     before = await place(None).everything(run)
     for keys in (ring(OLD), ring(NEW, OLD), ring(NEW).in_clear()):
         report = await rewritten(place(None), keys, batch=2)
-        assert report.rewritten == 8, "1 input, 1 result, 3 entries, 1 attempt, 1 letter, 1 idempotency key"
+        assert report.rewritten == 10, (
+            "1 input, 1 result, 3 entries, 1 attempt, 1 letter, 1 idempotency key, 1 message, 1 delivery"
+        )
         assert (report.busy, report.unreadable) == (0, {})
         assert await keys_of(place(None)) == {keys.writes or "in clear"}
         assert await place(keys).everything(run) == before
@@ -477,7 +487,7 @@ async def test_rewriting_that_was_stopped_is_done_by_the_next(place: Any) -> Non
     await texts.close()
     assert len(await keys_of(place(None))) == 2
     assert await place(ring(NEW, OLD)).everything(run) == before
-    assert (await rewritten(place(None), ring(NEW, OLD))).rewritten == 5
+    assert (await rewritten(place(None), ring(NEW, OLD))).rewritten == 7
     assert await keys_of(place(None)) == {ring(NEW).writes}
 
 

@@ -57,6 +57,7 @@ TOGETHER = {
     "apply_and_tell": {
         "reopen_run", "edit_input", "supersede", "loosen", "move_letter", "end_replay", "put_replay",
         "know_circuit", "put_mark", "drop_probe",
+        "last_message", "put_message", "put_deliveries",
     },
     "start_one": {"taker", "insert_run", "insert_input"},
     "finish": {"worker_lives", "fences", "change_run", "put_result"},
@@ -69,7 +70,7 @@ TOGETHER = {
 ONLY_POSTGRES = {
     "lock_circuit",
     "one_at_a_time", "missing_roles", "me", "backend", "not_member_of", "tenant_tables", "strong_roles",
-    "probe", "foreign_rows", "moment",
+    "probe", "foreign_rows", "moment", "hold",
 }  # fmt: skip
 # SQLite migrates beside nobody; on PostgreSQL a person decides when.
 ONLY_SQLITE = {"live_workers"}

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
+from redrive.app import sinks
 from redrive.app.dependencies import check_circuit
 from redrive.app.handle import RunHandle
 from redrive.app.handlers import Handlers
@@ -26,6 +27,7 @@ from redrive.core.payload.resolve import read_signature
 from redrive.desk.audit import Audit
 from redrive.desk.circuits import Circuits
 from redrive.desk.dlq import DeadLetters
+from redrive.desk.outbox import Outbox
 from redrive.desk.policies import Policies
 from redrive.desk.runs import Runs
 from redrive.desk.workflows import Workflows
@@ -33,6 +35,7 @@ from redrive.duration import Duration, seconds
 from redrive.errors import ConfigurationError, RegistrationError, UnknownWorkflow
 from redrive.policy import Circuit, RetryPolicy
 from redrive.settings import Settings
+from redrive.sinks import Sink, SinkDefinition
 from redrive.store.records import Catalogue, CatalogueItem
 from redrive.store.sealed import refuse_unreadable
 from redrive.worker.definition import Step, WorkflowDefinition
@@ -42,6 +45,7 @@ __all__ = ["Redrive"]
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+Subscribed = TypeVar("Subscribed", bound=Callable[..., Any])
 
 _DEFAULT_TIMEOUT = 600.0
 
@@ -85,6 +89,7 @@ class Redrive:
         self.registered_steps: dict[str, Step[Any, Any]] = {}
         self.handlers = Handlers(self)
         self.registrations = 0
+        self.registered_sinks: dict[str, SinkDefinition] = {}
         self._runtime: Runtime | None = None
         self._version: str | None = None
 
@@ -262,6 +267,58 @@ class Redrive:
         self._version = None
         self.registrations += 1
 
+    def subscribe(
+        self,
+        topics: str | Sequence[str],
+        /,
+        *,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        concurrency: int | None = None,
+    ) -> Callable[[Subscribed], Subscribed]:
+        """Call a function, `async def` or `def`, with every message on these topics.
+
+        It is a sink called like the function, or `name`. A call that raises is repeated as `retry` says.
+        """
+        return sinks.subscriber(
+            self.registered_sinks, topics, name, sinks.Options(retry, timeout, concurrency)
+        )
+
+    def webhook(
+        self,
+        name: str,
+        url: str,
+        topics: str | Sequence[str],
+        *,
+        secret: str | Sequence[str],
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        concurrency: int | None = None,
+    ) -> None:
+        """Post every message on these topics to a URL, as a CloudEvent signed with the secret.
+
+        Several secrets all sign, while one is exchanged for another. The URL has to be a public one, or let
+        through by `allow_hosts`.
+        """
+        options = sinks.Options(retry, timeout, concurrency)
+        sink = sinks.webhook(name, url, secret, options, self.settings)
+        sinks.add(self.registered_sinks, name, "webhook", topics, sink, options)
+
+    def sink(
+        self,
+        name: str,
+        topics: str | Sequence[str],
+        sink: Sink,
+        *,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        concurrency: int | None = None,
+    ) -> None:
+        """Bring every message on these topics to a sink: `RedisStreams`, or one of your own."""
+        options = sinks.Options(retry, timeout, concurrency)
+        sinks.add(self.registered_sinks, name, type(sink).__name__, topics, sink, options)
+
     @property
     def version(self) -> str:
         """The version of the registered code: what was set, or a hash of it."""
@@ -398,6 +455,11 @@ class Redrive:
     def dlq(self) -> DeadLetters:
         """Look at dead letters, replay and close them."""
         return self.runtime.dlq
+
+    @property
+    def outbox(self) -> Outbox:
+        """Look at messages and their deliveries, retry and skip those that sinks did not take."""
+        return self.runtime.outbox
 
     @property
     def audit(self) -> Audit:

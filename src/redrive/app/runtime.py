@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redrive.app.results import Results
-from redrive.chores import Folder, Purger, Reaper, Releaser, SetWorker, Watch, every
+from redrive.chores import Folder, Purger, Reaper, Relay, Releaser, SetWorker, Watch, every
 from redrive.clock import Clock
 from redrive.core.redact import Redactor
 from redrive.core.transition import NewRun
@@ -19,6 +19,7 @@ from redrive.desk.batches import Batches
 from redrive.desk.checks import Checker
 from redrive.desk.circuits import Circuits
 from redrive.desk.dlq import DeadLetters
+from redrive.desk.outbox import Outbox
 from redrive.desk.policies import Policies
 from redrive.desk.preview import Previewer
 from redrive.desk.replaying import Replayer
@@ -27,6 +28,7 @@ from redrive.desk.shapes import Shaper
 from redrive.desk.workflows import Workflows
 from redrive.errors import ConfigurationError, StoreUnavailable
 from redrive.store.circuits import CircuitRow
+from redrive.store.outbox import NewSink
 from redrive.store.port import Store
 from redrive.store.records import Started
 from redrive.worker.attempt import Attempt
@@ -63,13 +65,16 @@ class Runtime:
         self.circuits = Circuits(store, clock, self.turned)
         self.workflows = Workflows(store, clock, self.ring)
         self.audit = Audit(store, shaper)
+        self.outbox = Outbox(store, clock, shaper, self.ring_relays)
         self.reaper = Reaper(store, clock)
-        self.purger = Purger(store, clock, runs=app.settings.retention, letters=app.settings.dlq_retention)
+        self.purger = self.new_purger(store)
         self.folder = Folder(store)
         self.set_worker = self.new_set_worker(store)
         self.releaser = self.new_releaser(store)
         self.watch = Watch(store)
         self.worker: Worker | None = None
+        self.relays: list[Relay] = []
+        self._relaying: list[asyncio.Task[None]] = []
         self._chores: list[asyncio.Task[None]] = []
 
     def new_set_worker(self, store: Store) -> SetWorker:
@@ -85,6 +90,17 @@ class Runtime:
         if self.worker is not None:
             self.worker.circuits.saw(row)
             self.worker.bell.ring()
+
+    def new_purger(self, store: Store) -> Purger:
+        """The chore that removes what was kept long enough, on the store or on another face of it."""
+        settings = self._app.settings
+        return Purger(
+            store,
+            self.clock,
+            runs=settings.retention,
+            letters=settings.dlq_retention,
+            messages=settings.outbox_retention,
+        )
 
     def _replayer(self, store: Store) -> Replayer:
         return Replayer(store, self.clock, self._checker(self._app, store), self._redactor, self.changed)
@@ -126,6 +142,7 @@ class Runtime:
         worker another face of the store, and put something around the body of every step.
         """
         app, settings = self._app, self._app.settings
+        await self._make_sinks_known()
         worker = Worker(
             store or self.store,
             self.clock,
@@ -144,10 +161,12 @@ class Runtime:
             rules=app.rules,
             has_circuits=any(step.options.circuit for step in app.registered_steps.values()),
             on_ended=self.results.ended_here,
+            on_published=self.ring_relays,
             around_step=around_step,
         )
         await worker.start(automatic=automatic)
         self.worker = worker
+        self._relay(store or self.store, _POLL if automatic else math.inf)
         if automatic:
             self._chores = [
                 asyncio.create_task(every(settings.chores, self.reaper.run_once, self.clock)),
@@ -159,6 +178,27 @@ class Runtime:
             ]
         return worker
 
+    async def _make_sinks_known(self) -> None:
+        """Whatever is published from now on, by whichever worker, is for this app's sinks, too."""
+        sinks = self._app.registered_sinks.values()
+        known = [NewSink(name=each.name, kind=each.kind, topics=each.topics) for each in sinks]
+        if known:
+            await self.answered(lambda: self.store.put_sinks(known))
+
+    def _relay(self, store: Store, poll: float) -> None:
+        """Begin to bring messages to this app's sinks."""
+        sinks = self._app.registered_sinks.values()
+        self.relays = [Relay(store, self.clock, each, self._app.rules) for each in sinks]
+        self._relaying = [asyncio.create_task(relay.run(poll), name="redrive relay") for relay in self.relays]
+
+    async def stop_relays(self, *, in_order: bool = True) -> None:
+        """Bring no more messages anywhere; what was claimed and not tried is given back, if `in_order`."""
+        for task in self._relaying:
+            task.cancel()
+        await asyncio.gather(*self._relaying, return_exceptions=True)
+        await asyncio.gather(*(relay.stop() if in_order else relay.kill() for relay in self.relays))
+        self.relays, self._relaying = [], []
+
     async def close(self) -> None:
         """Stop the worker in good order, then let go of the store."""
         for chore in self._chores:
@@ -167,6 +207,7 @@ class Runtime:
             await asyncio.wait(self._chores)
         if self.worker is not None:
             await self.worker.stop()
+        await self.stop_relays()
         self.results.close()
         await self._store.close()
 
@@ -202,6 +243,11 @@ class Runtime:
         """There may be work: wake the worker of this process."""
         if self.worker is not None:
             self.worker.bell.ring()
+
+    def ring_relays(self) -> None:
+        """There may be messages: wake the relays of this process."""
+        for relay in self.relays:
+            relay.ring()
 
     def changed(self, run_id: str) -> None:
         """A person changed a run: let its waiters and its worker look."""

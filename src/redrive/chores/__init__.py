@@ -7,8 +7,9 @@ from redrive.chores.every import every
 from redrive.chores.groups import Folder
 from redrive.chores.purge import Purger
 from redrive.chores.reap import Reaper
+from redrive.chores.relay import Relay
 from redrive.chores.release import Releaser
 from redrive.chores.sets import SetWorker
 from redrive.chores.watch import Watch
 
-__all__ = ["Folder", "Purger", "Reaper", "Releaser", "SetWorker", "Watch", "every"]
+__all__ = ["Folder", "Purger", "Reaper", "Relay", "Releaser", "SetWorker", "Watch", "every"]

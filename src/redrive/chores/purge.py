@@ -20,15 +20,26 @@ _DAY = 86_400
 
 
 class Purger:
-    """Expires open letters; removes finished runs, closed letters, old keys, workers and audit lines."""
+    """Expires open letters; removes finished runs, closed letters, delivered messages, old keys,
+    workers and audit lines."""
 
     def __init__(
-        self, store: Store, clock: Clock, *, runs: float = 7 * _DAY, letters: float = 30 * _DAY
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        runs: float = 7 * _DAY,
+        letters: float = 30 * _DAY,
+        messages: float = _DAY,
     ) -> None:
         self._store = store
         self._settler = LocalSettler(store, clock)
         self._purge = Purge(
-            runs=int(runs * MICROS), letters=int(letters * MICROS), workers=_DAY * MICROS, limit=_BATCH
+            runs=int(runs * MICROS),
+            letters=int(letters * MICROS),
+            workers=_DAY * MICROS,
+            limit=_BATCH,
+            messages=int(messages * MICROS),
         )
 
     async def run_once(self) -> int:

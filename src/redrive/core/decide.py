@@ -64,6 +64,7 @@ from redrive.core.transition import (
     EntryWrite,
     LetterMove,
     LetterWrite,
+    MessageWrite,
     RunWrite,
     Transition,
 )
@@ -138,7 +139,8 @@ def _returned(outcome: Returned) -> Transition:
         input=outcome.input,
         output=outcome.output,
     )
-    decided = _progress(outcome.run, entry, change=_RUNNING if outcome.resumes else None)
+    change = _RUNNING if outcome.resumes else None
+    decided = _progress(outcome.run, entry, change=change, messages=outcome.messages)
     return decided if outcome.admitted is None else replace(decided, marks=marks_of(outcome))
 
 
@@ -263,7 +265,7 @@ def _interrupted(outcome: Interrupted) -> Transition:
 
 def _noted(outcome: Noted) -> Transition:
     entry = _entry(outcome.place, StepStatus.SUCCESS, done=outcome.done, output=outcome.output)
-    return _transition(outcome.run, entry)
+    return _transition(outcome.run, entry, messages=outcome.messages)
 
 
 def _slept(outcome: Slept) -> Transition:
@@ -459,6 +461,7 @@ def _transition(
     attempts: tuple[AttemptWrite, ...] = (),
     letter: LetterWrite | None = None,
     closes: bool = False,
+    messages: tuple[MessageWrite, ...] = (),
 ) -> Transition:
     return _Transition(
         run=run.id,
@@ -469,6 +472,7 @@ def _transition(
         change=change,
         letter=letter,
         closes=closes,
+        messages=messages,
     )
 
 
@@ -477,6 +481,7 @@ def _progress(
     *entries: EntryWrite,
     change: RunWrite | None = None,
     attempts: tuple[AttemptWrite, ...] = (),
+    messages: tuple[MessageWrite, ...] = (),
 ) -> Transition:
     """A transition that shows the run is no poison: whatever it was suspected of is forgotten."""
     return _Transition(
@@ -486,6 +491,7 @@ def _progress(
         entries=entries,
         attempts=attempts,
         change=change,
+        messages=messages,
         clears_suspicion=run.deaths > 0,
         version=run.new_version,
     )

@@ -47,6 +47,10 @@ class Event(StrEnum):
     POLICY_DELETED = "policy.deleted"
     WORKFLOW_PAUSED = "workflow.paused"
     WORKFLOW_RESUMED = "workflow.resumed"
+    MESSAGE_DEAD = "outbox.dead"
+    MESSAGE_RETRIED = "outbox.retried"
+    MESSAGE_SKIPPED = "outbox.skipped"
+    SINK_REMOVED = "outbox.sink_removed"
     PAYLOAD_REENCRYPTED = "payload.reencrypted"
 
     CIRCUIT_OPENED = "circuit.opened"
@@ -90,6 +94,10 @@ EVENTS: dict[str, Label] = {
     _E.POLICY_DELETED: Label("A policy was deleted", "Usunięto zasady ponawiania"),
     _E.WORKFLOW_PAUSED: Label("A workflow was paused", "Wstrzymano przepływ pracy"),
     _E.WORKFLOW_RESUMED: Label("A workflow was resumed", "Wznowiono przepływ pracy"),
+    _E.MESSAGE_DEAD: Label("A message could not be delivered", "Nie udało się dostarczyć wiadomości"),
+    _E.MESSAGE_RETRIED: Label("A message was sent again", "Ponowiono dostarczenie wiadomości"),
+    _E.MESSAGE_SKIPPED: Label("A message was skipped", "Pominięto dostarczenie wiadomości"),
+    _E.SINK_REMOVED: Label("A sink of the outbox was removed", "Usunięto odbiorcę wiadomości"),
     _E.PAYLOAD_REENCRYPTED: Label("Payloads were encrypted anew", "Zaszyfrowano dane nowym kluczem"),
     _E.CIRCUIT_OPENED: Label("A circuit was opened", "Bezpiecznik został otwarty"),
     _E.CIRCUIT_HALF_OPENED: Label("A circuit lets probes through", "Bezpiecznik przepuszcza próby kontrolne"),

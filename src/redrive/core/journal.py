@@ -20,6 +20,8 @@ from redrive.core.states import EntryKind, StepStatus
 
 __all__ = ["MAX_ENTRIES", "EntryRow", "Journal", "entry_key", "entry_name"]
 
+_NEVER_DONE = (EntryKind.NOTE, EntryKind.START, EntryKind.PUBLISH)  # they have no completion number
+
 MAX_ENTRIES = 10_000
 """A run may record no more entries than this; a loop that needs more should start other runs."""
 
@@ -107,7 +109,7 @@ class Journal:
             for entry in self._entries.values()
             if entry.key not in self._asked
             and not entry.loose
-            and (entry.done is not None or entry.kind in (EntryKind.NOTE, EntryKind.START))
+            and (entry.done is not None or entry.kind in _NEVER_DONE)
         )
         return sorted(missing, key=lambda entry: entry.index)
 

@@ -25,6 +25,7 @@ __all__ = [
     "handler_id",
     "job_key",
     "letter_id",
+    "message_id",
     "payload_hash",
     "run_of",
 ]
@@ -81,6 +82,11 @@ def handler_id(run_id: str, fence: int, workflow: str, now: int) -> str:
 def event_hash(workflow: str, text: str) -> str:
     """What an event stands for: the workflow that it starts, and with which input."""
     return payload_hash(encode("event", workflow, text))
+
+
+def message_id(run_id: str, index: int, number: int) -> str:
+    """The id of the `number`-th message of a journal entry: whoever records it again names the same one."""
+    return f"msg-{run_id}-{index}-{number}"
 
 
 def payload_hash(text: str) -> str:

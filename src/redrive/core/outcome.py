@@ -15,7 +15,7 @@ from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.failure import Failure
 from redrive.core.options import RunOptions, StepOptions
 from redrive.core.states import EntryKind, LetterStatus, RunStatus
-from redrive.core.transition import AttemptEnd
+from redrive.core.transition import AttemptEnd, MessageWrite
 
 __all__ = [
     "Began",
@@ -108,6 +108,8 @@ class Began:
 class Returned:
     """An attempt returned a value. `admitted` is set for the probe of a circuit."""
 
+    """An attempt returned a value. `messages` are what it published on the way."""
+
     run: RunView
     place: Place
     attempt: int
@@ -117,6 +119,7 @@ class Returned:
     output: str
     resumes: bool = False
     admitted: Admitted | None = None
+    messages: tuple[MessageWrite, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,12 +187,13 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noted:
-    """A value that must be the same on resuming (`now`, `uuid`, `random`, a started run)."""
+    """A value that must be the same on resuming (`now`, `uuid`, `random`, a started run, a message)."""
 
     run: RunView
     place: Place
     output: str
     done: int | None = None
+    messages: tuple[MessageWrite, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The states of runs, steps and dead letters, and every legal move between them.
+"""The states of runs, steps, dead letters and deliveries of messages, and every legal move between them.
 
     run      PENDING ──> RUNNING ──> SUCCESS
                 ^          │ ^  ├──> FAILED         (no dead letter wanted)
@@ -20,6 +20,9 @@
     letter   OPEN ──> REPLAYING ──> RESOLVED | OPEN
               └─────> RESOLVED | IGNORED | EXPIRED
 
+    delivery PENDING ──> DELIVERED | DEAD ──> PENDING (retried) | SKIPPED
+                └──────> SKIPPED
+
 The tables below are the truth; the documentation's copy is compared with them by a test. Two moves
 that commit together show only the second in the row: an attempt that began and ended, a wait that
 was given up by a function which then ended.
@@ -33,10 +36,12 @@ from typing import Any
 
 __all__ = [
     "CLOSED",
+    "DELIVERY_MOVES",
     "FINAL",
     "LETTER_MOVES",
     "RUN_MOVES",
     "STEP_MOVES",
+    "DeliveryStatus",
     "EntryKind",
     "LetterStatus",
     "RunStatus",
@@ -84,6 +89,15 @@ class LetterStatus(StrEnum):
     EXPIRED = "EXPIRED"
 
 
+class DeliveryStatus(StrEnum):
+    """Where the delivery of one message to one sink stands."""
+
+    PENDING = "PENDING"
+    DELIVERED = "DELIVERED"
+    DEAD = "DEAD"
+    SKIPPED = "SKIPPED"
+
+
 class EntryKind(StrEnum):
     """What a journal entry records."""
 
@@ -92,9 +106,10 @@ class EntryKind(StrEnum):
     TIMER = "timer"
     NOTE = "note"
     START = "start"
+    PUBLISH = "publish"
 
 
-_R, _S, _L = RunStatus, StepStatus, LetterStatus
+_R, _S, _L, _D = RunStatus, StepStatus, LetterStatus, DeliveryStatus
 
 _ENDINGS = frozenset({_R.SUCCESS, _R.PARTIAL, _R.FAILED, _R.DLQ_PENDING, _R.TIMED_OUT, _R.CANCELLED})
 
@@ -131,10 +146,18 @@ LETTER_MOVES: dict[LetterStatus, frozenset[LetterStatus]] = {
     _L.EXPIRED: frozenset(),
 }
 
+DELIVERY_MOVES: dict[DeliveryStatus, frozenset[DeliveryStatus]] = {
+    _D.PENDING: frozenset({_D.DELIVERED, _D.DEAD, _D.SKIPPED}),
+    _D.DEAD: frozenset({_D.PENDING, _D.SKIPPED}),
+    _D.DELIVERED: frozenset(),
+    _D.SKIPPED: frozenset(),
+}
+
 _MOVES: dict[type[StrEnum], Mapping[Any, frozenset[StrEnum]]] = {
     RunStatus: RUN_MOVES,
     StepStatus: STEP_MOVES,
     LetterStatus: LETTER_MOVES,
+    DeliveryStatus: DELIVERY_MOVES,
 }
 
 FINAL: frozenset[RunStatus] = _ENDINGS | {_R.COMPENSATED}
@@ -149,5 +172,5 @@ def may_move(old: StrEnum, new: StrEnum) -> bool:
     moves = _MOVES.get(type(old))
     # The words of one kind are equal to the same words of another, so the kind is compared as well.
     if moves is None or type(new) is not type(old):
-        raise TypeError(f"{old!r} and {new!r} are not two states of a run, a step or a dead letter")
+        raise TypeError(f"{old!r} and {new!r} are not two states of one kind of thing")
     return new is old or new in moves[old]

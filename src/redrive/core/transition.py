@@ -21,6 +21,7 @@ __all__ = [
     "EntryWrite",
     "LetterMove",
     "LetterWrite",
+    "MessageWrite",
     "NewRun",
     "Reopening",
     "ReplayWrite",
@@ -206,6 +207,18 @@ class ReplayWrite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MessageWrite:
+    """A message to be published. Its id follows from its run, entry and number: a repeat is the same one."""
+
+    public_id: str
+    topic: str
+    payload: str
+    run_id: str
+    correlation_id: str
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditWrite:
     """One line of the audit log. `subject` is the run, policy or workflow that it is about.
 
@@ -249,7 +262,8 @@ class Transition:
     `clears_suspicion`: deaths laid to the run are forgotten. `version`: the code that wrote this, where
     it is another than recorded the run so far. `reopens`, `replay`: a person's replay. `starts`: new runs,
     one that replays this one or those that handle its failure. `ends_replay`: the letter whose replay ends
-    as `change` says. `marks`: what a circuit is to hear of the call that ended.
+    as `change` says. `marks`: what a circuit is to hear of the call that ended. `messages` are
+    published with it, to every sink that the store knows then.
     """
 
     run: int
@@ -265,6 +279,7 @@ class Transition:
     replay: ReplayWrite | None = None
     ends_replay: str | None = None
     audit: tuple[AuditWrite, ...] = ()
+    messages: tuple[MessageWrite, ...] = ()
     only_if: tuple[int, int] | None = None
     closes: bool = False
     clears_suspicion: bool = False

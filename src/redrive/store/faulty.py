@@ -19,11 +19,13 @@ from enum import Enum, auto
 from typing import Any, TypeAlias, TypeVar
 
 from redrive.clock import Clock, SystemClock
+from redrive.core.delivery import DeliveryMark
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.errors import StoreUnavailable
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
+from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.port import LeaseLine, Store, Transaction
 from redrive.store.records import (
     AttemptRow,
@@ -51,7 +53,14 @@ from redrive.store.records import (
     Triage,
     WorkerRow,
 )
-from redrive.store.selection import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, RunFilter
+from redrive.store.selection import (
+    AuditFilter,
+    CircuitFilter,
+    GroupFilter,
+    LetterFilter,
+    OutboxFilter,
+    RunFilter,
+)
 
 __all__ = [
     "FAIL",
@@ -352,6 +361,41 @@ class FaultyStore:
         return await self._desk.call(
             "circuits", lambda: self._inner.circuits(where, limit=limit, cursor=cursor)
         )
+
+    async def put_sinks(self, sinks: Sequence[NewSink]) -> None:
+        await self._desk.call("put_sinks", lambda: self._inner.put_sinks(sinks))
+
+    async def claim_deliveries(self, sink: str, *, limit: int, lease: int) -> Deliveries:
+        return await self._desk.call(
+            "claim_deliveries", lambda: self._inner.claim_deliveries(sink, limit=limit, lease=lease)
+        )
+
+    async def note_deliveries(
+        self, sink: str, marks: Sequence[DeliveryMark], audit: Sequence[AuditWrite] = ()
+    ) -> None:
+        await self._desk.call("note_deliveries", lambda: self._inner.note_deliveries(sink, marks, audit))
+
+    async def decide_deliveries(self, decision: DeliveryDecision) -> int:
+        return await self._desk.call("decide_deliveries", lambda: self._inner.decide_deliveries(decision))
+
+    async def remove_sink(self, name: str, audit: AuditWrite) -> bool:
+        return await self._desk.call("remove_sink", lambda: self._inner.remove_sink(name, audit))
+
+    async def message(self, public_id: str, *, tenant: str | None = None) -> MessageRow | None:
+        return await self._desk.call("message", lambda: self._inner.message(public_id, tenant=tenant))
+
+    async def messages(self, where: OutboxFilter, *, limit: int, cursor: str | None) -> Page[MessageRow]:
+        return await self._desk.call(
+            "messages", lambda: self._inner.messages(where, limit=limit, cursor=cursor)
+        )
+
+    async def blocked_keys(self, *, tenant: str | None = None, limit: int) -> list[BlockedKey]:
+        return await self._desk.call(
+            "blocked_keys", lambda: self._inner.blocked_keys(tenant=tenant, limit=limit)
+        )
+
+    async def sinks(self) -> list[SinkRow]:
+        return await self._desk.call("sinks", self._inner.sinks)
 
     async def begin_set(self, new: NewSet, audit: AuditWrite) -> None:
         await self._desk.call("begin_set", lambda: self._inner.begin_set(new, audit))

@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from redrive.core.delivery import DeliveryMark
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
+from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.records import (
     AttemptRow,
     AuditRow,
@@ -45,7 +47,14 @@ from redrive.store.records import (
     Triage,
     WorkerRow,
 )
-from redrive.store.selection import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, RunFilter
+from redrive.store.selection import (
+    AuditFilter,
+    CircuitFilter,
+    GroupFilter,
+    LetterFilter,
+    OutboxFilter,
+    RunFilter,
+)
 
 __all__ = [
     "LeaseLine",
@@ -206,6 +215,23 @@ class Store(Protocol):
     async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
         """A page of circuits, those heard of last first."""
 
+    # -- outbox --------------------------------------------------------------------------------------
+
+    async def put_sinks(self, sinks: Sequence[NewSink]) -> None:
+        """Have every message on their topics that is committed from now on delivered to these sinks, too."""
+
+    async def claim_deliveries(self, sink: str, *, limit: int, lease: int) -> Deliveries:
+        """Give the caller due deliveries to a sink, which nobody else gets until the lease has passed.
+
+        Of messages with one key, only the first ones that are not over, together. One that may not go yet
+        waits behind the one that keeps it back.
+        """
+
+    async def note_deliveries(
+        self, sink: str, marks: Sequence[DeliveryMark], audit: Sequence[AuditWrite] = ()
+    ) -> None:
+        """Write what became of claimed deliveries, except those that somebody else has claimed since."""
+
     # -- people --------------------------------------------------------------------------------------
 
     async def triage(self, triage: Triage) -> bool:
@@ -219,6 +245,12 @@ class Store(Protocol):
 
     async def stop_set(self, public_id: str, audit: AuditWrite) -> bool:
         """Let no further letter of a set be decided on; False if it is over already."""
+
+    async def decide_deliveries(self, decision: DeliveryDecision) -> int:
+        """Retry or skip deliveries of a message that are not over; return how many that changed."""
+
+    async def remove_sink(self, name: str, audit: AuditWrite) -> bool:
+        """Send nothing more to a sink and skip what waits for it; False if there is none of that name."""
 
     # -- reading -------------------------------------------------------------------------------------
 
@@ -283,6 +315,18 @@ class Store(Protocol):
 
         Those are runs of workflows which neither a live worker has registered nor the caller names here.
         """
+
+    async def message(self, public_id: str, *, tenant: str | None = None) -> MessageRow | None:
+        """One message with its deliveries."""
+
+    async def messages(self, where: OutboxFilter, *, limit: int, cursor: str | None) -> Page[MessageRow]:
+        """A page of messages with their deliveries, newest first."""
+
+    async def blocked_keys(self, *, tenant: str | None = None, limit: int) -> list[BlockedKey]:
+        """Keys whose first message is dead, so that those behind it wait for a person; oldest first."""
+
+    async def sinks(self) -> list[SinkRow]:
+        """All sinks, and how much waits for each."""
 
     # -- settings ------------------------------------------------------------------------------------
 

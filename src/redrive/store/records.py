@@ -496,3 +496,4 @@ class Purge:
     workers: int
     limit: int
     audit: int = 365 * 86_400_000_000
+    messages: int = 86_400_000_000

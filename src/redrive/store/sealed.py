@@ -14,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from redrive.core.delivery import DeliveryMark
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.errors import ConfigurationError, InputError
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
+from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.port import LeaseLine, Store, Transaction
 from redrive.store.records import (
     AttemptRow,
@@ -49,7 +51,14 @@ from redrive.store.records import (
 )
 from redrive.store.seal import Keyring, is_sealed, why_sealed
 from redrive.store.sealing import Sealer, remade
-from redrive.store.selection import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, RunFilter
+from redrive.store.selection import (
+    AuditFilter,
+    CircuitFilter,
+    GroupFilter,
+    LetterFilter,
+    OutboxFilter,
+    RunFilter,
+)
 
 __all__ = ["SealedStore", "refuse_unreadable"]
 
@@ -261,6 +270,41 @@ class SealedStore:
 
     # -- reading -------------------------------------------------------------------------------------
 
+    async def put_sinks(self, sinks: Sequence[NewSink]) -> None:
+        await self._inner.put_sinks(sinks)
+
+    async def claim_deliveries(self, sink: str, *, limit: int, lease: int) -> Deliveries:
+        claimed = await self._inner.claim_deliveries(sink, limit=limit, lease=lease)
+        items = [remade(each, {"message": self._message(each.message)}) for each in claimed.items]
+        return remade(claimed, {"items": tuple(items)})
+
+    async def note_deliveries(
+        self, sink: str, marks: Sequence[DeliveryMark], audit: Sequence[AuditWrite] = ()
+    ) -> None:
+        sealed = [mark if mark.error is None else self._sealer.seal(mark, mark.tenant) for mark in marks]
+        await self._inner.note_deliveries(sink, sealed, [self._noted(line) for line in audit])
+
+    async def decide_deliveries(self, decision: DeliveryDecision) -> int:
+        return await self._inner.decide_deliveries(remade(decision, {"audit": self._noted(decision.audit)}))
+
+    async def remove_sink(self, name: str, audit: AuditWrite) -> bool:
+        return await self._inner.remove_sink(name, self._noted(audit))
+
+    async def message(self, public_id: str, *, tenant: str | None = None) -> MessageRow | None:
+        row = await self._inner.message(public_id, tenant=tenant)
+        return None if row is None else self._message(row)
+
+    async def messages(self, where: OutboxFilter, *, limit: int, cursor: str | None) -> Page[MessageRow]:
+        page = await self._inner.messages(where, limit=limit, cursor=cursor)
+        return remade(page, {"items": [self._message(row) for row in page.items]})
+
+    async def blocked_keys(self, *, tenant: str | None = None, limit: int) -> list[BlockedKey]:
+        rows = await self._inner.blocked_keys(tenant=tenant, limit=limit)
+        return [self._sealer.open(row, row.tenant) for row in rows]
+
+    async def sinks(self) -> list[SinkRow]:
+        return await self._inner.sinks()
+
     async def run(self, public_id: str, *, tenant: str | None = None) -> RunRow | None:
         found = await self._inner.run(public_id, tenant=tenant)
         return None if found is None else self._sealer.open(found, found.tenant)
@@ -345,6 +389,11 @@ class SealedStore:
 
     async def paused(self) -> dict[str, str]:
         return await self._inner.paused()
+
+    def _message(self, row: MessageRow) -> MessageRow:
+        opened = self._sealer.open(row, row.tenant)
+        deliveries = [self._sealer.open(each, row.tenant) for each in row.deliveries]
+        return remade(opened, {"deliveries": tuple(deliveries)}) if deliveries else opened
 
     def _refuse_text(self, where: LetterFilter | None) -> None:
         if where is not None and where.text is not None and self._keys.writes is not None:

@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from redrive.core.classify import Category
+from redrive.core.delivery import DeliveryMark
 from redrive.core.edit import Change
 from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.failure import Failure
@@ -24,6 +25,7 @@ from redrive.core.transition import (
     AuditWrite,
     EntryWrite,
     LetterWrite,
+    MessageWrite,
     NewRun,
     Reopening,
     ReplayWrite,
@@ -32,6 +34,7 @@ from redrive.core.transition import (
 )
 from redrive.core.verdict import Verdict
 from redrive.errors import ConfigurationError
+from redrive.store.outbox import BlockedKey, DeliveryRow, MessageRow
 from redrive.store.records import (
     AttemptRow,
     AuditRow,
@@ -74,6 +77,11 @@ SEALED: dict[type[Any], tuple[str, ...]] = {
     SetItemRow: ("error",),
     ReplayRow: ("request", "changes"),
     AuditRow: ("before", "after"),
+    MessageWrite: ("payload",),
+    MessageRow: ("payload",),
+    DeliveryMark: ("error",),
+    DeliveryRow: ("error",),
+    BlockedKey: ("error",),
 }
 """The payloads of each record."""
 
@@ -89,7 +97,7 @@ COVERED: dict[type[Any], tuple[str, ...]] = {
 INDEXED = frozenset({NewRun, Reopening})
 """Records with values to search by: they are covered, too."""
 
-PARTS = ("entries", "attempts", "change", "letter", "reopens", "starts", "replay", "audit")
+PARTS = ("entries", "attempts", "change", "letter", "reopens", "starts", "replay", "audit", "messages")
 """The parts of a transition that hold such records."""
 
 
@@ -232,6 +240,8 @@ _STAND_INS: dict[tuple[type[Any], str], Callable[[str], str]] = {
     (GroupRow, "reason"): lambda why: _failure(why).message,
     (AttemptRow, "failure"): lambda why: json.dumps(_failure(why).to_json()),
     (AttemptRow, "decision"): lambda why: Verdict(retry=False, why=why).to_json(),
+    (DeliveryRow, "error"): lambda why: _failure(why).message,
+    (BlockedKey, "error"): lambda why: _failure(why).message,
     (SetItemRow, "error"): lambda why: _failure(why).message,
     (ReplayRow, "changes"): lambda why: json.dumps([Change(path="", kind="changed", after=why).to_json()]),
 }

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 
 from redrive.core.circuit import CircuitStatus
 from redrive.core.index import index_text
-from redrive.core.states import LetterStatus, RunStatus
+from redrive.core.states import DeliveryStatus, LetterStatus, RunStatus
+from redrive.core.topics import Pattern
 from redrive.errors import InputError
 
 __all__ = [
@@ -17,11 +18,12 @@ __all__ = [
     "CircuitFilter",
     "GroupFilter",
     "LetterFilter",
+    "OutboxFilter",
     "RunFilter",
 ]
 
 
-Filter: TypeAlias = "RunFilter | LetterFilter | AuditFilter | GroupFilter"
+Filter: TypeAlias = "RunFilter | LetterFilter | AuditFilter | GroupFilter | CircuitFilter | OutboxFilter"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
@@ -40,7 +42,7 @@ def _check(filter: Filter) -> None:
         fit = _micros if field.name in _TIMES else _storable
         object.__setattr__(filter, field.name, fit(field.name, value))
     _as_states(filter)
-    if not isinstance(filter, AuditFilter | GroupFilter):
+    if isinstance(filter, RunFilter | LetterFilter):
         _as_texts(filter)
         _refuse_empty(filter)
 
@@ -178,6 +180,7 @@ class CircuitFilter:
     status: CircuitStatus | str | None = None
 
     def __post_init__(self) -> None:
+        _check(self)
         known = [status.value for status in CircuitStatus]
         if self.status is not None and self.status not in known:
             raise InputError(f"a circuit's status is one of {', '.join(known)}, not {self.status!r}")
@@ -192,3 +195,26 @@ class GroupFilter:
 
     def __post_init__(self) -> None:
         _check(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxFilter:
+    """Which messages to list. What is left out does not filter; no tenant means all tenants.
+
+    `topic` may end in `.*` for all that begin alike. `sink` and `status` are about deliveries: both together
+    mean messages whose delivery to that sink stands so.
+    """
+
+    tenant: str | None = None
+    topic: str | None = None
+    key: str | None = None
+    run_id: str | None = None
+    sink: str | None = None
+    status: DeliveryStatus | str | None = None
+    since: datetime | int | None = None
+    until: datetime | int | None = None
+
+    def __post_init__(self) -> None:
+        _check(self)
+        if self.topic is not None:
+            Pattern.read(self.topic)

@@ -19,10 +19,12 @@ from redrive.duration import Duration, seconds, words
 from redrive.errors import ConfigurationError, NotFound, RunFailed
 from redrive.policy import Circuit
 from redrive.settle.turning import turn, turn_to
+from redrive.sinks import Message, received
 from redrive.store import open_store
 from redrive.store.circuits import CircuitCase, CircuitTurn
 from redrive.store.faulty import Plan, no_faults
 from redrive.store.port import Store
+from redrive.store.selection import OutboxFilter
 from redrive.testing.clock import VirtualClock
 from redrive.testing.injection import name_of
 from redrive.testing.report import RunReport
@@ -181,6 +183,21 @@ class Engine:
             for (its_run, its_name, its_key), count in self._world.calls.items()
             if its_name == name and run in (None, its_run) and key in (None, its_key)
         )
+
+    async def published(self, topic: str = "*", *, run: str | None = None) -> list[Message]:
+        """The messages on a topic, or on `orders.*`, that were committed so far, in order.
+
+        Whether any sink wants them does not matter; subscribers get theirs when time settles.
+        """
+        where = OutboxFilter(topic=topic, run_id=run)
+        found: list[Message] = []
+        cursor: str | None = None
+        while True:
+            page = await self.store.messages(where, limit=500, cursor=cursor)
+            found += [received(row) for row in page.items]
+            cursor = page.next
+            if cursor is None:
+                return found[::-1]
 
     async def fetch(self, statement: str, *params: Any) -> list[dict[str, Any]]:
         """Query the store's database, for instance the tables that transactional steps write to."""

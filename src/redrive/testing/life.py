@@ -12,7 +12,7 @@ from typing import cast
 
 from redrive.app import Redrive
 from redrive.app.runtime import Runtime
-from redrive.chores import Folder, Purger, Reaper
+from redrive.chores import Folder, Reaper, Relay
 from redrive.clock import MICROS
 from redrive.errors import StoreError
 from redrive.store.faulty import FaultyStore, Plan, crash_before
@@ -45,8 +45,6 @@ class Life:
         self.witness = Witness(self._line)
         self._reaper = Reaper(self._line, clock)
         self._folder = Folder(self._line)
-        settings = app.settings
-        self._purger = Purger(self._line, clock, runs=settings.retention, letters=settings.dlq_retention)
         self._purged_at = clock.now()
         self._chores: asyncio.Task[None] | None = None
         self._last_turns = _LAST_TURNS
@@ -54,14 +52,17 @@ class Life:
     async def begin(self, runtime: Runtime) -> None:
         """Start the worker. Raises Crash if it dies at once."""
         store = cast(Store, self.witness)
+        self._runtime = runtime
         self._set_worker = runtime.new_set_worker(store)
         self._releaser = runtime.new_releaser(store)
+        self._purger = runtime.new_purger(self._line)
         self.worker = await runtime.work(automatic=False, store=store, around_step=self.bodies.around)
 
     async def kill(self) -> None:
         """End it as SIGKILL would."""
         self._line.plan = lambda call: crash_before(Crash())
         await self.worker.kill()
+        await self._runtime.stop_relays(in_order=False)
         await self.mourn()
 
     async def mourn(self) -> None:
@@ -88,6 +89,12 @@ class Life:
             yield Doing("the worker is dying")
         if self._chores is not None and not self._chores.done() and not self._clock.waits(self._chores):
             yield Doing("chores are being done")
+        if not all(self._rests(relay) for relay in self._runtime.relays):
+            yield Doing("messages are being delivered")
+
+    def _rests(self, relay: Relay) -> bool:
+        """True if a relay has nothing to do before time is moved."""
+        return relay.is_idle or (bool(relay.tasks) and all(self._clock.waits(task) for task in relay.tasks))
 
     def about(self, call: str) -> str:
         """What the store call under way is about, in words; "" if there is no telling."""
@@ -115,6 +122,7 @@ class Life:
         # The worker gives back what it does not know after it heard of it twice.
         self._heard = beat.held <= {run.claimed.id for run in self.worker.executions}
         self.worker.bell.ring()  # and look for work, which polling does in production
+        self._runtime.ring_relays()
 
     def begin_chores(self) -> None:
         """Reap and purge, unless that is under way."""

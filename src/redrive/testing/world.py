@@ -133,6 +133,7 @@ class World:
     async def _stop(self) -> None:
         life = self.life
         await self._driven(life.worker.stop())
+        await self._driven(self._runtime.stop_relays())
         self._life = None
         await life.mourn()
 

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-import types
-from collections.abc import Awaitable, Callable, Generator
+import threading
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from redrive.clock import Timer
 from redrive.core.keys import flow_key
 from redrive.duration import words
+from redrive.halfway import rest_of
 from redrive.worker.branch import Branch, current
+from redrive.worker.publishing import Drafts, Published
 
 if TYPE_CHECKING:
     from redrive.core.options import StepOptions
     from redrive.core.outcome import Place
+    from redrive.core.transition import MessageWrite
     from redrive.worker.definition import Step
     from redrive.worker.execution import Execution
 
 __all__ = ["Attempt", "perform"]
+
+_LOCK = threading.Lock()
 
 
 class Attempt:
@@ -27,6 +32,7 @@ class Attempt:
 
     __slots__ = (
         "_details",
+        "_drafts",
         "_heard",
         "attempt",
         "began",
@@ -48,6 +54,7 @@ class Attempt:
         self.has_news = False
         self.due: float | None = None
         self._details: str | None = None
+        self._drafts: Drafts | None = None
         self._heard: float | None = None
         self.step = step
         self.place = place
@@ -81,6 +88,23 @@ class Attempt:
         self._details = None if details is None else json.dumps(details)[:4000]
         self._heard = self.execution.clock.monotonic()
         self.has_news = True
+
+    def publish(self, topic: str, payload: Any, key: str | None = None) -> Published:
+        """Publish a message if this attempt succeeds. May be called from any thread."""
+        drafts = self._drafts or self._new_drafts()
+        if self.over:
+            drafts.close()
+        return drafts.add(self.execution, self.place.index, topic, payload, key)
+
+    def _new_drafts(self) -> Drafts:
+        with _LOCK:
+            if self._drafts is None:
+                self._drafts = Drafts()
+            return self._drafts
+
+    def messages(self) -> tuple[MessageWrite, ...]:
+        """What the attempt published; nothing is added from here on."""
+        return () if self._drafts is None else self._drafts.close()
 
     @property
     def last_sign(self) -> float:
@@ -175,25 +199,10 @@ async def perform(
         on_start()
         limit = _TimeLimit(attempt, step.options)
         limit.arm()
-        return await limit.around(_rest(body, waits_for))
+        return await limit.around(rest_of(body, waits_for))
     finally:
         attempt.over = True
         current.reset(token)
-
-
-@types.coroutine
-def _rest(body: Generator[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
-    """Go on with a body that has begun and waits."""
-    while True:
-        try:
-            yield waits_for
-        except BaseException as thrown:
-            try:
-                waits_for = body.throw(thrown)
-            except StopIteration as returned:
-                return returned.value
-        else:
-            return (yield from body)
 
 
 async def _in_thread(

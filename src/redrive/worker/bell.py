@@ -41,12 +41,16 @@ class Bell:
             timer.cancel()
             self._rung.clear()
 
-    async def listen(self, changed: Callable[[], Awaitable[None]]) -> None:
-        """Ring whenever another process may have committed. A store that is in trouble is left alone."""
+    async def listen(self, changed: Callable[[], Awaitable[None]], also: Callable[[], None]) -> None:
+        """Ring, and have others told, whenever another process may have committed.
+
+        A store that is in trouble is left alone.
+        """
         while True:
             try:
                 await changed()
                 self.ring()
+                also()
             except StoreError as error:
                 log.debug("the bell cannot be heard, polling will do: %s", error)
                 await self._clock.sleep(_TROUBLE)

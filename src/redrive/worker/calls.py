@@ -16,8 +16,20 @@ from redrive.errors import MisusedStep
 from redrive.worker.attempt import Attempt
 from redrive.worker.branch import Branch, current
 from redrive.worker.execution import Execution
+from redrive.worker.publishing import Published
 
-__all__ = ["RunInfo", "StepInfo", "now", "random", "run_info", "sleep", "step_info", "timeout", "uuid"]
+__all__ = [
+    "RunInfo",
+    "StepInfo",
+    "now",
+    "publish",
+    "random",
+    "run_info",
+    "sleep",
+    "step_info",
+    "timeout",
+    "uuid",
+]
 
 
 class StepInfo(Protocol):
@@ -36,6 +48,7 @@ class StepInfo(Protocol):
     @property
     def correlation_id(self) -> str: ...
     def heartbeat(self, details: Any = None) -> None: ...
+    def publish(self, topic: str, payload: Any, key: str | None = None) -> Published: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +96,24 @@ def sleep(duration: Duration) -> Awaitable[None]:
         return asyncio.sleep(wait)
     blocked: Awaitable[None] = branch.execution.enter(branch, branch.execution.sleep(branch, wait))
     return blocked
+
+
+def publish(topic: str, payload: Any, key: str | None = None) -> Published:
+    """Publish a message to every sink that wants its topic; returns the message's id.
+
+    In workflow code it is recorded: a resumed run does not publish it again. In a step it is committed with
+    the step's success, and dropped if the attempt fails. Messages with equal keys arrive in order. Awaiting
+    the call is allowed and changes nothing.
+    """
+    here = current.get()
+    if isinstance(here, Attempt):
+        return here.publish(topic, payload, key)
+    if isinstance(here, Branch):
+        return Published(here.execution.publish(here, topic, payload, key))
+    raise MisusedStep(
+        "redrive.publish() is for workflows and steps that an engine runs: a message is committed with what "
+        "it announces. In a thread of a step's own, call publish() of what step_info() returned in the step"
+    )
 
 
 def now() -> datetime:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 
 from redrive.core.outcome import Outcome
 from redrive.core.refusal import instead_of
@@ -48,8 +49,9 @@ class Mark:
 class Committer:
     """Settles outcomes in the order they came, one batch at a time."""
 
-    def __init__(self, settler: Settler) -> None:
+    def __init__(self, settler: Settler, on_published: Callable[[], None]) -> None:
         self._settler = settler
+        self._on_published = on_published
         self._queue: deque[Mark] = deque()
         self._wake: asyncio.Event = asyncio.Event()
         self._idle: asyncio.Event = asyncio.Event()
@@ -136,6 +138,8 @@ class Committer:
         self.outcomes += len(batch)
         for mark, answer in zip(batch, settled, strict=True):
             _tell(mark, answer)
+        if any(answer.transition.messages for answer in settled):  # a repeat may have been kept before
+            self._on_published()
 
     async def _replace(self, mark: Mark, outcome: Outcome, refusal: Exception) -> None:
         """Settle what the refused outcome amounts to; if nothing less can be said, let go of the run."""

@@ -4,6 +4,7 @@
     step      recorded? -> the record.   new? -> try, settle, wait, try again ... -> value or StepFailed
     sleep     recorded? -> go on.        new? -> record when it is over, wait
     note      recorded? -> the record.   new? -> record it
+    publish   recorded? -> nothing.      new? -> record it, with the message
 
 Everything that leaves this module goes through the committer as an outcome, and comes back as what
 was decided. When the run is no longer this worker's (it waits too long, was taken away, or the
@@ -27,6 +28,7 @@ from redrive.core.ending import Ending, step_failed
 from redrive.core.failure import Failure
 from redrive.core.failure import capture as capture_failure
 from redrive.core.journal import MAX_ENTRIES, EntryRow, Journal, entry_key, entry_name
+from redrive.core.keys import message_id
 from redrive.core.outcome import (
     Ended,
     Escaped,
@@ -45,11 +47,13 @@ from redrive.core.outcome import (
 from redrive.core.payload import check_size
 from redrive.core.quick import quick
 from redrive.core.states import FINAL, EntryKind, StepStatus
+from redrive.core.topics import check_topic
 from redrive.errors import PutDown
 from redrive.worker.attempt import Attempt
 from redrive.worker.branch import Branch, current
 from redrive.worker.function import TooManyEntries, call_function
 from redrive.worker.limit import TimeLimit
+from redrive.worker.publishing import written
 from redrive.worker.rest import Rest
 from redrive.worker.tries import Tries
 from redrive.worker.turnstile import Turnstile
@@ -111,6 +115,8 @@ class Execution:
         self.kept_waiting = 0
         self._kept_out = 0  # calls that a replay of one step alone does not let begin
         self._unsaved: asyncio.Future[Settled] | None = None
+        self._held_back: list[Noted] = []  # messages that wait until the journal has been walked through
+        self._cut_off = False  # a replay of one step alone came to a message
         self.endings: dict[str, tuple[Ending, Place, int]] = {}
         self._helpers: set[asyncio.Task[Any]] = set()
         self._difference: str | None = None
@@ -134,7 +140,7 @@ class Execution:
             if self.claimed.deadline is not None and not self.left_until(self.claimed.deadline):
                 await self._expire()
                 return
-            outcome = await call_function(self, self._workflow, root)
+            outcome = await self._call_function(root)
             if not self.dead:
                 await self._close_branches(me)
                 await self._finish(outcome)
@@ -148,13 +154,25 @@ class Execution:
                 deadline.cancel()
             self.turnstile.close()
 
+    async def _call_function(self, root: Branch) -> Outcome:
+        try:
+            return await call_function(self, self._workflow, root)
+        except PutDown:
+            if self.dead or not self._cut_off:
+                raise
+            return self._stopped()
+
     async def _finish(self, outcome: Outcome) -> None:
+        if self._cut_off:
+            outcome = self._stopped()
         if self._difference is None and isinstance(outcome, Ended):
             forgotten = self._journal.forgotten()
             if forgotten:
                 self._difference = self._journal.difference(())
         if self._difference is not None:
             outcome = await self.worker.code_changed(self.claimed, self.view, self._difference)
+        else:
+            self._send_held_back()
         settled = await self.settle(outcome)
         self.dead = True
         self.worker.ended(self.claimed, settled)
@@ -325,6 +343,35 @@ class Execution:
         )
         return value
 
+    def publish(self, branch: Branch, topic: str, payload: Any, key: str | None) -> str:
+        """Publish a message, once: a resumed run finds it in the journal."""
+        if branch.threaded:
+            return str(self.enter(branch, self._publish_later(branch, topic, payload, key)))
+        return self._publish(branch, topic, payload, key)
+
+    async def _publish_later(self, branch: Branch, topic: str, payload: Any, key: str | None) -> str:
+        return self._publish(branch, topic, payload, key)
+
+    def _publish(self, branch: Branch, topic: str, payload: Any, key: str | None) -> str:
+        place, entry = self._place(branch, EntryKind.PUBLISH, f"redrive.publish {check_topic(topic)}")
+        if entry is not None:
+            return message_id(self.claimed.public_id, place.index, 0)
+        if self.claimed.sole_step is not None:
+            self._cut_off = True
+            raise PutDown
+        message = written(self, place.index, 0, topic, payload, key)
+        said = Noted(run=self.view, place=place, output=json.dumps(message.public_id), messages=(message,))
+        self._held_back.append(said)
+        if self._journal.turn is None:
+            self._send_held_back()
+        return message.public_id
+
+    def _send_held_back(self) -> None:
+        """What code says that has not been seen to agree with the journal would be said to the world."""
+        for said in self._held_back:
+            self._unsaved = self.worker.committer.submit(said)
+        self._held_back.clear()
+
     def limit(self, branch: Branch, seconds: float) -> TimeLimit:
         """Begin a durable time limit for the block of code that the current task enters."""
         place, entry = self._place(branch, EntryKind.TIMER, "redrive.timeout")
@@ -440,6 +487,8 @@ class Execution:
                 self.kept_waiting += 1  # it would go on now, and does so wherever the run is taken up next
                 self.worker.came_to_stop()
                 await self._never()
+            if self._held_back and self._journal.turn is None:
+                self._send_held_back()
             if self.rest.parking is not None:
                 await asyncio.shield(self.rest.parking)
             elif self._unsaved is not None:
@@ -459,6 +508,7 @@ class Execution:
         """The quick form of `ready`, for the common case."""
         return (
             not (self.dead or self.ending or self.winding or self.rest.parking or self._unsaved)
+            and not self._held_back
             and self.worker.lease.healthy()
         )
 

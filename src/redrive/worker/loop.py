@@ -75,6 +75,7 @@ class Worker:
         rules: Sequence[Rule] = (),
         has_circuits: bool = False,
         on_ended: Callable[[Claimed, Settled], None] | None = None,
+        on_published: Callable[[], None] = lambda: None,
         around_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None = None,
     ) -> None:
         self.store = store
@@ -92,6 +93,7 @@ class Worker:
         self._workflows = workflows
         self._catalogue = catalogue
         self._on_ended = on_ended
+        self.published = on_published
         self.around_step = around_step
         self._settler = LocalSettler(store, clock)
         self.circuits = Circuits(store, clock, wanted=has_circuits)
@@ -121,7 +123,7 @@ class Worker:
         self._calm = asyncio.Event()
         size = self.settings.concurrency
         self.threads = Threads(steps=size, workflows=size * (1 + _HELD_PER_SLOT))
-        self.committer = Committer(self._heeding())
+        self.committer = Committer(self._heeding(), self.published)
         self._undo_factory = install_task_factory(asyncio.get_running_loop())
         try:
             await self._enlist()
@@ -133,7 +135,7 @@ class Worker:
             raise
         self._services = [asyncio.create_task(self.committer.run(), name="redrive committer")]
         if automatic:
-            listening = self.bell.listen(self.store.changed)
+            listening = self.bell.listen(self.store.changed, self.published)
             self._services.append(asyncio.create_task(listening, name="redrive bell"))
         if automatic and self.circuits.wanted:
             self._services.append(asyncio.create_task(self.circuits.follow(), name="redrive circuits"))

@@ -248,6 +248,7 @@ class Tries:
             output=text,
             resumes=self._resumes,
             admitted=None if self._admitted is None or not self._admitted.probe else self._admitted,
+            messages=self._current.messages(),
         )
         return signature.roundtrip_result(value, text), outcome
 
@@ -323,6 +324,8 @@ class Tries:
         execution.turnstile.outstanding.add(outcome.done)
         try:
             answer = await transaction.commit(execution.worker.id, transition)
+            if transition.messages:
+                execution.worker.published()
             await execution.recorded_before(outcome.done)
         finally:
             execution.turnstile.recorded(outcome.done)

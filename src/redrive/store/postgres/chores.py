@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from redrive.store.postgres import circuits, sets, starts
+from redrive.store.postgres import circuits, outbox, sets, starts
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import load
@@ -63,6 +63,7 @@ async def purge(line: Line, clock: DatabaseClock, purge: Purge) -> int:
         removed += await _drop_keys(line, now, purge.limit)
         removed += await circuits.purge(line, now, purge.limit)
         removed += await _removed(line, "old_workers", now - purge.workers, purge.limit)
+        removed += await outbox.purge(line, now - purge.messages, purge.limit)
         removed += await _removed(line, "old_audit", now - purge.audit, purge.limit)
     return removed
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from redrive.core.states import LetterStatus, RunStatus
@@ -16,7 +16,7 @@ from redrive.store.records import AuditRow, LetterRow, Page, RunRow
 from redrive.store.rows import audit_row, letter_row, run_row
 from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
 
-__all__ = ["audit", "letters", "runs"]
+__all__ = ["Query", "audit", "letters", "runs"]
 
 SQL = statements.load(__package__, "lists.sql")
 
@@ -27,30 +27,36 @@ _PAYLOADS = frozenset({"correlation_id", "text", "owner", "by", "person", "subje
 async def runs(line: Line, where: RunFilter, limit: int, cursor: str | None) -> Page[RunRow]:
     """A page of runs, newest first."""
     request = Request.of(limit, cursor)
-    query = _Query(line, "runs", given(where), run_row)
+    query = Query(line, "runs", given(where), run_row)
     return request.page(await query.fetch(request.window, states(where.status, RunStatus)))
 
 
 async def letters(line: Line, where: LetterFilter, limit: int, cursor: str | None) -> Page[LetterRow]:
     """A page of dead letters, newest first."""
     request = Request.of(limit, cursor)
-    query = _Query(line, "letters", given(where), letter_row)
+    query = Query(line, "letters", given(where), letter_row)
     return request.page(await query.fetch(request.window, states(where.status, LetterStatus)))
 
 
 async def audit(line: Line, where: AuditFilter, limit: int, cursor: str | None) -> Page[AuditRow]:
     """A page of the audit log, newest first."""
     request = Request.of(limit, cursor)
-    query = _Query(line, "audit", given(where), audit_row)
+    query = Query(line, "audit", given(where), audit_row)
     return request.page(await query.fetch(request.window, None))
 
 
-class _Query:
+class Query:
     """A list's query, put together from the conditions that a filter needs."""
 
     def __init__(
-        self, line: Line, table: str, values: dict[str, Any], record: Callable[[Sequence[Any]], Any]
+        self,
+        line: Line,
+        table: str,
+        values: dict[str, Any],
+        record: Callable[[Sequence[Any]], Any],
+        sql: Mapping[str, str] = SQL,
     ) -> None:
+        self._sql = sql
         self._line = line
         self._table = table
         self._values = {name: as_stored(v) if name in _PAYLOADS else v for name, v in values.items()}
@@ -69,9 +75,9 @@ class _Query:
 
     async def _select(self, window: Window, values: dict[str, Any], hints: list[str]) -> list[Any]:
         names = [*values, *hints]
-        wanted = clauses(SQL, self._table, names)
+        wanted = clauses(self._sql, self._table, names)
         order = "DESC" if window.above is None else "ASC"
-        statement = prepare(SQL[self._table].format(conditions=wanted, order=order))
+        statement = prepare(self._sql[self._table].format(conditions=wanted, order=order))
         rows = await self._line.rows(statement, **parameters(values, list), most=window.most)
         return [self._record(as_given(row)) for row in rows]
 
@@ -80,8 +86,8 @@ class _Query:
         since = self._values.get("since")
         if since is None:
             return None
-        low, high = 0, await self._line.value(prepare(SQL[f"{self._table}.last"])) + 1
-        at = prepare(SQL[f"{self._table}.at"])
+        low, high = 0, await self._line.value(prepare(self._sql[f"{self._table}.last"])) + 1
+        at = prepare(self._sql[f"{self._table}.at"])
         while low + 1 < high:
             middle = (low + high) // 2
             found = await self._line.value(at, id=middle)

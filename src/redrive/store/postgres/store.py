@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from redrive.clock import MICROS, Clock
+from redrive.core.delivery import DeliveryMark
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
+from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.port import LeaseLine, Transaction
 from redrive.store.postgres import (
     chores,
@@ -18,6 +20,8 @@ from redrive.store.postgres import (
     groups,
     lease,
     lists,
+    messages,
+    outbox,
     reads,
     sets,
     settings,
@@ -58,7 +62,14 @@ from redrive.store.records import (
     Triage,
     WorkerRow,
 )
-from redrive.store.selection import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, RunFilter
+from redrive.store.selection import (
+    AuditFilter,
+    CircuitFilter,
+    GroupFilter,
+    LetterFilter,
+    OutboxFilter,
+    RunFilter,
+)
 
 __all__ = ["PostgresStore"]
 
@@ -208,6 +219,21 @@ class PostgresStore:
     async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
         return await self._lines.run(lambda line: circuits.circuits(line, where, limit, cursor))
 
+    # -- outbox --------------------------------------------------------------------------------------
+
+    async def put_sinks(self, sinks: Sequence[NewSink]) -> None:
+        await self._lines.run(lambda line: outbox.put_sinks(line, self._clock, sinks))
+
+    async def claim_deliveries(self, sink: str, *, limit: int, lease: int) -> Deliveries:
+        return await self._lines.run(
+            lambda line: outbox.claim_deliveries(line, self._clock, sink, limit, lease)
+        )
+
+    async def note_deliveries(
+        self, sink: str, marks: Sequence[DeliveryMark], audit: Sequence[AuditWrite] = ()
+    ) -> None:
+        await self._lines.run(lambda line: outbox.note_deliveries(line, self._clock, sink, marks, audit))
+
     # -- people --------------------------------------------------------------------------------------
 
     async def triage(self, triage: Triage) -> bool:
@@ -221,6 +247,15 @@ class PostgresStore:
 
     async def stop_set(self, public_id: str, audit: AuditWrite) -> bool:
         return await self._lines.run(lambda line: sets.stop_set(line, self._clock, public_id, audit))
+
+    async def decide_deliveries(self, decision: DeliveryDecision) -> int:
+        changed = await self._lines.run(lambda line: outbox.decide_deliveries(line, self._clock, decision))
+        if changed:
+            self._bell.ring()
+        return changed
+
+    async def remove_sink(self, name: str, audit: AuditWrite) -> bool:
+        return await self._lines.run(lambda line: outbox.remove_sink(line, self._clock, name, audit))
 
     # -- reading -------------------------------------------------------------------------------------
 
@@ -280,6 +315,18 @@ class PostgresStore:
     async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
         return await self._lines.run(lambda line: reads.unclaimable(line, self._clock, workflows))
 
+    async def message(self, public_id: str, *, tenant: str | None = None) -> MessageRow | None:
+        return await self._lines.run(lambda line: messages.message(line, public_id, tenant))
+
+    async def messages(self, where: OutboxFilter, *, limit: int, cursor: str | None) -> Page[MessageRow]:
+        return await self._lines.run(lambda line: messages.messages(line, where, limit, cursor))
+
+    async def blocked_keys(self, *, tenant: str | None = None, limit: int) -> list[BlockedKey]:
+        return await self._lines.run(lambda line: outbox.blocked_keys(line, tenant, limit))
+
+    async def sinks(self) -> list[SinkRow]:
+        return await self._lines.run(outbox.sinks)
+
     # -- settings ------------------------------------------------------------------------------------
 
     async def policies(self) -> list[PolicyRow]:
@@ -304,7 +351,7 @@ class PostgresStore:
 
 
 def _makes_due(transition: Transition) -> bool:
-    """True if the transition leaves a run to whoever comes first, now."""
+    """True if the transition leaves a run, or a message, to whoever comes first, now."""
     change = transition.change
     released = change is not None and change.release and change.wake_in == 0
-    return released or bool(transition.starts)
+    return released or bool(transition.starts or transition.messages)

@@ -13,6 +13,7 @@ from typing import Any
 
 from redrive.core.states import FINAL
 from redrive.core.transition import Answer, AttemptWrite, EntryWrite, LetterWrite, RunWrite, Transition
+from redrive.store.postgres import messages
 from redrive.store.postgres.columns import always, seldom
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
@@ -122,10 +123,11 @@ async def _call(
     for number, transition in enumerate(transitions, 1):
         columns.add(number, transition)
     values = columns.values(transitions)
-    told, begun = tell(transitions), begin(transitions)
-    if told is None and begun is None:
+    told, begun, said = tell(transitions), begin(transitions), messages.columns(transitions)
+    if told is None and begun is None and said is None:
         row = await line.row(SQL["apply"], worker=worker, now=clock.given(), **values)
     else:
+        values |= messages.NOTHING if said is None else said
         more = {"told": told or "{}", "begun": begun}
         row = await line.row(SQL["apply_and_tell"], worker=worker, now=clock.given(), **more, **values)
     now, kept = clock.heard(row[0]), row[1]

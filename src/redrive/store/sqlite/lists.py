@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from redrive.core.states import LetterStatus, RunStatus
@@ -15,7 +15,7 @@ from redrive.store.rows import audit_row, letter_row, run_row
 from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
 from redrive.store.statements import load
 
-__all__ = ["audit", "json_list", "letters", "runs"]
+__all__ = ["Query", "audit", "json_list", "letters", "runs"]
 
 SQL = load(__package__, "lists.sql")
 
@@ -23,21 +23,21 @@ SQL = load(__package__, "lists.sql")
 def runs(con: sqlite3.Connection, where: RunFilter, limit: int, cursor: str | None) -> Page[RunRow]:
     """A page of runs, newest first."""
     request = Request.of(limit, cursor)
-    query = _Query(con, "runs", given(where), run_row)
+    query = Query(con, "runs", given(where), run_row)
     return request.page(query.fetch(request.window, states(where.status, RunStatus)))
 
 
 def letters(con: sqlite3.Connection, where: LetterFilter, limit: int, cursor: str | None) -> Page[LetterRow]:
     """A page of dead letters, newest first."""
     request = Request.of(limit, cursor)
-    query = _Query(con, "letters", given(where), letter_row)
+    query = Query(con, "letters", given(where), letter_row)
     return request.page(query.fetch(request.window, states(where.status, LetterStatus)))
 
 
 def audit(con: sqlite3.Connection, where: AuditFilter, limit: int, cursor: str | None) -> Page[AuditRow]:
     """A page of the audit log, newest first."""
     request = Request.of(limit, cursor)
-    query = _Query(con, "audit", given(where), audit_row)
+    query = Query(con, "audit", given(where), audit_row)
     return request.page(query.fetch(request.window, None))
 
 
@@ -46,7 +46,7 @@ def json_list(texts: list[str]) -> str:
     return json.dumps(texts, ensure_ascii=False)
 
 
-class _Query:
+class Query:
     """A list's query, put together from the conditions that a filter needs."""
 
     def __init__(
@@ -55,7 +55,9 @@ class _Query:
         table: str,
         values: dict[str, Any],
         record: Callable[[Sequence[Any]], Any],
+        sql: Mapping[str, str] = SQL,
     ) -> None:
+        self._sql = sql
         self._con = con
         self._table = table
         self._values = values
@@ -73,9 +75,9 @@ class _Query:
 
     def _select(self, window: Window, values: dict[str, Any], hints: list[str]) -> list[Any]:
         names = [*values, *hints]
-        wanted = clauses(SQL, self._table, names)
+        wanted = clauses(self._sql, self._table, names)
         order = "DESC" if window.above is None else "ASC"
-        statement = SQL[self._table].format(conditions=wanted, order=order)
+        statement = self._sql[self._table].format(conditions=wanted, order=order)
         rows = self._con.execute(statement, {**parameters(values, json_list), "most": window.most})
         return [self._record(row) for row in rows]
 
@@ -84,10 +86,10 @@ class _Query:
         since = self._values.get("since")
         if since is None:
             return None
-        low, high = 0, self._con.execute(SQL[f"{self._table}.last"]).fetchone()[0] + 1
+        low, high = 0, self._con.execute(self._sql[f"{self._table}.last"]).fetchone()[0] + 1
         while low + 1 < high:
             middle = (low + high) // 2
-            row = self._con.execute(SQL[f"{self._table}.at"], (middle,)).fetchone()
+            row = self._con.execute(self._sql[f"{self._table}.at"], (middle,)).fetchone()
             if row is None or row[0] >= since - CLOCK_STEP:
                 high = middle
             else:

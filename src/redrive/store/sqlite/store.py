@@ -6,10 +6,12 @@ import sqlite3
 from collections.abc import Sequence
 
 from redrive.clock import Clock
+from redrive.core.delivery import DeliveryMark
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
+from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.port import LeaseLine, Transaction
 from redrive.store.records import (
     AttemptRow,
@@ -36,7 +38,14 @@ from redrive.store.records import (
     Triage,
     WorkerRow,
 )
-from redrive.store.selection import AuditFilter, CircuitFilter, GroupFilter, LetterFilter, RunFilter
+from redrive.store.selection import (
+    AuditFilter,
+    CircuitFilter,
+    GroupFilter,
+    LetterFilter,
+    OutboxFilter,
+    RunFilter,
+)
 from redrive.store.sqlite import (
     chores,
     circuits,
@@ -44,6 +53,8 @@ from redrive.store.sqlite import (
     desk,
     groups,
     lists,
+    messages,
+    outbox,
     reads,
     sets,
     settings,
@@ -190,6 +201,27 @@ class SqliteStore:
     async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
         return await self._lines.read(lambda con: circuits.circuits(con, where, limit, cursor))
 
+    # -- outbox --------------------------------------------------------------------------------------
+
+    async def put_sinks(self, sinks: Sequence[NewSink]) -> None:
+        await self._lines.write(lambda con: outbox.put_sinks(con, self.now(), sinks))
+
+    async def claim_deliveries(self, sink: str, *, limit: int, lease: int) -> Deliveries:
+        def look_then_take(con: sqlite3.Connection) -> Deliveries:
+            now = self.now()
+            if not outbox.any_due(con, now, sink):
+                return Deliveries(items=(), now=now, next_at=outbox.next_delivery(con, now, sink))
+            return self._lines.locked(
+                con, lambda con: outbox.claim_deliveries(con, self.now(), sink, limit, lease)
+            )
+
+        return await self._lines.visit(look_then_take)
+
+    async def note_deliveries(
+        self, sink: str, marks: Sequence[DeliveryMark], audit: Sequence[AuditWrite] = ()
+    ) -> None:
+        await self._lines.write(lambda con: outbox.note_deliveries(con, self.now(), sink, marks, audit))
+
     # -- people --------------------------------------------------------------------------------------
 
     async def triage(self, triage: Triage) -> bool:
@@ -203,6 +235,12 @@ class SqliteStore:
 
     async def stop_set(self, public_id: str, audit: AuditWrite) -> bool:
         return await self._lines.write(lambda con: sets.stop_set(con, self.now(), public_id, audit))
+
+    async def decide_deliveries(self, decision: DeliveryDecision) -> int:
+        return await self._lines.write(lambda con: outbox.decide_deliveries(con, self.now(), decision))
+
+    async def remove_sink(self, name: str, audit: AuditWrite) -> bool:
+        return await self._lines.write(lambda con: outbox.remove_sink(con, self.now(), name, audit))
 
     # -- reading -------------------------------------------------------------------------------------
 
@@ -261,6 +299,18 @@ class SqliteStore:
 
     async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
         return await self._lines.read(lambda con: reads.unclaimable(con, self.now(), workflows))
+
+    async def message(self, public_id: str, *, tenant: str | None = None) -> MessageRow | None:
+        return await self._lines.read(lambda con: messages.message(con, public_id, tenant))
+
+    async def messages(self, where: OutboxFilter, *, limit: int, cursor: str | None) -> Page[MessageRow]:
+        return await self._lines.read(lambda con: messages.messages(con, where, limit, cursor))
+
+    async def blocked_keys(self, *, tenant: str | None = None, limit: int) -> list[BlockedKey]:
+        return await self._lines.read(lambda con: outbox.blocked_keys(con, tenant, limit))
+
+    async def sinks(self) -> list[SinkRow]:
+        return await self._lines.read(outbox.sinks)
 
     # -- settings ------------------------------------------------------------------------------------
 

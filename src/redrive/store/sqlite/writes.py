@@ -27,7 +27,7 @@ from redrive.core.transition import (
 )
 from redrive.store.named import named
 from redrive.store.shapes import ENDED, limits
-from redrive.store.sqlite import starts
+from redrive.store.sqlite import messages, starts
 from redrive.store.statements import load
 
 __all__ = ["apply", "note"]
@@ -57,6 +57,9 @@ def apply(
         else:
             answers.append(lost)
     rows.write(con)
+    said = [each for each, answer in zip(transitions, answers, strict=True) if answer.kept and each.messages]
+    if said:
+        messages.publish(con, now, said)
     more = [
         each for each, answer in zip(transitions, answers, strict=True) if answer.kept and _says_more(each)
     ]

@@ -210,6 +210,46 @@ WITH n AS (
 UPDATE redrive.set_items AS t SET error = n.new_error
 FROM n WHERE t.set_id = n.set_id AND t.number = n.number RETURNING 1;
 
+-- name: texts.messages
+-- A page of messages, behind a place.
+SELECT tenant, id, payload FROM redrive.messages
+WHERE id > :id ORDER BY id LIMIT :most;
+
+-- name: swap.messages
+-- Exchange the texts of messages.
+WITH n AS (
+    SELECT n.* FROM unnest(
+        CAST(:id AS bigint[]),
+        CAST(:old_payload AS text[]),
+        CAST(:new_payload AS text[]))
+        AS n (id, old_payload, new_payload)
+    JOIN redrive.messages AS t ON t.id = n.id
+    WHERE t.payload IS NOT DISTINCT FROM n.old_payload
+    FOR UPDATE OF t SKIP LOCKED
+)
+UPDATE redrive.messages AS t SET payload = n.new_payload
+FROM n WHERE t.id = n.id RETURNING 1;
+
+-- name: texts.deliveries
+-- A page of deliveries of messages, behind a place.
+SELECT tenant, message, sink, error FROM redrive.deliveries
+WHERE (message, sink) > (:message, :sink) ORDER BY message, sink LIMIT :most;
+
+-- name: swap.deliveries
+-- Exchange the texts of deliveries of messages.
+WITH n AS (
+    SELECT n.* FROM unnest(
+        CAST(:message AS bigint[]), CAST(:sink AS text[]),
+        CAST(:old_error AS text[]),
+        CAST(:new_error AS text[]))
+        AS n (message, sink, old_error, new_error)
+    JOIN redrive.deliveries AS t ON t.message = n.message AND t.sink = n.sink
+    WHERE t.error IS NOT DISTINCT FROM n.old_error
+    FOR UPDATE OF t SKIP LOCKED
+)
+UPDATE redrive.deliveries AS t SET error = n.new_error
+FROM n WHERE t.message = n.message AND t.sink = n.sink RETURNING 1;
+
 -- name: texts.audit
 -- A page of lines of the audit log, behind a place.
 SELECT tenant, id, before, after FROM redrive.audit

@@ -2,7 +2,8 @@
 -- that the SQLite store uses: worker_lives, fences, under_way, change_run, clear_suspicion, set_version, put_result,
 -- put_entry, close_entries, put_attempt, put_letter. The rest is in `begin_runs`, which does what `start` does, and in
 -- `decide_on_letters`: reopen_run, edit_input, supersede, loosen, move_letter, end_replay, put_replay, put_audit;
--- and in `mark_circuits`: know_circuit, put_mark, drop_probe.
+-- and in `mark_circuits`: know_circuit, put_mark, drop_probe; messages in
+-- `publish`: last_message, put_message, put_deliveries.
 
 -- name: apply
 -- Write a batch of transitions, each only if its fence still holds.
@@ -29,7 +30,10 @@ SELECT now, kept FROM redrive.finish(:worker, :now, :run, :fence, :tenant, :stat
 -- before anything is said about letters, which may be handed over to them.
 SELECT applied.now, applied.kept,
        redrive.decide_on_letters(applied.now, :runs, applied.kept, CAST(:told AS json)),
-       redrive.mark_circuits(applied.now, :runs, :fences, applied.kept, CAST(:told AS json))
+       redrive.mark_circuits(applied.now, :runs, :fences, applied.kept, CAST(:told AS json)),
+       redrive.publish(applied.now, applied.kept, CAST(:m_t AS integer[]), CAST(:m_public_id AS text[]),
+                       CAST(:m_tenant AS text[]), CAST(:m_topic AS text[]), CAST(:m_key AS text[]),
+                       CAST(:m_run_id AS text[]), CAST(:m_correlation_id AS text[]), CAST(:m_payload AS text[]))
 FROM redrive.apply(
     :worker, :now, :runs, :fences,
     :c_t, :c_status, :c_wake_in, :c_release, :c_take, :c_final, :c_deaths, :c_diverged, :c_parked_on,

@@ -100,6 +100,26 @@ WHERE (set_id, number) > (?, ?) ORDER BY set_id, number LIMIT ?;
 UPDATE set_items SET error = ?
 WHERE set_id = ? AND number = ? AND error IS ?;
 
+-- name: texts.messages
+-- A page of messages, behind a place.
+SELECT tenant, id, payload FROM messages
+WHERE id > ? ORDER BY id LIMIT ?;
+
+-- name: swap.messages
+-- Exchange the texts of messages.
+UPDATE messages SET payload = ?
+WHERE id = ? AND payload IS ?;
+
+-- name: texts.deliveries
+-- A page of deliveries of messages, behind a place.
+SELECT tenant, message, sink, error FROM deliveries
+WHERE (message, sink) > (?, ?) ORDER BY message, sink LIMIT ?;
+
+-- name: swap.deliveries
+-- Exchange the texts of deliveries of messages.
+UPDATE deliveries SET error = ?
+WHERE message = ? AND sink = ? AND error IS ?;
+
 -- name: texts.audit
 -- A page of lines of the audit log, behind a place.
 SELECT tenant, id, before, after FROM audit

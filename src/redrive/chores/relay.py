@@ -1,0 +1,345 @@
+"""Relay: bring messages to a sink, at least once, in order where they have a key.
+
+    claim       due deliveries, for as long as a lease lasts
+    deliver     each to the sink; those with one key one after the other, the rest side by side
+    note        what became of them, all that came together in one commit
+
+Any number of nodes relay to the same sink. A node that dies leaves what it had to the others when the lease
+has passed; what it delivered and did not note arrives once more. Nothing remembers how far it got: what is
+to be delivered is what the store says is not delivered, whenever it was committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from redrive.clock import MICROS, Clock
+from redrive.core.auditing import ENGINE
+from redrive.core.classify import Rule
+from redrive.core.delivery import DeliveryMark, after_failure
+from redrive.core.events import Event
+from redrive.core.failure import Failure, capture
+from redrive.core.quick import quick
+from redrive.core.states import DeliveryStatus
+from redrive.core.transition import AuditWrite
+from redrive.errors import DataRefused, StoreError
+from redrive.halfway import rest_of
+from redrive.settle.settler import until_answered
+from redrive.sinks import SinkDefinition, received
+from redrive.store.outbox import ClaimedDelivery, Deliveries
+from redrive.store.port import Store
+
+__all__ = ["Relay"]
+
+log = logging.getLogger("redrive.chores")
+
+BATCH = 250
+WINDOW = 500
+"""Messages that a node has in hand for one sink, at most."""
+
+_SHORTEST_LEASE = 30.0
+_PAUSE = 1.0  # how long to leave a store alone that does not answer
+_GRACE = 5.0  # how long a node that stops waits for deliveries under way
+
+_DeliveryMark = quick(DeliveryMark)
+
+Chain = deque[ClaimedDelivery]
+"""Messages with one key, in order, or a single one without."""
+
+
+class Relay:
+    """Brings messages to one sink. `ring()` says that there may be some."""
+
+    def __init__(
+        self, store: Store, clock: Clock, definition: SinkDefinition, rules: Sequence[Rule] = ()
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._sink = definition
+        self._rules = rules
+        self._lease = max(_SHORTEST_LEASE, 3 * definition.timeout)
+        self._chains: deque[tuple[Chain, float]] = deque()  # with when the last try of each may begin
+        self._marks: list[DeliveryMark] = []
+        self._audit: list[AuditWrite] = []
+        self._in_hand = 0
+        self._look_at = -1
+        self._rung = False
+        self._changed = asyncio.Event()
+        self._idle = False
+        self._pausing = False
+        self._next_at: int | None = None
+        self._stopping = False
+        self._runners: set[asyncio.Task[None]] = set()
+        self._noting: asyncio.Task[None] | None = None
+        self.delivered = 0
+
+    # -- life ---------------------------------------------------------------------------------------
+
+    def ring(self) -> None:
+        """There may be messages."""
+        self._rung = True
+        self._changed.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """True while it waits for a ring, or for time to pass."""
+        return self._pausing or (self._idle and not self._changed.is_set())
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """What is under way on its behalf."""
+        own = [*self._runners, *([] if self._noting is None else [self._noting])]
+        return [task for task in own if not task.done()]
+
+    async def run(self, poll: float) -> None:
+        """Deliver whenever there is something, looking by itself every `poll` seconds."""
+        while True:
+            try:
+                await self.run_once()
+                await self._wait(poll)
+            except StoreError as error:
+                log.warning("messages to %r were put off: %s", self._sink.name, error)
+                self._pausing = True
+                await self._clock.sleep(_PAUSE)
+                self._pausing = False
+
+    async def _wait(self, poll: float) -> None:
+        """Until the bell rings or the next delivery is due."""
+        left = math.inf if self._next_at is None else (self._next_at - self._store.now()) / MICROS
+        wait = min(poll, max(left, 0.0))
+        timer = None if wait == math.inf else self._clock.call_later(wait, self._changed.set)
+        self._idle = True
+        try:
+            await self._changed.wait()
+        finally:
+            self._idle = False
+            if timer is not None:
+                timer.cancel()
+
+    async def run_once(self) -> int:
+        """Deliver until nothing more is due; returns how many messages arrived."""
+        before = self.delivered
+        self._rung = True
+        while True:
+            self._changed.clear()
+            if self._should_claim():
+                self._rung = False  # before: whoever rings meanwhile is heard
+                if await self._claim():
+                    self._rung = True
+                continue
+            if not self._in_hand:
+                return self.delivered - before
+            await self._changed.wait()
+
+    def _should_claim(self) -> bool:
+        """True if there may be something to claim, and room for it.
+
+        Where nothing rings, it is looked for what waited behind messages of ours when half of them are noted.
+        """
+        wanted = self._rung or self._in_hand <= self._look_at
+        return wanted and self._in_hand <= WINDOW - BATCH and not self._stopping
+
+    async def stop(self) -> None:
+        """Begin nothing more; what is under way gets a moment, the rest is given back."""
+        self._stopping = True
+        for chain, _ in self._chains:
+            self._give_back(chain)
+        self._chains.clear()
+        self._note_soon()
+        await self._end(_GRACE)
+        await self._sink.sink.close()
+
+    async def kill(self) -> None:
+        """Vanish, as a crash would."""
+        self._stopping = True
+        await self._end(0.0)
+        await self._sink.sink.close()
+
+    async def _end(self, grace: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                while self.tasks:
+                    await asyncio.wait(self.tasks)
+                    self._note_soon()
+        left = self.tasks
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    # -- claiming -----------------------------------------------------------------------------------
+
+    async def _claim(self) -> bool:
+        """Take what is due; True if there may be more."""
+        began = self._clock.monotonic()
+        claims = await self._store.claim_deliveries(
+            self._sink.name, limit=BATCH, lease=int(self._lease * MICROS)
+        )
+        self._next_at = claims.next_at
+        self._begin(claims, began + self._lease - self._sink.timeout)
+        self._look_at = self._in_hand // 2 if self._in_hand else -1
+        return claims.more
+
+    def _begin(self, claims: Deliveries, until: float) -> None:
+        self._in_hand += len(claims.items)
+        self._chains.extend((chain, until) for chain in _chains(claims.items))
+        for _ in range(min(len(self._chains), self._sink.concurrency - len(self._runners))):
+            runner = asyncio.create_task(self._work(), name=f"redrive relay to {self._sink.name}")
+            self._runners.add(runner)
+            runner.add_done_callback(self._runners.discard)
+            runner.add_done_callback(_look)
+
+    # -- delivering ---------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        while self._chains and not self._stopping:
+            chain, until = self._chains.popleft()
+            try:
+                await self._deliver_all(chain, until)
+            finally:
+                self._note_soon()
+
+    async def _deliver_all(self, chain: Chain, until: float) -> None:
+        while chain and not self._stopping and self._clock.monotonic() < until:
+            claimed = chain.popleft()
+            mark = await self._deliver(claimed)
+            self._marks.append(mark)
+            if not mark.over:
+                self._give_back(chain, behind=claimed.message.id)
+                return
+            self.delivered += 1
+            if chain:
+                self._note_soon()
+        self._give_back(chain)
+
+    async def _deliver(self, claimed: ClaimedDelivery) -> DeliveryMark:
+        try:
+            body = self._sink.sink.deliver(received(claimed.message)).__await__()
+            try:
+                waits_for = body.send(None)
+            except StopIteration:
+                return _mark(claimed, DeliveryStatus.DELIVERED)  # over before it waited for anything
+            async with asyncio.timeout(self._sink.timeout):
+                await rest_of(body, waits_for)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return self._failed(claimed, error)  # something of the sink's own was cancelled
+        except Exception as error:
+            return self._failed(claimed, error)
+        return _mark(claimed, DeliveryStatus.DELIVERED)
+
+    def _failed(self, claimed: ClaimedDelivery, error: BaseException) -> DeliveryMark:
+        now = self._store.now()
+        failure = capture(error, self._rules, now / MICROS)
+        attempt = claimed.attempt + 1
+        delay = after_failure(
+            failure,
+            self._sink.retry,
+            attempt=attempt,
+            first_ago=(now - claimed.message.created_at) / MICROS,
+            draw=self._clock.draw(),
+        )
+        text = _text(failure)
+        if delay is None:
+            self._audit.append(self._dead(claimed, attempt, text))
+            return _mark(claimed, DeliveryStatus.DEAD, attempt=attempt, error=text)
+        log.info("message %s to %r failed: %s", claimed.message.public_id, self._sink.name, text)
+        wake_in = math.ceil(delay * MICROS)
+        return _mark(claimed, DeliveryStatus.PENDING, attempt=attempt, wake_in=wake_in, error=text)
+
+    def _dead(self, claimed: ClaimedDelivery, attempt: int, text: str) -> AuditWrite:
+        log.error("message %s to %r is dead: %s", claimed.message.public_id, self._sink.name, text)
+        about = {"sink": self._sink.name, "attempts": attempt, "error": text}
+        return AuditWrite(
+            event=Event.MESSAGE_DEAD.value,
+            tenant=claimed.message.tenant,
+            by=ENGINE,
+            subject=claimed.message.public_id,
+            after=json.dumps(about),
+            token=f"dead-{claimed.message.public_id}-{claimed.fence}-{self._sink.name}",
+        )
+
+    def _give_back(self, chain: Chain, behind: int | None = None) -> None:
+        self._marks += [
+            _mark(each, DeliveryStatus.PENDING, attempt=each.attempt, behind=behind, tried=False)
+            for each in chain
+        ]
+
+    # -- noting -------------------------------------------------------------------------------------
+
+    def _note_soon(self) -> None:
+        """Have what came together noted in one commit: whatever comes meanwhile goes into the next."""
+        if self._marks and (self._noting is None or self._noting.done()):
+            self._noting = asyncio.create_task(self._note(), name=f"redrive notes of {self._sink.name}")
+            self._noting.add_done_callback(_look)
+
+    async def _note(self) -> None:
+        while self._marks:
+            marks, self._marks = self._marks, []
+            audit, self._audit = self._audit, []
+            try:
+                await self._write(marks, audit)
+            finally:
+                self._in_hand -= len(marks)
+                self._changed.set()
+
+    async def _write(self, marks: list[DeliveryMark], audit: list[AuditWrite]) -> None:
+        name, store = self._sink.name, self._store
+        try:
+            await until_answered(lambda: store.note_deliveries(name, marks, audit), self._clock)
+        except DataRefused as refusal:
+            log.error("the store refused what was noted of messages to %r: %s", name, refusal)
+            plain = [replace(mark, error=None) for mark in marks]
+            await until_answered(lambda: store.note_deliveries(name, plain), self._clock)
+
+
+def _look(task: asyncio.Task[None]) -> None:
+    """Nobody awaits these tasks. What they had in hand when they failed is due when its lease has passed."""
+    error = None if task.cancelled() else task.exception()
+    if isinstance(error, Exception):
+        log.error("a relay failed; what it had is delivered later", exc_info=error)
+
+
+def _chains(items: Sequence[ClaimedDelivery]) -> list[Chain]:
+    found: dict[object, Chain] = {}
+    for each in items:
+        row = each.message
+        lane: object = row.id if row.key is None else (row.tenant, row.key)
+        found.setdefault(lane, deque()).append(each)
+    return list(found.values())
+
+
+def _mark(
+    claimed: ClaimedDelivery,
+    status: DeliveryStatus,
+    *,
+    attempt: int | None = None,
+    wake_in: int = 0,
+    behind: int | None = None,
+    error: str | None = None,
+    tried: bool = True,
+) -> DeliveryMark:
+    return _DeliveryMark(
+        message=claimed.message.id,
+        tenant=claimed.message.tenant,
+        fence=claimed.fence,
+        status=status,
+        attempt=claimed.attempt + 1 if attempt is None else attempt,
+        wake_in=wake_in,
+        behind=behind,
+        error=error,
+        keyed=claimed.message.key is not None,
+        tried=tried,
+    )
+
+
+def _text(failure: Failure) -> str:
+    return f"{failure.short_type}: {failure.message}" if failure.message else failure.short_type

@@ -1,0 +1,125 @@
+"""Deliveries of messages: which of them may go now, and what follows when one fails.
+
+Messages with one key go to a sink in the order of their numbers, one batch of a key at a time. So a due
+delivery may be taken if every earlier one of its key that is not over is taken with it; otherwise it *waits
+behind* that one, and is due again when that one is over. Messages without a key wait for nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from redrive.core.backoff import backoff
+from redrive.core.failure import Failure
+from redrive.core.states import DeliveryStatus
+from redrive.policy import RetryPolicy
+
+__all__ = ["DEFAULT_RETRY", "DeliveryMark", "Due", "Lane", "after_failure", "kept_back", "lanes", "waiting"]
+
+DEFAULT_RETRY = RetryPolicy(max_retries=15, base_delay=2.0, factor=3.0, max_delay=3600.0)
+"""How a sink is tried again: after 2 s, 6 s, 18 s, ... and then every hour, for about nine hours."""
+
+NOBODY = 0
+"""Stands where a message would wait behind one that is over by now."""
+
+Lane = tuple[str, str]
+"""Messages that are delivered in order: those of one tenant with one key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A delivery whose time has come."""
+
+    message: int
+    tenant: str
+    key: str | None
+
+    @property
+    def lane(self) -> Lane | None:
+        """Whom it shares an order with; None if nobody."""
+        return None if self.key is None else (self.tenant, self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryMark:
+    """What became of a delivery that was claimed under a fence.
+
+    PENDING is to be tried again: after `wake_in`, or once the delivery of the message `behind` is over.
+    `attempt` counts tries; one that was not `tried` is given back as it was. Others may wait
+    behind one that is `keyed`.
+    """
+
+    message: int
+    tenant: str
+    fence: int
+    status: DeliveryStatus
+    attempt: int
+    wake_in: int = 0
+    behind: int | None = None
+    error: str | None = None
+    keyed: bool = False
+    tried: bool = True
+
+    @property
+    def over(self) -> bool:
+        """True if nothing more is to be done about it, and nobody needs to wait behind it."""
+        return self.status in (DeliveryStatus.DELIVERED, DeliveryStatus.SKIPPED)
+
+
+def lanes(due: Sequence[Due]) -> dict[Lane, list[int]]:
+    """The messages that have a key, by key, in order."""
+    found: dict[Lane, list[int]] = {}
+    for each in due:
+        if each.lane is not None:
+            found.setdefault(each.lane, []).append(each.message)
+    return {lane: sorted(messages) for lane, messages in found.items()}
+
+
+def kept_back(due: Sequence[Due], first_others: Mapping[Lane, int]) -> dict[Lane, int]:
+    """For each lane in which not all that is due may go, the first message that may not.
+
+    `first_others` has, for each lane in which there is one, the first message that is not over, is not among
+    the due ones, and comes before the last of those.
+    """
+    found: dict[Lane, int] = {}
+    for lane, messages in lanes(due).items():
+        other = first_others.get(lane)
+        if other is not None:
+            found[lane] = next(message for message in messages if message > other)
+    return found
+
+
+def waiting(due: Sequence[Due], back: Mapping[Lane, int], ahead: Mapping[Lane, int]) -> dict[int, int]:
+    """Those that may not go yet, each with the message it waits behind: the one `ahead` of its lane.
+
+    That is the one next before the first that is kept `back`, or whom that one waits for. So whatever waits
+    for a dead message waits for it alone, and what follows a batch under way waits for the batch's last.
+    Where nobody is ahead any more, it is to be looked at again.
+    """
+    return {
+        each.message: ahead.get(each.lane, NOBODY)
+        for each in due
+        if each.lane is not None and each.lane in back and each.message >= back[each.lane]
+    }
+
+
+def after_failure(
+    failure: Failure, policy: RetryPolicy, *, attempt: int, first_ago: float, draw: float
+) -> float | None:
+    """How many seconds to wait before a sink is tried again after failed attempt `attempt`; None: no more.
+
+    Whatever the category: a receiver that answers 404 today may be deployed tomorrow, and the message is
+    not at fault. Only `NonRetryable` and the policy's own words end it early.
+    """
+    names = {failure.category.value, failure.error_type, *failure.bases}
+    if failure.retryable is False or names.intersection(policy.never_retry_on):
+        return None
+    if policy.retry_on is not None and not names.intersection(policy.retry_on):
+        return None
+    if 0 <= policy.max_retries < attempt:
+        return None
+    delay = backoff(policy, attempt, draw, failure.retry_after).seconds
+    if policy.max_elapsed is not None and first_ago + delay > policy.max_elapsed:
+        return None
+    return delay

@@ -1,0 +1,268 @@
+"""`app.outbox`: messages and where they got to; what people do about those that did not arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from redrive.clock import Clock
+from redrive.core.events import Event
+from redrive.core.states import DeliveryStatus
+from redrive.core.transition import AuditWrite
+from redrive.desk.checks import is_id, long_text, person, short_text
+from redrive.desk.shapes import Shaper, moment
+from redrive.errors import Conflict, InputError, NotFound
+from redrive.store.outbox import (
+    BlockedKey,
+    DeliveryChoice,
+    DeliveryDecision,
+    DeliveryRow,
+    MessageRow,
+    SinkRow,
+)
+from redrive.store.port import Store
+from redrive.store.records import Page
+from redrive.store.selection import OutboxFilter
+
+__all__ = ["Blocked", "Delivery", "Outbox", "OutboxMessage", "SinkStatus"]
+
+MOST_BLOCKED = 500
+
+_EVENTS = {DeliveryChoice.RETRY: Event.MESSAGE_RETRIED, DeliveryChoice.SKIP: Event.MESSAGE_SKIPPED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """How far a message got on its way to one sink.
+
+    `next_at` is when it is tried next, None if it is over, dead, or waits `behind` another message.
+    """
+
+    sink: str
+    status: DeliveryStatus
+    attempt: int
+    next_at: datetime | None
+    behind: str | None
+    error: str | None
+    tried_at: datetime | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxMessage:
+    """A message and its deliveries; the payload is redacted."""
+
+    id: str
+    topic: str
+    key: str | None
+    tenant: str
+    run_id: str
+    correlation_id: str
+    created_at: datetime
+    payload: Any
+    deliveries: tuple[Delivery, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocked:
+    """A key that a dead message blocks at a sink; `waiting` messages (counted up to 1,000) are behind it."""
+
+    sink: str
+    tenant: str
+    key: str
+    message_id: str
+    topic: str
+    attempt: int
+    error: str | None
+    tried_at: datetime | None
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkStatus:
+    """A sink and how many messages wait for it or are dead there, each counted up to 1,000.
+
+    `seen_at` is when an app that has the sink was last opened: a sink that no app has any more gathers
+    messages until it is removed.
+    """
+
+    name: str
+    kind: str
+    topics: tuple[str, ...]
+    seen_at: datetime
+    pending: int
+    dead: int
+
+
+class Outbox:
+    """Looks at messages; retries and skips deliveries. `ring` wakes the relays of this process."""
+
+    def __init__(self, store: Store, clock: Clock, shaper: Shaper, ring: Callable[[], None]) -> None:
+        self._store = store
+        self._clock = clock
+        self._shaper = shaper
+        self._ring = ring
+
+    # -- looking ------------------------------------------------------------------------------------
+
+    async def list(
+        self, filter: OutboxFilter | None = None, *, limit: int = 50, cursor: str | None = None
+    ) -> Page[OutboxMessage]:
+        """A page of messages, newest first."""
+        page = await self._store.messages(filter or OutboxFilter(), limit=limit, cursor=cursor)
+        return Page([self._message(row) for row in page.items], page.next, page.prev)
+
+    async def get(self, id: str, *, tenant: str | None = None) -> OutboxMessage:
+        """One message."""
+        return self._message(await self._find(id, tenant))
+
+    async def blocked(self, *, tenant: str | None = None, limit: int = 50) -> tuple[Blocked, ...]:
+        """Keys that wait for a person, the oldest first."""
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise InputError(f"limit is {limit!r}; give a whole number from 1 to {MOST_BLOCKED}")
+        rows = await self._store.blocked_keys(tenant=tenant, limit=min(limit, MOST_BLOCKED))
+        return tuple(self._blocked(row) for row in rows)
+
+    async def sinks(self) -> tuple[SinkStatus, ...]:
+        """All sinks that messages go to, by name."""
+        return tuple(_sink(row) for row in await self._store.sinks())
+
+    # -- deciding -----------------------------------------------------------------------------------
+
+    async def retry(
+        self,
+        id: str,
+        *,
+        sink: str | None = None,
+        by: str,
+        reason: str | None = None,
+        tenant: str | None = None,
+    ) -> OutboxMessage:
+        """Try at once what is dead or waits for its time, with all attempts before it.
+
+        At one sink, or at all where the message has not arrived.
+        """
+        return await self._decide(DeliveryChoice.RETRY, id, sink, by, reason, tenant)
+
+    async def skip(
+        self,
+        id: str,
+        *,
+        sink: str | None = None,
+        by: str,
+        reason: str | None = None,
+        tenant: str | None = None,
+    ) -> OutboxMessage:
+        """Give up on a message, at one sink or at all where it has not arrived; its key goes on."""
+        return await self._decide(DeliveryChoice.SKIP, id, sink, by, reason, tenant)
+
+    async def remove_sink(self, name: str, *, by: str, reason: str | None = None) -> None:
+        """Send nothing more to a sink that no app has any more, and skip what waits for it."""
+        audit = self._line(Event.SINK_REMOVED, "", short_text("sink", name), by, reason)
+        if not await self._store.remove_sink(name, audit):
+            known = ", ".join(each.name for each in await self._store.sinks()) or "none"
+            raise NotFound(f"there is no sink {name!r}; there are: {known}")
+
+    async def _decide(
+        self,
+        choice: DeliveryChoice,
+        id: str,
+        sink: str | None,
+        by: str,
+        reason: str | None,
+        tenant: str | None,
+    ) -> OutboxMessage:
+        row = await self._find(id, tenant)
+        _refuse_pointless(row, choice, sink)
+        audit = self._line(_EVENTS[choice], row.tenant, id, by, reason)
+        decision = DeliveryDecision(message=id, choice=choice, sink=sink, audit=audit)
+        if await self._store.decide_deliveries(decision):
+            self._ring()
+        return await self.get(id, tenant=tenant)
+
+    async def _find(self, id: str, tenant: str | None) -> MessageRow:
+        row = await self._store.message(id, tenant=tenant) if is_id(id) else None
+        if row is None:
+            raise NotFound(f"there is no message {id!r}; those that were delivered are kept for a day")
+        return row
+
+    def _line(self, event: Event, tenant: str, subject: str, by: str, reason: str | None) -> AuditWrite:
+        return AuditWrite(
+            event=event.value,
+            tenant=tenant,
+            by=person(by),
+            subject=subject,
+            reason=None if reason is None else long_text("reason", reason),
+            token=self._clock.new_id(),
+        )
+
+    # -- shapes -------------------------------------------------------------------------------------
+
+    def _message(self, row: MessageRow) -> OutboxMessage:
+        return OutboxMessage(
+            id=row.public_id,
+            topic=row.topic,
+            key=row.key,
+            tenant=row.tenant,
+            run_id=row.run_id,
+            correlation_id=row.correlation_id,
+            created_at=moment(row.created_at),
+            payload=self._shaper.payload(row.payload),
+            deliveries=tuple(self._delivery(each) for each in row.deliveries),
+        )
+
+    def _delivery(self, row: DeliveryRow) -> Delivery:
+        return Delivery(
+            sink=row.sink,
+            status=row.status,
+            attempt=row.attempt,
+            next_at=_maybe(row.available_at),
+            behind=row.behind,
+            error=self._shaper.text(row.error),
+            tried_at=_maybe(row.tried_at),
+            finished_at=_maybe(row.finished_at),
+        )
+
+    def _blocked(self, row: BlockedKey) -> Blocked:
+        return Blocked(
+            sink=row.sink,
+            tenant=row.tenant,
+            key=row.key,
+            message_id=row.message,
+            topic=row.topic,
+            attempt=row.attempt,
+            error=self._shaper.text(row.error),
+            tried_at=_maybe(row.tried_at),
+            waiting=row.waiting,
+        )
+
+
+def _refuse_pointless(row: MessageRow, choice: DeliveryChoice, sink: str | None) -> None:
+    """Refuse a decision about nothing. One that was carried out before is not refused: it is answered."""
+    meant = [each for each in row.deliveries if sink in (None, each.sink)]
+    if not meant:
+        known = ", ".join(each.sink for each in row.deliveries) or "none"
+        what = "no sink" if sink is None else f"sink {sink!r}"
+        raise Conflict(f"message {row.public_id} goes to {what}; its sinks are: {known}")
+    done = DeliveryStatus.SKIPPED if choice is DeliveryChoice.SKIP else DeliveryStatus.DELIVERED
+    open_ = [each for each in meant if each.finished_at is None]
+    if not open_ and not any(each.status is done for each in meant):
+        ended = ", ".join(f"{each.status} at {each.sink!r}" for each in meant)
+        raise Conflict(f"message {row.public_id} is over: {ended}")
+
+
+def _sink(row: SinkRow) -> SinkStatus:
+    return SinkStatus(
+        name=row.name,
+        kind=row.kind,
+        topics=tuple(str(each) for each in row.topics),
+        seen_at=moment(row.seen_at),
+        pending=row.pending,
+        dead=row.dead,
+    )
+
+
+def _maybe(micros: int | None) -> datetime | None:
+    return None if micros is None else moment(micros)

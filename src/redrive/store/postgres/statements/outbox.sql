@@ -1,0 +1,245 @@
+-- The outbox: messages, sinks, deliveries. Messages are written by the function `publish` of the schema.
+
+-- name: put_sink
+-- A sink that an app has.
+INSERT INTO redrive.sinks (name, kind, seen_at) VALUES (:name, :kind, CAST(:now AS bigint))
+ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, seen_at = excluded.seen_at;
+
+-- name: drop_topics
+-- A sink no longer wants what it wanted.
+DELETE FROM redrive.sink_topics WHERE sink = :name;
+
+-- name: put_topic
+-- What a sink wants.
+INSERT INTO redrive.sink_topics (sink, topic, wild)
+SELECT :name, t.topic, t.wild FROM unnest(CAST(:topics AS text[]), CAST(:wild AS boolean[])) AS t (topic, wild);
+
+-- name: any_due
+-- Whether a claim would find something.
+SELECT 1 FROM redrive.deliveries AS d
+WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at <= CAST(:now AS bigint)
+  AND d.lease_until <= CAST(:now AS bigint) LIMIT 1;
+
+-- name: due_deliveries
+-- Deliveries whose time has come and that nobody has in hand.
+SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at, d.fence,
+       d.attempt
+FROM redrive.deliveries AS d JOIN redrive.messages AS m ON m.id = d.message
+WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at <= CAST(:now AS bigint)
+  AND d.lease_until <= CAST(:now AS bigint)
+ORDER BY d.available_at, d.message LIMIT CAST(:most AS bigint) FOR NO KEY UPDATE OF d SKIP LOCKED;
+
+-- name: next_delivery
+-- When the next one is due, or would be if whoever has it died.
+SELECT LEAST(
+    (SELECT min(d.available_at) FROM redrive.deliveries AS d
+     WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at > CAST(:now AS bigint)),
+    (SELECT min(d.lease_until) FROM redrive.deliveries AS d
+     WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at <= CAST(:now AS bigint)
+       AND d.lease_until > CAST(:now AS bigint)));
+
+-- name: first_others
+-- For each of some keys, its first message that is not over, is not among the due ones, and comes before their last.
+SELECT w.tenant, w.key, (
+    SELECT d.message FROM redrive.deliveries AS d
+    WHERE d.sink = :sink AND d.tenant = w.tenant AND d.key = w.key AND d.key IS NOT NULL AND d.finished_at IS NULL
+      AND d.message < w.place AND d.message <> ALL (CAST(:due AS bigint[]))
+    ORDER BY d.message LIMIT 1)
+FROM unnest(CAST(:tenants AS text[]), CAST(:keys AS text[]), CAST(:places AS bigint[])) AS w (tenant, key, place);
+
+-- name: ahead
+-- Whom the messages of some keys wait behind, from a place on: the one next before it, or whom that one waits for.
+SELECT w.tenant, w.key, (
+    SELECT COALESCE(d.behind, d.message) FROM redrive.deliveries AS d
+    WHERE d.sink = :sink AND d.tenant = w.tenant AND d.key = w.key AND d.key IS NOT NULL AND d.finished_at IS NULL
+      AND d.message < w.place AND d.message <> ALL (CAST(:due AS bigint[]))
+    ORDER BY d.message DESC LIMIT 1)
+FROM unnest(CAST(:tenants AS text[]), CAST(:keys AS text[]), CAST(:places AS bigint[])) AS w (tenant, key, place);
+
+-- name: hold
+-- Those of some messages whose delivery is not over and stays so until we are done; what somebody changes is left out.
+SELECT d.message FROM redrive.deliveries AS d
+WHERE d.sink = :sink AND d.message = ANY (CAST(:messages AS bigint[])) AND d.finished_at IS NULL
+ORDER BY d.message FOR SHARE SKIP LOCKED;
+
+-- name: wait_behind
+-- Deliveries that wait until an earlier one is over.
+UPDATE redrive.deliveries AS d SET behind = w.behind, available_at = NULL
+FROM unnest(CAST(:messages AS bigint[]), CAST(:behind AS bigint[])) AS w (message, behind)
+WHERE d.message = w.message AND d.sink = :sink AND d.status = 'PENDING';
+
+-- name: take_deliveries
+-- Deliveries that are under way from now on.
+UPDATE redrive.deliveries AS d SET fence = d.fence + 1, lease_until = CAST(:until AS bigint)
+WHERE d.sink = :sink AND d.message = ANY (CAST(:messages AS bigint[]));
+
+-- name: going_on
+-- Those of some messages whose delivery is not over. Nobody ends them before we are done.
+SELECT d.message FROM redrive.deliveries AS d
+WHERE d.sink = :sink AND d.message = ANY (CAST(:messages AS bigint[])) AND d.finished_at IS NULL
+ORDER BY d.message FOR NO KEY UPDATE;
+
+-- name: mark_delivery
+-- What became of deliveries; whoever claimed one after us goes before us.
+UPDATE redrive.deliveries AS d SET
+    status = n.status, attempt = n.attempt, lease_until = 0,
+    error = CASE WHEN n.tried_at IS NULL THEN d.error ELSE n.error END, tried_at = COALESCE(n.tried_at, d.tried_at),
+    available_at = n.available_at, behind = n.behind, finished_at = n.finished_at
+FROM unnest(CAST(:message AS bigint[]), CAST(:fence AS bigint[]), CAST(:status AS text[]), CAST(:attempt AS integer[]),
+            CAST(:error AS text[]), CAST(:tried_at AS bigint[]), CAST(:available_at AS bigint[]),
+            CAST(:behind AS bigint[]), CAST(:finished_at AS bigint[]))
+    AS n (message, fence, status, attempt, error, tried_at, available_at, behind, finished_at)
+WHERE d.message = n.message AND d.sink = :sink AND d.fence = n.fence AND d.status = 'PENDING';
+
+-- name: release
+-- Deliveries of some messages are over: those behind them are due.
+UPDATE redrive.deliveries AS d SET behind = NULL, available_at = CAST(:now AS bigint)
+WHERE d.sink = :sink AND d.behind IS NOT NULL AND d.behind = ANY (CAST(:messages AS bigint[]));
+
+-- name: not_over
+-- The deliveries of a message that a person may decide on.
+SELECT d.message, d.sink, d.status, d.available_at
+FROM redrive.messages AS m JOIN redrive.deliveries AS d ON d.message = m.id
+WHERE m.public_id = :message AND (CAST(:sink AS text) IS NULL OR d.sink = :sink) AND d.finished_at IS NULL
+ORDER BY d.sink FOR NO KEY UPDATE OF d;
+
+-- name: redeliver
+-- A delivery is due at once, with all its attempts before it; one that waits for another goes on waiting.
+UPDATE redrive.deliveries AS d SET
+    status = 'PENDING', attempt = 0, available_at = CASE WHEN d.behind IS NULL THEN CAST(:now AS bigint) END,
+    lease_until = 0, fence = d.fence + 1
+WHERE d.message = CAST(:message AS bigint) AND d.sink = :sink;
+
+-- name: skip
+-- A delivery is given up.
+UPDATE redrive.deliveries AS d SET
+    status = 'SKIPPED', available_at = NULL, behind = NULL, finished_at = CAST(:now AS bigint), lease_until = 0,
+    fence = d.fence + 1
+WHERE d.message = CAST(:message AS bigint) AND d.sink = :sink;
+
+-- name: messages
+-- A page of messages; the conditions and the order are filled in.
+SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at
+FROM redrive.messages AS m WHERE {conditions} ORDER BY m.id {order} LIMIT CAST(:most AS bigint);
+
+-- name: messages.tenant
+-- Messages of one tenant.
+m.tenant = :tenant;
+
+-- name: messages.topic
+-- Messages on one topic.
+m.topic = :topic;
+
+-- name: messages.topics
+-- Messages on all topics that begin alike.
+starts_with(m.topic, :topics);
+
+-- name: messages.key
+-- Messages with one key.
+m.key = :key;
+
+-- name: messages.run_id
+-- Messages of one run; their ids begin with its id.
+m.public_id >= 'msg-' || :run_id || '-' AND m.public_id < 'msg-' || :run_id || '.' AND m.run_id = :run_id;
+
+-- name: messages.sink
+-- Messages that go to one sink.
+EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.sink = :sink);
+
+-- name: messages.dead
+-- Messages that some sink did not take.
+m.id = ANY (ARRAY(SELECT d.message FROM redrive.deliveries AS d WHERE d.status = 'DEAD')) AND :dead = 'DEAD';
+
+-- name: messages.state
+-- Messages of which a delivery stands so.
+EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.status = :state);
+
+-- name: messages.sink_state
+-- Messages of which the delivery to one sink stands so.
+EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.sink = (CAST(:sink_state AS text[]))[1]
+                                                AND d.status = (CAST(:sink_state AS text[]))[2]);
+
+-- name: messages.since
+-- Messages from this time on.
+m.created_at >= CAST(:since AS bigint);
+
+-- name: messages.until
+-- Messages before this time.
+m.created_at < CAST(:until AS bigint);
+
+-- name: messages.below
+-- Messages older than a place.
+m.id < CAST(:below AS bigint);
+
+-- name: messages.above
+-- Messages newer than a place.
+m.id > CAST(:above AS bigint);
+
+-- name: messages.at
+-- When the first message from an id on was published.
+SELECT created_at FROM redrive.messages WHERE id >= CAST(:id AS bigint) ORDER BY id LIMIT 1;
+
+-- name: messages.last
+-- The newest id.
+SELECT COALESCE(max(id), 0) FROM redrive.messages;
+
+-- name: message_by_id
+-- The message a caller asks for.
+SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at
+FROM redrive.messages AS m WHERE m.public_id = :message AND (CAST(:tenant AS text) IS NULL OR m.tenant = :tenant);
+
+-- name: deliveries_of
+-- The deliveries of some messages.
+SELECT d.message, d.sink, d.status, d.attempt, d.available_at, d.lease_until, b.public_id, d.tried_at, d.finished_at,
+       d.error
+FROM redrive.deliveries AS d LEFT JOIN redrive.messages AS b ON b.id = d.behind
+WHERE d.message = ANY (CAST(:messages AS bigint[]))
+ORDER BY d.message, d.sink;
+
+-- name: blocked_keys
+-- Keys whose first message is dead, and how many wait behind it, counted up to a number.
+SELECT d.sink, d.tenant, d.key, m.public_id, m.topic, d.attempt, d.tried_at, d.error, (
+    SELECT count(*) FROM (
+        SELECT 1 FROM redrive.deliveries AS w
+        WHERE w.sink = d.sink AND w.tenant = d.tenant AND w.key = d.key AND w.key IS NOT NULL
+          AND w.finished_at IS NULL AND w.message > d.message LIMIT 1000) AS others)
+FROM redrive.deliveries AS d JOIN redrive.messages AS m ON m.id = d.message
+WHERE d.status = 'DEAD' AND d.key IS NOT NULL AND (CAST(:tenant AS text) IS NULL OR d.tenant = :tenant)
+ORDER BY d.message LIMIT CAST(:most AS bigint);
+
+-- name: sinks
+-- All sinks, and how much waits for each.
+SELECT s.name, s.kind, s.seen_at,
+       (SELECT json_agg(json_build_array(t.topic, t.wild)) FROM redrive.sink_topics AS t WHERE t.sink = s.name),
+       (SELECT count(*) FROM (SELECT 1 FROM redrive.deliveries AS d
+                              WHERE d.sink = s.name AND d.available_at IS NOT NULL LIMIT 1000) AS due)
+       + (SELECT count(*) FROM (SELECT 1 FROM redrive.deliveries AS d
+                                WHERE d.sink = s.name AND d.behind IS NOT NULL LIMIT 1000) AS behind),
+       (SELECT count(*) FROM (SELECT 1 FROM redrive.deliveries AS d
+                              WHERE d.status = 'DEAD' AND d.sink = s.name LIMIT 1000) AS dead)
+FROM redrive.sinks AS s ORDER BY s.name;
+
+-- name: drop_sink
+-- A sink that no message goes to any more.
+DELETE FROM redrive.sinks WHERE name = :name RETURNING name;
+
+-- name: skip_all
+-- What was meant for a sink that is gone.
+UPDATE redrive.deliveries AS d SET
+    status = 'SKIPPED', available_at = NULL, behind = NULL, finished_at = CAST(:now AS bigint), lease_until = 0,
+    fence = d.fence + 1
+WHERE d.sink = :name AND d.finished_at IS NULL;
+
+-- name: old_messages
+-- Messages whose deliveries were all over long enough ago.
+DELETE FROM redrive.messages WHERE id = ANY (ARRAY(
+    SELECT m.id FROM redrive.messages AS m
+    WHERE m.created_at <= CAST(:before AS bigint) AND NOT EXISTS (
+        SELECT 1 FROM redrive.deliveries AS d
+        WHERE d.message = m.id AND (d.finished_at IS NULL OR d.finished_at > CAST(:before AS bigint)) OFFSET 0)
+    ORDER BY m.id LIMIT CAST(:most AS bigint) FOR UPDATE SKIP LOCKED))
+RETURNING id;
+
+-- name: old_deliveries
+-- The deliveries of messages that are gone.
+DELETE FROM redrive.deliveries WHERE message = ANY (CAST(:messages AS bigint[]));

@@ -1,0 +1,246 @@
+-- The outbox: messages, sinks, deliveries.
+
+-- name: put_sink
+-- A sink that an app has.
+INSERT INTO sinks (name, kind, seen_at) VALUES (:name, :kind, :now)
+ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, seen_at = excluded.seen_at;
+
+-- name: drop_topics
+-- A sink no longer wants what it wanted.
+DELETE FROM sink_topics WHERE sink = :name;
+
+-- name: put_topic
+-- What a sink wants.
+INSERT INTO sink_topics (sink, topic, wild) VALUES (?, ?, ?);
+
+-- name: last_message
+-- The newest id.
+SELECT COALESCE(max(id), 0) FROM messages;
+
+-- name: put_message
+-- A message; a repeat finds it there.
+INSERT INTO messages (public_id, tenant, topic, key, run_id, correlation_id, created_at, payload)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (public_id) DO NOTHING;
+
+-- name: put_deliveries
+-- Deliveries of the messages that are new, to every sink that wants them.
+INSERT INTO deliveries (message, sink, tenant, key, status, available_at)
+SELECT DISTINCT m.id, t.sink, m.tenant, m.key, 'PENDING', :now
+FROM messages AS m JOIN sink_topics AS t
+  ON t.topic = m.topic OR (t.wild AND substr(m.topic, 1, length(t.topic)) = t.topic)
+WHERE m.id > :last
+ORDER BY m.id;
+
+-- name: any_due
+-- Whether a claim would find something.
+SELECT 1 FROM deliveries INDEXED BY deliveries_due
+WHERE sink = :sink AND available_at IS NOT NULL AND available_at <= :now AND lease_until <= :now LIMIT 1;
+
+-- name: due_deliveries
+-- Deliveries whose time has come and that nobody has in hand.
+SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at, d.fence,
+       d.attempt
+FROM deliveries AS d INDEXED BY deliveries_due CROSS JOIN messages AS m ON m.id = d.message
+WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at <= :now AND d.lease_until <= :now
+ORDER BY d.available_at, d.message LIMIT :most;
+
+-- name: next_delivery
+-- When the next one is due, or would be if whoever has it died.
+SELECT min(at) FROM (
+    SELECT min(available_at) AS at FROM deliveries INDEXED BY deliveries_due
+    WHERE sink = :sink AND available_at IS NOT NULL AND available_at > :now
+    UNION ALL
+    SELECT min(lease_until) FROM deliveries INDEXED BY deliveries_due
+    WHERE sink = :sink AND available_at IS NOT NULL AND available_at <= :now AND lease_until > :now);
+
+-- name: first_others
+-- For each of some keys, its first message that is not over, is not among the due ones, and comes before their last.
+SELECT w.tenant, w.key, (
+    SELECT d.message FROM deliveries AS d INDEXED BY deliveries_in_order
+    WHERE d.sink = :sink AND d.tenant = w.tenant AND d.key = w.key AND d.key IS NOT NULL
+      AND d.finished_at IS NULL AND d.message < w.last AND d.message NOT IN (SELECT value FROM json_each(:due))
+    ORDER BY d.message LIMIT 1)
+FROM (SELECT json_extract(value, '$[0]') AS tenant, json_extract(value, '$[1]') AS key,
+             json_extract(value, '$[2]') AS last FROM json_each(:lanes)) AS w;
+
+-- name: ahead
+-- Whom the messages of some keys wait behind, from a place on: the one next before it, or whom that one waits for.
+SELECT w.tenant, w.key, (
+    SELECT COALESCE(d.behind, d.message) FROM deliveries AS d INDEXED BY deliveries_in_order
+    WHERE d.sink = :sink AND d.tenant = w.tenant AND d.key = w.key AND d.key IS NOT NULL
+      AND d.finished_at IS NULL AND d.message < w.place AND d.message NOT IN (SELECT value FROM json_each(:due))
+    ORDER BY d.message DESC LIMIT 1)
+FROM (SELECT json_extract(value, '$[0]') AS tenant, json_extract(value, '$[1]') AS key,
+             json_extract(value, '$[2]') AS place FROM json_each(:lanes)) AS w;
+
+-- name: wait_behind
+-- Deliveries that wait until an earlier one is over.
+UPDATE deliveries SET behind = ?, available_at = NULL WHERE message = ? AND sink = ? AND status = 'PENDING';
+
+-- name: take_deliveries
+-- Deliveries that are under way from now on.
+UPDATE deliveries SET fence = fence + 1, lease_until = :until
+WHERE sink = :sink AND message IN (SELECT value FROM json_each(:messages));
+
+-- name: going_on
+-- Those of some messages whose delivery is not over.
+SELECT message FROM deliveries
+WHERE sink = :sink AND message IN (SELECT value FROM json_each(:messages)) AND finished_at IS NULL;
+
+-- name: mark_delivery
+-- What became of a delivery; whoever claimed it after us goes before us.
+UPDATE deliveries SET
+    status = ?3, attempt = ?4, lease_until = 0,
+    error = CASE WHEN ?6 IS NULL THEN error ELSE ?5 END, tried_at = COALESCE(?6, tried_at),
+    available_at = ?7, behind = ?8, finished_at = ?9
+WHERE message = ?1 AND fence = ?2 AND sink = ?10 AND status = 'PENDING';
+
+-- name: release
+-- Deliveries of some messages are over: those behind them are due.
+UPDATE deliveries SET behind = NULL, available_at = :now
+WHERE sink = :sink AND behind IS NOT NULL AND behind IN (SELECT value FROM json_each(:messages));
+
+-- name: not_over
+-- The deliveries of a message that a person may decide on.
+SELECT d.message, d.sink, d.status, d.available_at
+FROM messages AS m JOIN deliveries AS d ON d.message = m.id
+WHERE m.public_id = :message AND (:sink IS NULL OR d.sink = :sink) AND d.finished_at IS NULL;
+
+-- name: redeliver
+-- A delivery is due at once, with all its attempts before it; one that waits for another goes on waiting.
+UPDATE deliveries SET
+    status = 'PENDING', attempt = 0, available_at = CASE WHEN behind IS NULL THEN :now END,
+    lease_until = 0, fence = fence + 1
+WHERE message = :message AND sink = :sink;
+
+-- name: skip
+-- A delivery is given up.
+UPDATE deliveries SET status = 'SKIPPED', available_at = NULL, behind = NULL, finished_at = :now, lease_until = 0,
+    fence = fence + 1
+WHERE message = :message AND sink = :sink;
+
+-- name: messages
+-- A page of messages; the conditions and the order are filled in.
+SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at
+FROM messages AS m WHERE {conditions} ORDER BY m.id {order} LIMIT :most;
+
+-- name: messages.tenant
+-- Messages of one tenant.
+m.tenant = :tenant;
+
+-- name: messages.topic
+-- Messages on one topic.
+m.topic = :topic;
+
+-- name: messages.topics
+-- Messages on all topics that begin alike.
+substr(m.topic, 1, length(:topics)) = :topics;
+
+-- name: messages.key
+-- Messages with one key.
+m.key = :key;
+
+-- name: messages.run_id
+-- Messages of one run; their ids begin with its id.
+m.public_id >= 'msg-' || :run_id || '-' AND m.public_id < 'msg-' || :run_id || '.' AND m.run_id = :run_id;
+
+-- name: messages.sink
+-- Messages that go to one sink.
+EXISTS (SELECT 1 FROM deliveries AS d WHERE d.message = m.id AND d.sink = :sink);
+
+-- name: messages.dead
+-- Messages that some sink did not take.
+m.id IN (SELECT d.message FROM deliveries AS d INDEXED BY deliveries_dead WHERE d.status = 'DEAD');
+
+-- name: messages.state
+-- Messages of which a delivery stands so.
+EXISTS (SELECT 1 FROM deliveries AS d WHERE d.message = m.id AND d.status = :state);
+
+-- name: messages.sink_state
+-- Messages of which the delivery to one sink stands so.
+EXISTS (SELECT 1 FROM deliveries AS d WHERE d.message = m.id AND d.sink = json_extract(:sink_state, '$[0]')
+                                     AND d.status = json_extract(:sink_state, '$[1]'));
+
+-- name: messages.since
+-- Messages from this time on.
+m.created_at >= :since;
+
+-- name: messages.until
+-- Messages before this time.
+m.created_at < :until;
+
+-- name: messages.below
+-- Messages older than a place.
+m.id < :below;
+
+-- name: messages.above
+-- Messages newer than a place.
+m.id > :above;
+
+-- name: messages.at
+-- When the first message from an id on was published.
+SELECT created_at FROM messages WHERE id >= ? ORDER BY id LIMIT 1;
+
+-- name: messages.last
+-- The newest id.
+SELECT COALESCE(max(id), 0) FROM messages;
+
+-- name: message_by_id
+-- The message a caller asks for.
+SELECT id, public_id, tenant, topic, key, payload, run_id, correlation_id, created_at
+FROM messages WHERE public_id = :message AND (:tenant IS NULL OR tenant = :tenant);
+
+-- name: deliveries_of
+-- The deliveries of some messages.
+SELECT d.message, d.sink, d.status, d.attempt, d.available_at, d.lease_until, b.public_id, d.tried_at, d.finished_at,
+       d.error
+FROM json_each(:messages) AS w JOIN deliveries AS d ON d.message = w.value LEFT JOIN messages AS b ON b.id = d.behind
+ORDER BY d.message, d.sink;
+
+-- name: blocked_keys
+-- Keys whose first message is dead, and how many wait behind it, counted up to a number.
+SELECT d.sink, d.tenant, d.key, m.public_id, m.topic, d.attempt, d.tried_at, d.error, (
+    SELECT count(*) FROM (
+        SELECT 1 FROM deliveries AS w INDEXED BY deliveries_in_order
+        WHERE w.sink = d.sink AND w.tenant = d.tenant AND w.key = d.key AND w.key IS NOT NULL
+          AND w.finished_at IS NULL AND w.message > d.message LIMIT 1000))
+FROM deliveries AS d INDEXED BY deliveries_dead JOIN messages AS m ON m.id = d.message
+WHERE d.status = 'DEAD' AND d.key IS NOT NULL AND (:tenant IS NULL OR d.tenant = :tenant)
+ORDER BY d.message LIMIT :most;
+
+-- name: sinks
+-- All sinks, and how much waits for each.
+SELECT s.name, s.kind, s.seen_at,
+       (SELECT json_group_array(json_array(t.topic, t.wild)) FROM sink_topics AS t WHERE t.sink = s.name),
+       (SELECT count(*) FROM (SELECT 1 FROM deliveries AS d INDEXED BY deliveries_due
+                              WHERE d.sink = s.name AND d.available_at IS NOT NULL LIMIT 1000))
+       + (SELECT count(*) FROM (SELECT 1 FROM deliveries AS d INDEXED BY deliveries_behind
+                                WHERE d.sink = s.name AND d.behind IS NOT NULL LIMIT 1000)),
+       (SELECT count(*) FROM (SELECT 1 FROM deliveries AS d INDEXED BY deliveries_dead
+                              WHERE d.status = 'DEAD' AND d.sink = s.name LIMIT 1000))
+FROM sinks AS s ORDER BY s.name;
+
+-- name: drop_sink
+-- A sink that no message goes to any more.
+DELETE FROM sinks WHERE name = :name RETURNING name;
+
+-- name: skip_all
+-- What was meant for a sink that is gone.
+UPDATE deliveries SET status = 'SKIPPED', available_at = NULL, behind = NULL, finished_at = :now, lease_until = 0,
+    fence = fence + 1
+WHERE sink = :name AND finished_at IS NULL;
+
+-- name: old_messages
+-- Messages whose deliveries were all over long enough ago.
+DELETE FROM messages WHERE id IN (
+    SELECT m.id FROM messages AS m
+    WHERE m.created_at <= :before AND NOT EXISTS (
+        SELECT 1 FROM deliveries AS d
+        WHERE d.message = m.id AND (d.finished_at IS NULL OR d.finished_at > :before))
+    ORDER BY m.id LIMIT :most)
+RETURNING id;
+
+-- name: old_deliveries
+-- The deliveries of messages that are gone.
+DELETE FROM deliveries WHERE message IN (SELECT value FROM json_each(:messages));
