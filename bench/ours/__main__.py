@@ -19,6 +19,7 @@ from bench.ours.memory import memory
 from bench.ours.outbox import outbox, relay, webhook
 from bench.ours.replays import replays
 from bench.ours.retries import retries
+from bench.ours.sagas import sagas
 from bench.ours.store import store
 from bench.ours.tenants import tenants
 from bench.ours.throughput import throughput
@@ -32,6 +33,7 @@ MEASURES = {
     "retries": retries,
     "handlers": handlers,
     "fleet": fleet,
+    "sagas": sagas,
     "store": store,
     "bare": bare,
     "engine": engine,

@@ -17,6 +17,7 @@ class Flows:
     def __init__(self, url: str, *, concurrency: int = 100) -> None:
         self.app = Redrive(url, concurrency=concurrency)
         self.five = self._five()
+        self.undoable = self._undoable()
         self.one = self._one()
         self.first = self._first()
         self.flaky = self._flaky()
@@ -34,6 +35,22 @@ class Flows:
             return number
 
         return five
+
+    def _undoable(self) -> Workflow[..., Any, Any]:
+        @self.app.step
+        async def deed(number: int) -> int:
+            return number
+
+        @deed.compensate
+        async def undo(number: int, result: int) -> None: ...
+
+        @self.app.workflow(rollback=True)
+        async def undoable(number: int) -> int:
+            for step in range(5):
+                await deed(step)
+            return number
+
+        return undoable
 
     def _one(self) -> Workflow[..., Any, Any]:
         @self.app.step

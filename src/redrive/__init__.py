@@ -18,6 +18,7 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
+    from redrive.actions import ApiCall, Manual, Notify, Sql
     from redrive.app import Redrive, RunHandle, Start
     from redrive.core.classify import Category, Rule
     from redrive.core.handlers import FailureEvent
@@ -28,14 +29,17 @@ if typing.TYPE_CHECKING:
     from redrive.worker.calls import now, publish, random, run_info, sleep, step_info, timeout, uuid
 
 __all__ = [
+    "ApiCall",
     "AuditFilter",
     "Category",
     "Circuit",
     "CircuitFilter",
     "FailureEvent",
     "LetterFilter",
+    "Manual",
     "Message",
     "NonRetryable",
+    "Notify",
     "OutboxFilter",
     "Redrive",
     "RedriveError",
@@ -46,6 +50,7 @@ __all__ = [
     "RunFilter",
     "RunHandle",
     "Sink",
+    "Sql",
     "Start",
     "StepFailed",
     "now",
@@ -61,6 +66,7 @@ __all__ = [
 # Each name is imported when it is first asked for: the command line, which needs few of them, answers
 # in a tenth of the time.
 _HOMES = {
+    "redrive.actions": ("ApiCall", "Manual", "Notify", "Sql"),
     "redrive.app": ("Redrive", "RunHandle", "Start"),
     "redrive.core.classify": ("Category", "Rule"),
     "redrive.core.handlers": ("FailureEvent",),

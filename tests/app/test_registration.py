@@ -263,7 +263,8 @@ def test_an_option_that_does_not_exist_is_refused_with_those_that_do(app: Redriv
     )
     refuses(
         app,
-        "@app.workflow has no option at_most_once; it has name, retry, timeout, dead_letter, max_crashes",
+        "@app.workflow has no option at_most_once; it has name, retry, timeout, rollback, dead_letter, "
+        "max_crashes",
         lambda: workflow(at_most_once=True),
     )
 

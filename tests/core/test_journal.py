@@ -129,7 +129,7 @@ def test_a_superseded_entry_is_gone_but_its_index_is_never_used_again() -> None:
     assert journal.ask("/ship#0") is None
     assert handed_out(journal) == ["/charge#0"]
     assert [row.key for row in journal.forgotten()] == ["/charge#0"]
-    assert (journal.next_index, journal.next_done) == (2, 1)
+    assert (journal.next_index, journal.next_done) == (2, 2)
 
 
 def test_an_entry_that_took_the_place_of_a_superseded_one_is_found() -> None:

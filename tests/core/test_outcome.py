@@ -8,7 +8,7 @@ import typing
 import pytest
 
 from redrive.core import outcome as module
-from redrive.core.outcome import OpenStep, Outcome, Place, RunView
+from redrive.core.outcome import OpenStep, Outcome, Place, RunView, Undoing
 from redrive.core.states import EntryKind
 
 OUTCOMES = typing.get_args(Outcome)
@@ -22,7 +22,7 @@ RECORDS = [
 def test_every_record_about_a_run_is_an_outcome_and_nothing_else_is() -> None:
     about_a_run = {one for one in RECORDS if "run" in {field.name for field in dataclasses.fields(one)}}
     assert set(OUTCOMES) == about_a_run
-    assert set(RECORDS) - about_a_run == {RunView, Place, OpenStep}
+    assert set(RECORDS) - about_a_run == {RunView, Place, OpenStep, Undoing}
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from dataclasses import replace
 
 import pytest
 
@@ -19,18 +20,22 @@ from redrive.core.outcome import (
     Ended,
     Escaped,
     Expired,
+    Handed,
     Interrupted,
     Lost,
     Noted,
     Outcome,
     Parked,
     Place,
+    Planned,
     Raised,
     Released,
     Returned,
     RunView,
     Slept,
     Stopped,
+    Undoing,
+    Undone,
     Wait,
     Waits,
     Woke,
@@ -77,6 +82,11 @@ ESCAPED = Escaped(
     place=CHARGE,
     attempt=4,
 )
+UNDOING = replace(RUN, undoing=True)
+REFUND = Place(9, "/charge#0/refund#2", EntryKind.UNDO, "refund")
+PLANNED = Planned(run=UNDOING, plan=(Undoing(place=REFUND, input=BAD, options="{}"),))
+HANDED = Handed(run=UNDOING, place=REFUND, instructions=BAD)
+UNDONE = Undone(run=UNDOING, ending=ESCAPED.ending, ends_as=RunStatus.COMPENSATED, fresh=True)
 WITHOUT_USERS_DATA: list[Outcome] = [
     Interrupted(run=RUN, place=CHARGE, attempt=1, began_ago=0),
     Slept(run=RUN, place=CHARGE, delay=1, idle=True, hold=0),
@@ -90,7 +100,18 @@ WITHOUT_USERS_DATA: list[Outcome] = [
     Stopped(run=RUN, step="charge"),
     Closed(run=RUN, letter="dl-run7", status=LetterStatus.IGNORED, ended=RunStatus.DLQ_PENDING, by="ada"),
 ]
-WITH_USERS_DATA: list[Outcome] = [RETURNED, RAISED, BEGAN, PARKED, NOTED, ENDED, ESCAPED]
+WITH_USERS_DATA: list[Outcome] = [
+    RETURNED,
+    RAISED,
+    BEGAN,
+    PARKED,
+    NOTED,
+    ENDED,
+    ESCAPED,
+    PLANNED,
+    HANDED,
+    UNDONE,
+]
 
 
 def name(outcome: Outcome) -> str:
@@ -157,3 +178,18 @@ def test_what_belongs_to_the_run_as_a_whole_ends_it_with_a_letter(outcome: Outco
     assert letter is not None
     assert (letter.code, letter.stage) == ("infrastructure_failure", "commit")
     assert letter.reason == "the store refused the data: text holds a NUL"
+
+
+@pytest.mark.parametrize("outcome", [PLANNED, UNDONE], ids=name)
+def test_a_rollback_that_cannot_be_recorded_stops_and_keeps_what_it_was_for(outcome: Outcome) -> None:
+    transition = decide(instead_of(outcome, "text holds a NUL"), RetryPolicy(), 0.5)
+    assert transition.change is not None
+    assert (transition.change.status, transition.change.failure) == (RunStatus.DLQ_PENDING, None)
+    assert transition.letter is not None
+    assert transition.letter.code == "compensation_failed"
+
+
+def test_a_failure_that_cannot_be_recorded_is_rolled_back_all_the_same() -> None:
+    transition = decide(instead_of(replace(ESCAPED, rolls_back=True), "x"), RetryPolicy(), 0.5)
+    assert transition.change is not None
+    assert transition.change.status is RunStatus.COMPENSATING

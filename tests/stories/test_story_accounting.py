@@ -1,4 +1,4 @@
-"""The accounting story: what an accountant may expect of a workflow that failed (scenarios 3, 4 and 6)."""
+"""The accounting story: what an accountant may expect of a workflow that failed (scenarios 3, 4, 6 to 8)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from redrive import Redrive, RetryPolicy, step_info
+from redrive import NonRetryable, Redrive, RetryPolicy, step_info
 from redrive.app import Workflow
 from redrive.desk.shapes import DeadLetter
-from redrive.testing import Engine, engine
+from redrive.testing import Engine, Http, engine, faults
 
 STEPS = ("import", "match", "convert", "tax", "post", "report", "archive", "notify")
 Closing = Workflow[..., list[str], object]
@@ -197,3 +197,114 @@ async def test_scenario_6_a_closing_that_failed_at_step_5_of_8_resumes_there_wit
         assert run.result[-1] == " ".join(STEPS)
         assert [step.output for step in run.steps if not step.superseded] == run.result
         assert len(set(ledger.keys)) == 8
+
+
+# -- scenario 7: rollback capabilities ----------------------------------------------------------------------
+
+
+class Rollbacks:
+    """Four steps of a closing with their rollback handlers, and which of them were called."""
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+        self.broken: set[str] = {"do 4"}
+
+    def closing(self) -> tuple[Redrive, Closing]:
+        app = Redrive("sqlite:///:memory:")
+
+        def act(what: str) -> None:
+            self.called.append(what)
+            if what in self.broken:
+                raise NonRetryable(f"{what} is refused")
+
+        def step(number: int) -> Any:
+            async def do(month: str) -> str:
+                act(f"do {number}")
+                return f"{month}/{number}"
+
+            async def undo(month: str, result: str) -> None:
+                assert result == f"{month}/{number}"
+                act(f"undo {number}")
+
+            made = app.step(name=f"step {number}")(do)
+            made.compensate(name=f"rollback {number}")(undo)
+            return made
+
+        steps = [step(number) for number in (1, 2, 3, 4)]
+
+        @app.workflow(rollback=True)
+        async def close_month(month: str) -> list[str]:
+            return [await each(month) for each in steps]
+
+        return app, close_month
+
+
+async def test_scenario_7_when_step_4_fails_the_handlers_of_3_2_and_1_are_called_in_that_order() -> None:
+    world = Rollbacks()
+    app, closing = world.closing()
+    async with engine(app) as e:
+        run = await e.run(closing, "2030-01")
+        assert world.called == ["do 1", "do 2", "do 3", "do 4", "undo 3", "undo 2", "undo 1"]
+        assert run.status == "COMPENSATED"
+        assert await e.compensations(run) == ["step 3", "step 2", "step 1"]
+
+
+async def test_scenario_7_the_rollback_progress_is_visible() -> None:
+    world = Rollbacks()
+    world.broken.add("undo 2")
+    app, closing = world.closing()
+    async with engine(app) as e:
+        run = await e.run(closing, "2030-01")
+        ledger = await app.saga(run.id)
+        assert [(entry.step, entry.status) for entry in ledger.entries] == [
+            ("step 3", "SUCCESS"),
+            ("step 2", "DLQ"),
+            ("step 1", "PENDING"),
+        ]
+        assert (ledger.done, run.status, run.described.code) == (1, "DLQ_PENDING", "compensation_failed")
+        world.broken.clear()
+        await ledger.resume(by="accountant")
+        await e.finish_all()
+        assert await e.compensations(run) == ["step 3", "step 2", "step 1"]
+
+
+# -- scenario 8: error classification -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "category", "tries"),
+    [
+        (TimeoutError("slow"), "timeout", 3),
+        (ConnectionError("gone"), "network", 3),
+        (Http(429), "rate_limit", 3),
+        (Http(422), "validation", 1),
+        (Http(404), "not_found", 1),
+        (Exception("odd"), "unknown", 3),
+    ],
+)
+@pytest.mark.parametrize("place", ["a step", "its compensation"])
+async def test_scenario_8_errors_are_classified_and_handled_accordingly(
+    error: Exception, category: str, tries: int, place: str
+) -> None:
+    """Transient ones are retried, permanent ones are not; in a rollback as everywhere."""
+    world = Rollbacks()
+    app, closing = world.closing()
+    name = "step 2" if place == "a step" else "rollback 2"
+    step = app.registered_steps[name]
+    step.marked(retry=RetryPolicy(max_retries=2, base_delay=1))
+    async with engine(app) as e:
+        with faults(step=name, fail=[error] * tries):
+            run = await e.run(closing, "2030-01")
+        assert [attempt.category for attempt in run.step(name).attempts] == [category] * tries
+        expected = "COMPENSATED" if place == "a step" else "DLQ_PENDING"
+        assert run.status == expected
+
+
+async def test_scenario_8_what_is_unknown_is_handled_as_it_is_configured() -> None:
+    world = Rollbacks()
+    app, closing = world.closing()
+    app.registered_steps["step 2"].marked(retry=RetryPolicy(max_retries=2, never_retry_on=["unknown"]))
+    async with engine(app) as e:
+        with faults(step="step 2", fail=[Exception("odd")]):
+            run = await e.run(closing, "2030-01")
+        assert (run.step("step 2").attempt, run.status) == (1, "COMPENSATED")

@@ -10,12 +10,24 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
+from redrive.allowed import read_allowed
 from redrive.app import sinks
 from redrive.app.dependencies import check_circuit
 from redrive.app.handle import RunHandle
 from redrive.app.handlers import Handlers
 from redrive.app.opening import make_store
 from redrive.app.runtime import Runtime
+from redrive.app.undoing import (
+    CANCEL,
+    CONFIRM,
+    UNDO,
+    Follower,
+    Followers,
+    How,
+    Role,
+    accepts_nothing,
+    check_how,
+)
 from redrive.app.version import code_version
 from redrive.app.workflow import START_OPTIONS, Workflow
 from redrive.clock import SystemClock
@@ -30,15 +42,17 @@ from redrive.desk.dlq import DeadLetters
 from redrive.desk.outbox import Outbox
 from redrive.desk.policies import Policies
 from redrive.desk.runs import Runs
+from redrive.desk.saga import Ledger
 from redrive.desk.workflows import Workflows
 from redrive.duration import Duration, seconds
 from redrive.errors import ConfigurationError, RegistrationError, UnknownWorkflow
 from redrive.policy import Circuit, RetryPolicy
 from redrive.settings import Settings
 from redrive.sinks import Sink, SinkDefinition
+from redrive.store.elsewhere import check_elsewhere
 from redrive.store.records import Catalogue, CatalogueItem
 from redrive.store.sealed import refuse_unreadable
-from redrive.worker.definition import Step, WorkflowDefinition
+from redrive.worker.definition import Step, Undo, WorkflowDefinition
 
 __all__ = ["Redrive"]
 
@@ -90,6 +104,7 @@ class Redrive:
         self.handlers = Handlers(self)
         self.registrations = 0
         self.registered_sinks: dict[str, SinkDefinition] = {}
+        self.followers = Followers(allowed=read_allowed(self.settings.allow_hosts))
         self._runtime: Runtime | None = None
         self._version: str | None = None
 
@@ -112,6 +127,10 @@ class Redrive:
         at_most_once: bool = False,
         transactional: bool = False,
         effect: str | None = None,
+        compensate: How | None = None,
+        confirm: How | None = None,
+        cancel: How | None = None,
+        pivot: bool = False,
     ) -> _StepDecorator: ...
     def step(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a step: its result is recorded, its failures are retried.
@@ -120,7 +139,9 @@ class Redrive:
         heartbeats. `circuit`: when to stop calling, because the dependency behind the step is out of order.
         `at_most_once`: never called again once it was called. `transactional`: the function's
         first parameter is a `tx` whose SQL commits together with the record. `effect` names in a few words
-        what the step does to the outside world.
+        what the step does to the outside world. `compensate` undoes it (see `step.compensate`); `confirm` and
+        `cancel` end what it reserves, when the run succeeds or fails; each a function or a declared action.
+        `pivot`: once it has happened, the run is not rolled back any more.
         """
         _check_options("step", self._register_step, options)
         names = sys._getframe(1).f_locals  # types defined beside the function, inside another function
@@ -141,10 +162,15 @@ class Redrive:
         at_most_once: bool = False,
         transactional: bool = False,
         effect: str | None = None,
+        compensate: How | None = None,
+        confirm: How | None = None,
+        cancel: How | None = None,
+        pivot: bool = False,
     ) -> Step[Any, Any]:
         name = _name("step", name, fn, self.registered_steps)
         what = f"step {name!r}"
-        _check_flags(what, at_most_once=at_most_once, transactional=transactional)
+        _check_flags(what, at_most_once=at_most_once, transactional=transactional, pivot=pivot)
+        _check_following(what, compensate, confirm, cancel)
         if effect is not None and not isinstance(effect, str):
             raise RegistrationError(f"effect of {what} is {effect!r}; give a few words, or leave it out")
         if at_most_once and retry is not None:
@@ -165,12 +191,82 @@ class Redrive:
             transactional=transactional,
             effect=effect,
             circuit=circuit,
+            pivot=pivot,
         )
         signature = Signature.of(fn, skip_first=transactional, names=names)
-        step: Step[Any, Any] = Step(fn, name=name, options=options, signature=signature)
+        step: Step[Any, Any] = Step(
+            fn, name=name, options=options, signature=signature, registrar=self._register_undo
+        )
+        follows = [(how, role) for how, role in ((confirm, CONFIRM), (cancel, CANCEL)) if how is not None]
+        made = {role: self._make_follower(step, how, role, names) for how, role in follows}
+        if compensate is not None:
+            self._register_undo(step, compensate, names)
+        if made:
+            step.confirm = made[CONFIRM]
+            step.cancel = Undo(step=made[CANCEL], uncertain=accepts_nothing(made[CANCEL]))
+            step.marked(confirm=step.confirm.name, cancel=made[CANCEL].name)
         self.registered_steps[name] = step
         self._changed()
         return step
+
+    def _register_undo(
+        self,
+        step: Step[Any, Any],
+        how: How,
+        names: Mapping[str, Any],
+        *,
+        uncertain: bool = False,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+    ) -> Step[Any, Any]:
+        _check_flags(f"the compensation of step {step.name!r}", uncertain=uncertain)
+        if step.undo is not None or step.cancel is not None:
+            by = (step.undo or step.cancel).step.name  # type: ignore[union-attr]
+            raise RegistrationError(f"step {step.name!r} is undone by {by!r} already; it has one way back")
+        made = self._make_follower(
+            step, how, UNDO, names, name=name, retry=retry, timeout=timeout, uncertain=uncertain
+        )
+        step.undo = Undo(step=made, uncertain=uncertain)
+        step.marked(undo=made.name)
+        self._changed()
+        return made
+
+    def _make_follower(
+        self,
+        step: Step[Any, Any],
+        how: How,
+        role: Role,
+        names: Mapping[str, Any],
+        *,
+        uncertain: bool = False,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+    ) -> Step[Any, Any]:
+        """Register what undoes, confirms or cancels a step, as a step of its own."""
+        check_how(step.name, how, role)
+        what = f"what is to {role.verb} step {step.name!r}"
+        _check_retry(what, retry)
+        if callable(how):
+            chosen, kind = _name("step", name, how, self.registered_steps), None
+        else:
+            chosen, kind = name or f"{step.name}.{role.verb}", how.kind
+        options = StepOptions(
+            retry=retry, timeout=_limit(timeout, f"timeout of {what}") or _DEFAULT_TIMEOUT, action=kind
+        )
+        made = self.followers.make(step, how, role, names, chosen, options)
+        self.followers.add(Follower(of=step, step=made, uncertain=uncertain))
+        self.registered_steps[chosen] = made
+        return made
+
+    def connection(self, name: str, url: str) -> None:
+        """Register a database of your own under a name, for the declared action `Sql`."""
+        if not isinstance(name, str) or not name.strip() or not name.isprintable():
+            raise ConfigurationError(f"a connection is registered under a name, not under {name!r}")
+        if name in self.followers.connections:
+            raise ConfigurationError(f"connection {name!r} is registered already; use another name")
+        self.followers.connections[name] = check_elsewhere(name, url)
 
     @overload
     def workflow(
@@ -186,6 +282,7 @@ class Redrive:
         name: str | None = None,
         retry: RetryPolicy | None = None,
         timeout: Duration | None = None,
+        rollback: bool = False,
         dead_letter: bool = True,
         max_crashes: int = 3,
         dlq_retention: Duration | None = None,
@@ -195,7 +292,8 @@ class Redrive:
     def workflow(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a workflow.
 
-        `retry` is the policy of steps that have none; `timeout` limits the whole run; `dead_letter=False`
+        `retry` is the policy of steps that have none; `timeout` limits the whole run; `rollback` undoes what
+        a run did that does not succeed, by the compensations of its steps; `dead_letter=False`
         lets failures end as FAILED without a letter; `max_crashes` is how many workers may die over a run;
         `dlq_retention` is how long its dead letters wait for a decision, if not as long as the setting says;
         `index` names fields of the input to search runs and dead letters by, as in `["customer.email"]`;
@@ -215,6 +313,7 @@ class Redrive:
         name: str | None = None,
         retry: RetryPolicy | None = None,
         timeout: Duration | None = None,
+        rollback: bool = False,
         dead_letter: bool = True,
         max_crashes: int = 3,
         dlq_retention: Duration | None = None,
@@ -223,7 +322,7 @@ class Redrive:
     ) -> Workflow[Any, Any, Any]:
         name = _name("workflow", name, fn, self.registered_workflows)
         what = f"workflow {name!r}"
-        _check_flags(what, dead_letter=dead_letter)
+        _check_flags(what, dead_letter=dead_letter, rollback=rollback)
         if isinstance(max_crashes, bool) or not isinstance(max_crashes, int) or max_crashes < 1:
             raise RegistrationError(
                 f"max_crashes of {what} is {max_crashes!r}; give a whole number from 1 on"
@@ -244,6 +343,7 @@ class Redrive:
             max_crashes=max_crashes,
             dlq_retention=_limit(dlq_retention, f"dlq_retention of {what}"),
             index=_index(what, index, definition.signature),
+            rollback=rollback,
         )
         self.handlers.note(name, on_failure)
         self.registered_workflows[name] = workflow
@@ -326,7 +426,7 @@ class Redrive:
             return self.settings.version
         if self._version is None:
             functions = [(f"workflow {name}", w.fn) for name, w in self.registered_workflows.items()]
-            functions += [(f"step {name}", s.fn) for name, s in self.registered_steps.items()]
+            functions += [(f"step {name}{_written(s)}", s.fn) for name, s in self.registered_steps.items()]
             self._version = code_version(functions)
         return self._version
 
@@ -390,6 +490,8 @@ class Redrive:
         for signature in signatures:
             signature.prepare()  # whatever is wrong with a type shows now, not in a run
         self.handlers.check()
+        for follower in self.followers.all:
+            follower.check_types()
         if self._runtime is not None:
             raise ConfigurationError("this app is open already; an app is opened once in a process")
         self._runtime = runtime
@@ -455,6 +557,10 @@ class Redrive:
     def dlq(self) -> DeadLetters:
         """Look at dead letters, replay and close them."""
         return self.runtime.dlq
+
+    async def saga(self, run_id: str, *, tenant: str | None = None) -> Ledger:
+        """The ledger of a run: what of it is undone, what is left, and what can be decided about that."""
+        return await self.runtime.sagas.get(run_id, tenant=tenant)
 
     @property
     def outbox(self) -> Outbox:
@@ -530,6 +636,20 @@ def _check_flags(what: str, **flags: Any) -> None:
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise RegistrationError(f"{name} of {what} is {value!r}; give True or False")
+
+
+def _check_following(what: str, compensate: Any, confirm: Any, cancel: Any) -> None:
+    if (confirm is None) != (cancel is None):
+        raise RegistrationError(
+            f"{what}: confirm= and cancel= go together; what is reserved ends in one of them"
+        )
+    if compensate is not None and cancel is not None:
+        raise RegistrationError(f"{what} has compensate= and cancel=; give the one way back that it has")
+
+
+def _written(step: Step[Any, Any]) -> str:
+    """What a declared action says, which is its code."""
+    return "" if step.action is None else f" {json.dumps(step.action.to_json(), sort_keys=True)}"
 
 
 def _check_transactional(what: str, fn: Callable[..., Any]) -> None:

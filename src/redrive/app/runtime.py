@@ -24,6 +24,7 @@ from redrive.desk.policies import Policies
 from redrive.desk.preview import Previewer
 from redrive.desk.replaying import Replayer
 from redrive.desk.runs import Runs
+from redrive.desk.saga import Sagas
 from redrive.desk.shapes import Shaper
 from redrive.desk.workflows import Workflows
 from redrive.errors import ConfigurationError, StoreUnavailable
@@ -31,6 +32,7 @@ from redrive.store.circuits import CircuitRow
 from redrive.store.outbox import NewSink
 from redrive.store.port import Store
 from redrive.store.records import Started
+from redrive.worker.acting import Acting
 from redrive.worker.attempt import Attempt
 from redrive.worker.loop import Worker, WorkerSettings
 
@@ -61,6 +63,7 @@ class Runtime:
         previewer = Previewer(store, replayer, shaper)
         self.runs = Runs(store, clock, shaper, replayer, previewer, self.changed)
         self.dlq = DeadLetters(store, clock, shaper, replayer, previewer)
+        self.sagas = Sagas(store, shaper, replayer)
         self.policies = Policies(store, clock)
         self.circuits = Circuits(store, clock, self.turned)
         self.workflows = Workflows(store, clock, self.ring)
@@ -72,6 +75,7 @@ class Runtime:
         self.set_worker = self.new_set_worker(store)
         self.releaser = self.new_releaser(store)
         self.watch = Watch(store)
+        self._acting = Acting(app.followers.connections, app.followers.allowed)
         self.worker: Worker | None = None
         self.relays: list[Relay] = []
         self._relaying: list[asyncio.Task[None]] = []
@@ -158,6 +162,8 @@ class Runtime:
             ),
             workflows={name: workflow.definition for name, workflow in app.registered_workflows.items()},
             catalogue=app.catalogue(),
+            steps=app.registered_steps,
+            acting=self._acting,
             rules=app.rules,
             has_circuits=any(step.options.circuit for step in app.registered_steps.values()),
             on_ended=self.results.ended_here,
@@ -208,6 +214,7 @@ class Runtime:
         if self.worker is not None:
             await self.worker.stop()
         await self.stop_relays()
+        await self._acting.close()
         self.results.close()
         await self._store.close()
 

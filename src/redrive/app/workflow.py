@@ -68,6 +68,7 @@ class Workflow(Generic[P, R, T]):
         max_crashes: int,
         dlq_retention: float | None = None,
         index: tuple[str, ...] = (),
+        rollback: bool = False,
     ) -> None:
         functools.update_wrapper(self, definition.fn)
         self.definition = definition
@@ -82,6 +83,7 @@ class Workflow(Generic[P, R, T]):
             max_crashes=max_crashes,
             letter_keeps=int((dlq_retention or app.settings.dlq_retention) * MICROS),
             index=index,
+            rollback=rollback,
         )
         self._complete: tuple[int, RunOptions, str] | None = None
 
@@ -91,9 +93,13 @@ class Workflow(Generic[P, R, T]):
         return self._snapshot_now()[1]
 
     def _snapshot_now(self) -> tuple[RunOptions, str]:
-        """The options with the handlers that are registered now, made once for each registration."""
+        """The options with the handlers and steps registered now, made once for each registration."""
         if self._complete is None or self._complete[0] != self._app.registrations:
-            options = replace(self.own_options, on_failure=self._app.handlers.of(self.name))
+            options = replace(
+                self.own_options,
+                on_failure=self._app.handlers.of(self.name),
+                reserves=any(step.cancel is not None for step in self._app.registered_steps.values()),
+            )
             self._complete = (self._app.registrations, options, options.to_json())
         return self._complete[1:]
 

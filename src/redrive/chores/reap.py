@@ -22,7 +22,7 @@ from redrive.duration import words
 from redrive.settle.settler import LocalSettler
 from redrive.settle.view import open_step, open_steps, view_of
 from redrive.store.port import Store
-from redrive.store.records import HeldRun
+from redrive.store.records import HeldRun, RunRow
 
 __all__ = ["Reaper"]
 
@@ -102,17 +102,22 @@ class Reaper:
         return sum(settled.kept for settled in await self._settler.settle(outcomes))
 
 
+def _executes(run: RunRow) -> bool:
+    """False if the run waited in its worker's memory, which shows in its state or in when it is due."""
+    return run.status is not RunStatus.SLEEPING and run.available_at is None
+
+
 def bereaved(held: list[HeldRun], now: int, *, died: bool) -> list[Outcome]:
     """What the death of their worker means for its runs.
 
     A death is laid to the suspects among the runs it executed; if there was none, all become suspects.
     Runs that only waited are no suspects, and a worker that stopped in good order lays nothing to anybody.
     """
-    executing = [h for h in held if h.run.status is not RunStatus.SLEEPING]
+    executing = [h for h in held if _executes(h.run)]
     known = any(h.run.deaths for h in executing)
     outcomes: list[Outcome] = []
     for h in held:
-        is_executing = h.run.status is not RunStatus.SLEEPING
+        is_executing = _executes(h.run)
         suspected = died and is_executing and (h.run.deaths > 0 or not known)
         outcomes.append(
             Lost(

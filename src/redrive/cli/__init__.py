@@ -4,7 +4,7 @@ This module and the commands' own modules import nothing but click, so that `red
 at once; what a command needs it imports when it is called.
 
 begin      demo, init, dev     run    worker (serve, supervise), migrate, reencrypt, doctor (health)
-commands   runs, dlq, outbox, audit, policies, circuits, workflows     shell  completion
+commands   runs, dlq, saga, outbox, audit, policies, circuits, workflows     shell  completion
 shared     place: which store    output: tables, JSON, ids    ids: prefixes, standard input    paging
            change: dry runs, asking first     target: module:app     exits: errors and exit codes
            hints: commands to type next       folding: lines that fit    inputs, example: of workflows
@@ -27,6 +27,7 @@ from redrive.cli.outbox import outbox
 from redrive.cli.policies import policies
 from redrive.cli.reencrypt import reencrypt
 from redrive.cli.runs import runs
+from redrive.cli.saga import saga
 from redrive.cli.worker import worker
 from redrive.cli.workflows import workflows
 
@@ -59,6 +60,7 @@ for command in (
     reencrypt,
     runs,
     dlq,
+    saga,
     outbox,
     audit,
     policies,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from redrive.cli.output import clean, styled
-from redrive.core.states import EntryKind, StepStatus
+from redrive.core.states import EXECUTED, EntryKind, StepStatus
 from redrive.core.transition import AttemptEnd
 from redrive.desk.shapes import AttemptRecord, StepRecord
 from redrive.duration import words
@@ -44,7 +44,7 @@ class _Scale:
     def __init__(self, steps: tuple[StepRecord, ...], now: datetime, width: int, over: bool) -> None:
         self.now = now
         self.over = over
-        self.name = min(_NAME, max(len(step.name) for step in steps))
+        self.name = min(_NAME, max(len(_called(step)) for step in steps))
         self.room = max(_LEAST, width - self.name - _SIDE - 6)
         self.width = width
         self._begin = min(step.began_at for step in steps)
@@ -59,7 +59,7 @@ class _Scale:
 
 def _step(step: StepRecord, scale: _Scale) -> Iterator[str]:
     mark = "✗" if _cut_short(step, scale) else _MARKS.get(step.status, "…")
-    name = clean(step.name)
+    name = clean(_called(step))
     name = name if len(name) <= scale.name else f"{name[: scale.name - 1]}…"
     took = (step.ended_at or max(scale.now, step.began_at)) - step.began_at
     colour = "bright_black" if step.superseded else _COLOURS[mark]
@@ -88,8 +88,13 @@ def _attempts(step: StepRecord, scale: _Scale) -> Iterator[str]:
         before = error
 
 
+def _called(step: StepRecord) -> str:
+    """The name, with a mark for what goes back and for what confirms."""
+    return {EntryKind.UNDO: "↩ ", EntryKind.CONFIRM: "✔ "}.get(step.kind, "") + step.name
+
+
 def _under_way(step: StepRecord) -> bool:
-    return step.kind is EntryKind.STEP and step.status is StepStatus.RUNNING
+    return step.kind in EXECUTED and step.status is StepStatus.RUNNING
 
 
 def _cut_short(step: StepRecord, scale: _Scale) -> bool:

@@ -9,6 +9,8 @@ from typing import assert_never
 
 from redrive.cli.hints import hint, worker_hint
 from redrive.core.circuit import CircuitStatus
+from redrive.core.ending import LetterCode
+from redrive.core.saga import undone_step
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.desk.circuits import CircuitRecord
 from redrive.desk.shapes import Run, StepRecord
@@ -34,15 +36,18 @@ def sentences(run: Run, around: Surroundings) -> list[str]:
     match run.status:
         case RunStatus.PENDING | RunStatus.SLEEPING:
             said = [*_waiting(run, around), *_obstacles(run, around)]
-        case RunStatus.RUNNING | RunStatus.COMPENSATING:
+        case RunStatus.RUNNING:
             said = _running(run, around)
+        case RunStatus.COMPENSATING:
+            said = _going_back(run, around)
         case RunStatus.SUCCESS:
             said = [f"It succeeded at {_clock(run.finished_at)}. There is nothing to do."]
         case RunStatus.CANCELLED:
             said = [f"It was cancelled at {_clock(run.finished_at)}{_because(run)}."]
         case RunStatus.COMPENSATED:
             said = [
-                f"It failed, and what it had done was undone, at {_clock(run.finished_at)}{_because(run)}."
+                f"It failed, and what it had done was undone, at {_clock(run.finished_at)}{_because(run)}.",
+                *_left_open(run),
             ]
         case RunStatus.PARTIAL:
             said = [
@@ -134,7 +139,41 @@ def _running(run: Run, around: Surroundings) -> list[str]:
     return said
 
 
+def _going_back(run: Run, around: Surroundings) -> list[str]:
+    """A rollback: how far it is, and whom it waits for."""
+    undone = [step for step in run.steps if step.kind is EntryKind.UNDO and not step.superseded]
+    over = sum(step.ended_at is not None for step in undone)
+    said = [f"What it did is being undone{_because(run)}. {over} of {len(undone)} are done."]
+    task = next((step for step in undone if step.status is StepStatus.RUNNING), None)
+    waits = [step for step in undone if step.status is StepStatus.RETRYING]
+    if task is not None and run.next_at is None and isinstance(task.output, str):
+        said.append(f"It waits for a person: {task.output}")
+        said.append(f"When that is done: {hint('saga', 'done', run.id, task.key.rpartition('/')[0])}")
+    elif task is not None:
+        said.append(f"A worker executes {task.name!r}, attempt {task.attempt}. {_last(task)}".rstrip())
+    elif waits:
+        said += [f"{step.name!r} waits for its next attempt. {_last(step)}".rstrip() for step in waits]
+    else:
+        said += _obstacles(run, around)
+    return [*said, f"All of it: {hint('saga', 'show', run.id)}"]
+
+
+def _left_open(run: Run) -> list[str]:
+    """Steps of which nobody knows whether they happened, and which nobody undid."""
+    return [
+        f"Nobody knows whether {undone_step(step.key)!r} happened, so it was not undone: find out."
+        for step in run.steps
+        if step.kind is EntryKind.UNDO and step.status is StepStatus.SKIPPED and step.attempt == 0
+    ]
+
+
 def _failed(run: Run) -> list[str]:
+    if run.code == LetterCode.COMPENSATION_FAILED:
+        return [
+            f"It was being rolled back, and that stopped at {_clock(run.finished_at)}{_because(run)}.",
+            f"What is undone and what is not: {hint('saga', 'show', run.id)}",
+            f"When the cause is mended, go on: {hint('saga', 'resume', run.id)}",
+        ]
     said = [f"It ended at {_clock(run.finished_at)}{_because(run)}."]
     failed = next((s for s in reversed(run.steps) if s.status in {StepStatus.FAILED, StepStatus.DLQ}), None)
     if failed is not None and failed.attempts:

@@ -7,7 +7,7 @@ from typing import Any
 
 from redrive.core.ending import Ending
 from redrive.core.events import Event
-from redrive.core.outcome import Cancelled, Closed, Raised, RunView
+from redrive.core.outcome import Cancelled, Closed, Raised, RunView, Undone
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transition import AuditWrite, LetterWrite
 from redrive.core.verdict import Verdict
@@ -17,6 +17,7 @@ __all__ = [
     "failed_attempt",
     "letter_closed",
     "replay_ended",
+    "rolled_back",
     "run_cancelled",
     "run_failed",
     "set_refused",
@@ -25,6 +26,7 @@ __all__ = [
 ENGINE = "redrive"
 """Who did it, where nobody did."""
 
+_ROLLED_BACK = frozenset({RunStatus.COMPENSATED, RunStatus.CANCELLED})
 _CLOSINGS = {
     LetterStatus.RESOLVED: Event.LETTER_RESOLVED,
     LetterStatus.IGNORED: Event.LETTER_IGNORED,
@@ -63,9 +65,17 @@ def run_failed(
 
 def replay_ended(run: RunView, status: RunStatus) -> AuditWrite:
     """How a replay went."""
-    good = status in (RunStatus.SUCCESS, RunStatus.PARTIAL)
+    good = status in (RunStatus.SUCCESS, RunStatus.PARTIAL) or (run.undoing and status in _ROLLED_BACK)
     event = Event.REPLAY_SUCCEEDED if good else Event.REPLAY_FAILED
     return _line(event, run, letter=run.letter, after=_json(run=status.value))
+
+
+def rolled_back(outcome: Undone) -> tuple[AuditWrite, ...]:
+    """What was undone; nothing is said where nothing had to be."""
+    if outcome.forward or not (outcome.count or outcome.uncertain):
+        return ()
+    about = _json(run=outcome.ends_as.value, undone=outcome.count, uncertain=outcome.uncertain or None)
+    return (_line(Event.ROLLED_BACK, outcome.run, after=about),)
 
 
 def run_cancelled(outcome: Cancelled) -> AuditWrite:

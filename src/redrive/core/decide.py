@@ -19,6 +19,7 @@ from redrive.core.auditing import (
     failed_attempt,
     letter_closed,
     replay_ended,
+    rolled_back,
     run_cancelled,
     run_failed,
 )
@@ -38,6 +39,7 @@ from redrive.core.outcome import (
     Ended,
     Escaped,
     Expired,
+    Handed,
     Interrupted,
     Lost,
     Noted,
@@ -45,12 +47,14 @@ from redrive.core.outcome import (
     Outcome,
     Parked,
     Place,
+    Planned,
     Raised,
     Released,
     Returned,
     RunView,
     Slept,
     Stopped,
+    Undone,
     Wait,
     Waits,
     Woke,
@@ -75,6 +79,8 @@ __all__ = ["decide"]
 
 _EntryWrite, _Transition = quick(EntryWrite), quick(Transition)
 _RUNNING = RunWrite(status=RunStatus.RUNNING, release=False, diverged=False)
+_UNDOING = RunWrite(status=RunStatus.COMPENSATING, release=False, diverged=False)
+_AHEAD = -3600 * 1_000_000  # a rollback does not queue behind runs that have not begun
 
 
 def decide(outcome: Outcome, policy: RetryPolicy, draw: float, now: int = 0) -> Transition:
@@ -98,7 +104,9 @@ def decide(outcome: Outcome, policy: RetryPolicy, draw: float, now: int = 0) -> 
         case Woke():
             return _woke(outcome)
         case Waits():
-            return _transition(outcome.run, change=_sleep(outcome.delay, outcome.hold, outcome.parked_on))
+            return _transition(
+                outcome.run, change=_sleep(outcome.run, outcome.delay, outcome.hold, outcome.parked_on)
+            )
         case Parked():
             return parked(outcome)
         case Interrupted():
@@ -107,6 +115,13 @@ def decide(outcome: Outcome, policy: RetryPolicy, draw: float, now: int = 0) -> 
             return with_handlers(_escaped(outcome), outcome.run, now)
         case Stopped():
             return _stopped(outcome)
+        case Planned():
+            return _planned(outcome)
+        case Handed():
+            return _handed(outcome)
+        case Undone():
+            decided = _undone(outcome)
+            return with_handlers(decided, outcome.run, now) if outcome.fresh else decided
         case Released():
             return _released(outcome)
         case Lost():
@@ -139,7 +154,7 @@ def _returned(outcome: Returned) -> Transition:
         input=outcome.input,
         output=outcome.output,
     )
-    change = _RUNNING if outcome.resumes else None
+    change = _awake(outcome.run) if outcome.resumes else None
     decided = _progress(outcome.run, entry, change=change, messages=outcome.messages)
     return decided if outcome.admitted is None else replace(decided, marks=marks_of(outcome))
 
@@ -156,7 +171,7 @@ def _began(outcome: Began) -> Transition:
         input=outcome.input,
         options=outcome.options,
     )
-    return _transition(outcome.run, entry, change=_RUNNING if outcome.resumes else None)
+    return _transition(outcome.run, entry, change=_awake(outcome.run) if outcome.resumes else None)
 
 
 def _raised(outcome: Raised, policy: RetryPolicy, draw: float) -> Transition:
@@ -191,11 +206,11 @@ def _retried(outcome: Raised, verdict: Verdict) -> Transition:
         wake_in=delay,
         input=outcome.input,
     )
-    change = _RUNNING if outcome.resumes else None
+    change = _awake(outcome.run) if outcome.resumes else None
     if outcome.taken:
-        change = RunWrite(status=RunStatus.SLEEPING, wake_in=delay, take=True)
+        change = RunWrite(status=_put_by(outcome.run, delay), wake_in=delay, take=True)
     elif outcome.idle:
-        change = _sleep(delay, outcome.hold)
+        change = _sleep(outcome.run, delay, outcome.hold)
     return _settled(outcome, entry, change, _attempt(outcome, verdict, delay), verdict)
 
 
@@ -221,9 +236,9 @@ def _failed(outcome: Raised, verdict: Verdict) -> Transition:
         input=outcome.input,
         failure=ending.to_json(),
     )
-    change = _RUNNING if outcome.resumes else None
+    change = _awake(outcome.run) if outcome.resumes else None
     if outcome.taken:
-        change = RunWrite(status=RunStatus.PENDING, wake_in=0, take=True)
+        change = RunWrite(status=_put_by(outcome.run), wake_in=0, take=True)
     return _settled(outcome, entry, change, _attempt(outcome, verdict, None), verdict)
 
 
@@ -259,7 +274,7 @@ def _attempt(outcome: Raised, verdict: Verdict, next_in: int | None) -> AttemptW
 
 def _interrupted(outcome: Interrupted) -> Transition:
     entry = _entry(outcome.place, StepStatus.CANCELLED, attempt=outcome.attempt, began_ago=outcome.began_ago)
-    decided = _progress(outcome.run, entry, change=_RUNNING if outcome.resumes else None)
+    decided = _progress(outcome.run, entry, change=_awake(outcome.run) if outcome.resumes else None)
     return decided if outcome.admitted is None else replace(decided, marks=marks_of(outcome))
 
 
@@ -270,13 +285,13 @@ def _noted(outcome: Noted) -> Transition:
 
 def _slept(outcome: Slept) -> Transition:
     entry = _entry(outcome.place, StepStatus.RUNNING, wake_in=outcome.delay)
-    change = _sleep(outcome.delay, outcome.hold) if outcome.idle else None
+    change = _sleep(outcome.run, outcome.delay, outcome.hold) if outcome.idle else None
     return _progress(outcome.run, entry, change=change)
 
 
 def _woke(outcome: Woke) -> Transition:
     entry = _entry(outcome.place, StepStatus.SUCCESS, done=outcome.done)
-    return _progress(outcome.run, entry, change=_RUNNING if outcome.resumes else None)
+    return _progress(outcome.run, entry, change=_awake(outcome.run) if outcome.resumes else None)
 
 
 # -- runs -------------------------------------------------------------------------------------------
@@ -313,12 +328,17 @@ def _stopped(outcome: Stopped) -> Transition:
 def _escaped(outcome: Escaped) -> Transition:
     ending, run, place = outcome.ending, outcome.run, outcome.place
     entries = () if place is None else (_entry(place, StepStatus.DLQ, attempt=outcome.attempt),)
+    if outcome.rolls_back:
+        ends_as = RunStatus.COMPENSATED if run.options.rollback else RunStatus.DLQ_PENDING
+        return _transition(run, *entries, change=_rolls_back(ending, ends_as))
     return _buried(run, ending, RunStatus.DLQ_PENDING, entries=entries)
 
 
 def _expired(outcome: Expired) -> Transition:
     failure = Failure.of(Category.TIMEOUT, "the run passed its deadline", error_type="redrive.DeadlinePassed")
     ending = Ending(failure=failure, code=LetterCode.TIMEOUT, reason="the run passed its deadline")
+    if _may_have_done_something(outcome.run):
+        return _cut_off(outcome, _rolls_back(ending, RunStatus.TIMED_OUT))
     return _buried(
         outcome.run,
         ending,
@@ -332,6 +352,9 @@ def _cancelled(outcome: Cancelled) -> Transition:
     reason = f"cancelled by {outcome.by}" + (f": {outcome.reason}" if outcome.reason else "")
     failure = Failure.of(Category.UNKNOWN, reason, error_type="redrive.RunCancelled")
     ending = Ending(failure=failure, code=LetterCode.NON_RETRYABLE, reason=reason)
+    if _may_have_done_something(outcome.run):
+        decided = _cut_off(outcome, _rolls_back(ending, RunStatus.CANCELLED))
+        return replace(decided, audit=(run_cancelled(outcome),))
     decided = _answered(
         outcome.run,
         _final(RunStatus.CANCELLED, failure=ending.to_json(), unparks=True),
@@ -343,6 +366,84 @@ def _cancelled(outcome: Cancelled) -> Transition:
         closes=True,
         audit=(*decided.audit, run_cancelled(outcome)),
     )
+
+
+# -- what follows a function ------------------------------------------------------------------------
+
+
+def _may_have_done_something(run: RunView) -> bool:
+    """True if a worker has to look what of this run is to be undone; one nobody ever had, did nothing."""
+    return run.options.undoes and run.fence > 0
+
+
+def _rolls_back(ending: Ending, ends_as: RunStatus) -> RunWrite:
+    """Any worker may undo what the run did, with the journal in its hands."""
+    return RunWrite(
+        status=RunStatus.COMPENSATING,
+        wake_in=_AHEAD,
+        take=True,
+        failure=ending.to_json(),
+        parked_on="",
+        ends_as=ends_as,
+    )
+
+
+def _cut_off(outcome: Expired | Cancelled, change: RunWrite) -> Transition:
+    attempts = _cut_short(outcome.open, AttemptEnd.CANCELLED)
+    return _transition(outcome.run, attempts=attempts, change=change, closes=True)
+
+
+def _planned(outcome: Planned) -> Transition:
+    """The whole plan before anything of it begins: whoever goes on with it finds the same."""
+    entries = tuple(
+        EntryWrite(
+            index=each.place.index,
+            key=each.place.key,
+            kind=each.place.kind,
+            name=each.place.name,
+            status=StepStatus.PENDING if each.runs else StepStatus.SKIPPED,
+            attempt=0,
+            input=each.input,
+            options=each.options,
+        )
+        for each in outcome.plan
+    )
+    return _progress(outcome.run, *entries)
+
+
+def _handed(outcome: Handed) -> Transition:
+    entry = _entry(outcome.place, StepStatus.RUNNING, output=json.dumps(outcome.instructions))
+    change = RunWrite(status=RunStatus.COMPENSATING, take=True, diverged=False)
+    return _progress(outcome.run, entry, change=change)
+
+
+def _undone(outcome: Undone) -> Transition:
+    run, ending = outcome.run, outcome.ending
+    line = rolled_back(outcome)
+    if outcome.ends_as is RunStatus.CANCELLED:
+        decided = _answered(
+            run, _final(RunStatus.CANCELLED, failure=ending.to_json()), "its run was cancelled"
+        )
+    elif outcome.ends_as is not RunStatus.COMPENSATED or outcome.forward:
+        back = RunStatus.DLQ_PENDING if outcome.ends_as is RunStatus.COMPENSATED else outcome.ends_as
+        decided = _buried(run, ending, back)
+    else:
+        decided = _resolved(outcome)
+    return replace(decided, audit=(*decided.audit, *line))
+
+
+def _resolved(outcome: Undone) -> Transition:
+    """Nobody has to do anything about a run that was rolled back; that it failed stays on record."""
+    run, text = outcome.run, outcome.ending.to_json()
+    decided = _answered(run, _final(RunStatus.COMPENSATED, failure=text), "rolled_back")
+    if not outcome.fresh or not run.options.dead_letter:
+        return decided
+    letter = _letter(run, outcome.ending, text)
+    failed = run_failed(replace(run, undoing=False), outcome.ending, letter, RunStatus.COMPENSATED)
+    move = LetterMove(
+        letter=letter.public_id, status=LetterStatus.RESOLVED, by=ENGINE, resolution="rolled_back"
+    )
+    return replace(decided, letter=letter, move=move, audit=failed)
 
 
 def _closed(outcome: Closed) -> Transition:
@@ -358,7 +459,7 @@ def _closed(outcome: Closed) -> Transition:
 
 
 def _released(outcome: Released) -> Transition:
-    status = RunStatus.SLEEPING if outcome.delay else RunStatus.PENDING
+    status = _put_by(outcome.run, outcome.delay)
     return _transition(
         outcome.run,
         *_to_repeat(outcome.open),
@@ -371,12 +472,13 @@ def _lost(outcome: Lost, draw: float) -> Transition:
     run = outcome.run
     if outcome.deaths >= run.options.max_crashes and outcome.deaths > run.deaths:
         return _poisonous(outcome)
-    change = RunWrite(status=RunStatus.SLEEPING, wake_in=outcome.wake_in, take=True)
+    # One microsecond at least: it waits, whether that is over by now or not.
+    change = RunWrite(status=_put_by(run, 1), wake_in=outcome.wake_in, take=True)
     if outcome.executing:
         delay = 0.0
         if outcome.deaths:
             delay = backoff(run.options.retry or DEFAULT_RETRY, outcome.deaths, draw).seconds
-        change = RunWrite(status=RunStatus.PENDING, wake_in=_micros(delay), take=True, deaths=outcome.deaths)
+        change = RunWrite(status=_put_by(run), wake_in=_micros(delay), take=True, deaths=outcome.deaths)
     return _transition(
         run,
         *_to_repeat(outcome.open),
@@ -388,7 +490,8 @@ def _lost(outcome: Lost, draw: float) -> Transition:
 def _poisonous(outcome: Lost) -> Transition:
     what = f"{outcome.deaths} workers died while they executed this run"
     failure = Failure.of(Category.UNKNOWN, what, error_type="redrive.WorkerDied")
-    ending = Ending(failure=failure, code=LetterCode.INFRASTRUCTURE_FAILURE, reason=what)
+    code = LetterCode.COMPENSATION_FAILED if outcome.run.undoing else LetterCode.INFRASTRUCTURE_FAILURE
+    ending = Ending(failure=failure, code=code, reason=what)
     return _buried(
         outcome.run,
         ending,
@@ -403,12 +506,14 @@ def _diverged(outcome: Diverged) -> Transition:
     match outcome.wait:
         case Wait.FOR_CODE:
             change = RunWrite(
-                status=RunStatus.SLEEPING, wake_in=outcome.delay, take=True, diverged=True, deaths=0
+                status=_put_by(outcome.run, 1), wake_in=outcome.delay, take=True, diverged=True, deaths=0
             )
             return _transition(outcome.run, change=change)
         case Wait.NO_MORE:
             failure = Failure.of(Category.INTERNAL, outcome.difference, error_type="redrive.CodeChanged")
-            ending = Ending(failure=failure, code=LetterCode.POLICY_VIOLATION, reason=outcome.difference)
+            undoing = outcome.run.undoing
+            code = LetterCode.COMPENSATION_FAILED if undoing else LetterCode.POLICY_VIOLATION
+            ending = Ending(failure=failure, code=code, reason=outcome.difference)
             return _buried(outcome.run, ending, RunStatus.DLQ_PENDING)
         case _:
             assert_never(outcome.wait)
@@ -429,7 +534,9 @@ def _buried(
     letter = _letter(run, ending, text) if run.options.dead_letter else None
     if letter is None and status is RunStatus.DLQ_PENDING:
         status = RunStatus.FAILED
-    change = _final(status, failure=text, deaths=deaths, unparks=closes)
+    # What a run is rolled back for stays on record until that is over; how it got stuck is in the letter.
+    keeps = run.undoing and ending.code is LetterCode.COMPENSATION_FAILED and ending.cause is None
+    change = _final(status, failure=None if keeps else text, deaths=deaths, unparks=closes)
     decided = _transition(run, *entries, attempts=attempts, change=change, letter=letter, closes=closes)
     return replace(decided, ends_replay=run.letter, audit=run_failed(run, ending, letter, status))
 
@@ -538,7 +645,19 @@ def _cut_short(steps: tuple[OpenStep, ...], end: AttemptEnd) -> tuple[AttemptWri
     )
 
 
-def _sleep(delay: int | None, hold: int, parked_on: str | None = None) -> RunWrite:
+def _awake(run: RunView) -> RunWrite:
+    """The run goes on where it is: with its function, or undoing what that did."""
+    return _UNDOING if run.undoing else _RUNNING
+
+
+def _put_by(run: RunView, delay: int = 0) -> RunStatus:
+    """How a run stands that no worker has: one that is being rolled back stays so, whatever it waits for."""
+    if run.undoing:
+        return RunStatus.COMPENSATING
+    return RunStatus.SLEEPING if delay else RunStatus.PENDING
+
+
+def _sleep(run: RunView, delay: int | None, hold: int, parked_on: str | None = None) -> RunWrite:
     """Wait: in its worker's memory if that is short, otherwise put down for any worker to pick up.
 
     Code that got as far as waiting found its way through the journal: if the code changes once more, it
@@ -546,7 +665,7 @@ def _sleep(delay: int | None, hold: int, parked_on: str | None = None) -> RunWri
     """
     put_down = delay is None or delay > hold
     return RunWrite(
-        status=RunStatus.SLEEPING,
+        status=_put_by(run, 1),
         wake_in=delay,
         release=put_down,
         take=put_down,

@@ -61,7 +61,10 @@ def code_for(failure: Failure, *, exhausted: bool) -> LetterCode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """A failure for good, as it is stored and shown."""
+    """A failure for good, as it is stored and shown.
+
+    `cause`: why the run was being rolled back, where it is a compensation that failed.
+    """
 
     failure: Failure
     code: LetterCode
@@ -70,6 +73,7 @@ class Ending:
     step: str | None = None
     step_index: int | None = None
     attempts: int = 0
+    cause: Ending | None = None
 
     def to_json(self) -> str:
         return json.dumps(
@@ -81,6 +85,7 @@ class Ending:
                 "step": self.step,
                 "step_index": self.step_index,
                 "attempts": self.attempts,
+                **({} if self.cause is None else {"cause": self.cause.to_json()}),
             }
         )
 
@@ -95,6 +100,7 @@ class Ending:
             step=data["step"],
             step_index=data["step_index"],
             attempts=data["attempts"],
+            cause=cls.from_json(data["cause"]) if "cause" in data else None,
         )
 
 

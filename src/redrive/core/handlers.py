@@ -60,11 +60,13 @@ def with_handlers(decided: Transition, run: RunView, now: int) -> Transition:
     Nothing that was itself started to handle a failure gets one: a handler that fails has its letter.
     """
     rules, change = run.options.on_failure, decided.change
-    if rules is None or run.handler_for is not None or change is None or change.failure is None:
+    if rules is None or run.handler_for is not None or change is None or change.status not in _FAILED:
         return decided
-    if change.status not in _FAILED:
+    # Where a rollback got stuck, only its letter says how: the run keeps what it is rolled back for.
+    failure = change.failure or (None if decided.letter is None else decided.letter.failure)
+    if failure is None:
         return decided
-    event = event_text(run, Ending.from_json(change.failure), rules, now)
+    event = event_text(run, Ending.from_json(failure), rules, now)
     started = tuple(_handling(run, handler, event, now) for handler in rules.handlers)
     return replace(decided, starts=(*decided.starts, *started))
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from redrive.core.states import EntryKind, StepStatus
+from redrive.core.states import FOLLOWING, EntryKind, StepStatus
 
 __all__ = ["MAX_ENTRIES", "EntryRow", "Journal", "entry_key", "entry_name"]
 
@@ -69,16 +69,17 @@ class Journal:
 
     def __init__(self, entries: Iterable[EntryRow] = ()) -> None:
         recorded = list(entries)
-        rows = [entry for entry in recorded if not entry.superseded]
+        rows = [entry for entry in recorded if not entry.superseded and entry.kind not in FOLLOWING]
         completed = [(entry.done, entry.key) for entry in rows if entry.done is not None]
         self._entries = {entry.key: entry for entry in rows}
         self._order = [key for _, key in sorted(completed)]
         self._position = 0
         self._asked: set[str] = set()
-        # A superseded entry is kept, so its index stays taken; it is no part of the run any more.
-        self.set_aside = len(recorded) - len(rows)
+        # A superseded entry is kept, so its index stays taken; and what is undone one day is undone in the
+        # order of all numbers, so its number is not given twice either.
+        self.set_aside = sum(1 for entry in recorded if entry.superseded)
         self.next_index = max((entry.index for entry in recorded), default=-1) + 1
-        self.next_done = max((number for number, _ in completed), default=-1) + 1
+        self.next_done = max((row.done for row in recorded if row.done is not None), default=-1) + 1
 
     def ask(self, key: str) -> EntryRow | None:
         """The recorded entry at this key, which thereby counts as asked for."""

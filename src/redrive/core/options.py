@@ -21,6 +21,7 @@ __all__ = [
 ]
 
 DEFAULT_RETRY = RetryPolicy()
+_SELDOM = ("undo", "confirm", "cancel", "pivot", "action")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,16 @@ class RunOptions:
     letter_keeps: int = 30 * 86_400 * 1_000_000
     index: tuple[str, ...] = ()
     on_failure: OnFailure | None = None
+    rollback: bool = False
+    reserves: bool = False
+
+    @property
+    def undoes(self) -> bool:
+        """True if something may have to be undone when the run does not succeed.
+
+        `reserves`: its code has steps that are confirmed or cancelled in the end.
+        """
+        return self.rollback or self.reserves
 
     def to_json(self) -> str:
         return json.dumps(
@@ -74,6 +85,7 @@ class RunOptions:
                 "letter_keeps": self.letter_keeps,
                 **({"index": self.index} if self.index else {}),
                 **({"on_failure": self.on_failure.to_json()} if self.on_failure else {}),
+                **{name: True for name in ("rollback", "reserves") if getattr(self, name)},
             },
             separators=(",", ":"),
         )
@@ -89,6 +101,8 @@ class RunOptions:
             letter_keeps=data["letter_keeps"],
             index=tuple(data.get("index", ())),
             on_failure=_on_failure(data.get("on_failure")),
+            rollback=data.get("rollback", False),
+            reserves=data.get("reserves", False),
         )
 
 
@@ -97,6 +111,7 @@ class StepOptions:
     """A step's snapshot, written with its begin mark. Times are seconds.
 
     `generation` and `probe` tell how its circuit let this attempt through.
+    `undo`, `confirm` and `cancel` name the steps that do so; `action` is the kind of a declared one.
     """
 
     retry: RetryPolicy | None = None
@@ -108,6 +123,11 @@ class StepOptions:
     circuit: Circuit | None = None
     generation: int = 0
     probe: bool = False
+    undo: str | None = None
+    confirm: str | None = None
+    cancel: str | None = None
+    pivot: bool = False
+    action: str | None = None
 
     def to_json(self) -> str:
         return json.dumps(
@@ -119,6 +139,7 @@ class StepOptions:
                 "transactional": self.transactional,
                 "effect": self.effect,
                 **self._of_circuit(),
+                **{name: value for name in _SELDOM if (value := getattr(self, name))},
             },
             separators=(",", ":"),
         )
@@ -136,6 +157,7 @@ class StepOptions:
             circuit=Circuit.from_stored(data["circuit"]) if "circuit" in data else None,
             generation=data.get("generation", 0),
             probe=data.get("probe", False),
+            **{name: data[name] for name in _SELDOM if name in data},
         )
 
     def _of_circuit(self) -> dict[str, Any]:

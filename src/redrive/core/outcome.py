@@ -25,6 +25,7 @@ __all__ = [
     "Ended",
     "Escaped",
     "Expired",
+    "Handed",
     "Interrupted",
     "Lost",
     "Noted",
@@ -32,12 +33,15 @@ __all__ = [
     "Outcome",
     "Parked",
     "Place",
+    "Planned",
     "Raised",
     "Released",
     "Returned",
     "RunView",
     "Slept",
     "Stopped",
+    "Undone",
+    "Undoing",
     "Wait",
     "Waits",
     "Woke",
@@ -50,7 +54,8 @@ class RunView:
 
     `new_version` is set while a worker executes the run with other code than recorded its journal.
     `letter` is set while the run is replayed: the letter that hears how it ends. `handler_for` is the
-    failed run that this one handles, or was started on behalf of.
+    failed run that this one handles, or was started on behalf of. `undoing`: its function has ended, and
+    what it did is being undone.
     """
 
     id: int
@@ -66,6 +71,7 @@ class RunView:
     correlation_id: str | None = None
     started_at: int | None = None
     handler_for: str | None = None
+    undoing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,12 +249,16 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Escaped:
-    """A failure left the workflow function; `place` and `attempt` name the step it came from, if any."""
+    """A failure left the workflow function; `place` and `attempt` name the step it came from, if any.
+
+    `rolls_back`: what the function did is to be undone first.
+    """
 
     run: RunView
     ending: Ending
     place: Place | None = None
     attempt: int = 1
+    rolls_back: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +295,56 @@ class Expired:
 
     run: RunView
     open: tuple[OpenStep, ...] = ()
+
+
+# -- what follows a workflow function -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undoing:
+    """Something to be done about a step: to undo, confirm or cancel it.
+
+    `runs`: False if nobody knows whether the step happened, so that it is listed and nothing more.
+    """
+
+    place: Place
+    input: str
+    options: str
+    runs: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """It is known what has to be undone, or confirmed, in which order; nothing of it has begun."""
+
+    run: RunView
+    plan: tuple[Undoing, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handed:
+    """A person has to do what comes next, and says when it is done; the run waits for that."""
+
+    run: RunView
+    place: Place
+    instructions: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone:
+    """The rollback is over: everything is undone, or nothing may be (`forward`).
+
+    `ending` is why the run was rolled back, `ends_as` what it becomes. `fresh`: no letter tells of it yet.
+    `uncertain` names the steps of which nobody knows whether they happened.
+    """
+
+    run: RunView
+    ending: Ending
+    ends_as: RunStatus
+    fresh: bool
+    forward: bool = False
+    count: int = 0
+    uncertain: tuple[str, ...] = ()
 
 
 class Wait(StrEnum):
@@ -342,6 +402,9 @@ Outcome: TypeAlias = (
     | Ended
     | Escaped
     | Stopped
+    | Planned
+    | Handed
+    | Undone
     | Released
     | Lost
     | Expired

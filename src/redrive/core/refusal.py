@@ -8,7 +8,19 @@ from redrive.core.classify import Category
 from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.failure import Failure
 from redrive.core.options import StepOptions
-from redrive.core.outcome import Began, Ended, Escaped, Noted, Outcome, Parked, Raised, Returned
+from redrive.core.outcome import (
+    Began,
+    Ended,
+    Escaped,
+    Handed,
+    Noted,
+    Outcome,
+    Parked,
+    Planned,
+    Raised,
+    Returned,
+    Undone,
+)
 
 __all__ = ["instead_of"]
 
@@ -49,7 +61,9 @@ def instead_of(outcome: Outcome, refusal: str) -> Outcome:
             return replace(outcome, input="null")
         case Noted():
             return _escaped(outcome, failure)
-        case Ended() | Escaped():
+        case Handed():
+            return replace(outcome, instructions="what is to be done cannot be shown; see the step's input")
+        case Ended() | Escaped() | Planned() | Undone():
             return _escaped(outcome, failure)
         case _:
             return outcome
@@ -58,11 +72,9 @@ def instead_of(outcome: Outcome, refusal: str) -> Outcome:
 _TYPE = "redrive.errors.DataRefused"
 
 
-def _escaped(outcome: Noted | Ended | Escaped, failure: Failure) -> Escaped:
-    ending = Ending(
-        failure=failure,
-        code=LetterCode.INFRASTRUCTURE_FAILURE,
-        reason=failure.message,
-        stage=Stage.COMMIT,
-    )
-    return Escaped(run=outcome.run, ending=ending)
+def _escaped(outcome: Noted | Ended | Escaped | Planned | Undone, failure: Failure) -> Escaped:
+    undoing = outcome.run.undoing
+    code = LetterCode.COMPENSATION_FAILED if undoing else LetterCode.INFRASTRUCTURE_FAILURE
+    ending = Ending(failure=failure, code=code, reason=failure.message, stage=Stage.COMMIT)
+    rolls_back = isinstance(outcome, Escaped) and outcome.rolls_back
+    return Escaped(run=outcome.run, ending=ending, rolls_back=rolls_back)

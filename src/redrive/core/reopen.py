@@ -12,6 +12,7 @@ from redrive.core.index import index_values
 from redrive.core.journal import EntryRow, entry_name
 from redrive.core.outcome import RunView
 from redrive.core.replay import Mode, Plan, ReplayRequest, skipped_key
+from redrive.core.saga import undone_step
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import (
     AuditWrite,
@@ -51,6 +52,8 @@ class Decision:
 def reopened(run: RunView, status: RunStatus, decision: Decision) -> Transition:
     """The run itself goes on."""
     request, plan = decision.request, decision.plan
+    if plan.undo is not None or plan.rolls_back:
+        return _undone(run, status, decision)
     given = (*_given_by_hand(decision), *_given_ahead(decision))
     written = {entry.index for entry in given}
     reopening = Reopening(
@@ -97,6 +100,56 @@ def restarted(run: RunView, status: RunStatus, decision: Decision, new: NewRun) 
         move=_move(decision, new.public_id),
         replay=_replay(decision, new.public_id),
         audit=(_audit(run, status, decision, new.public_id),),
+    )
+
+
+def _undone(run: RunView, status: RunStatus, decision: Decision) -> Transition:
+    """What the run did is undone, from now on or further."""
+    entry, rolls_back = decision.plan.undo, decision.plan.rolls_back
+    by_hand = _DECIDED.get(decision.request.mode)
+    again = entry is not None and by_hand is None and entry.status in (StepStatus.FAILED, StepStatus.DLQ)
+    return Transition(
+        run=run.id,
+        tenant=run.tenant,
+        fence=run.fence,
+        entries=() if entry is None or by_hand is None else (_decided(entry, by_hand),),
+        change=RunWrite(
+            status=RunStatus.COMPENSATING,
+            wake_in=0,
+            take=True,
+            deaths=0,
+            diverged=False,
+            ends_as=RunStatus.COMPENSATED if rolls_back else None,
+        ),
+        reopens=Reopening(
+            letter=decision.letter,
+            supersedes=(entry.index,) if entry is not None and again else (),
+            options=_with_override(run, decision.request),
+        ),
+        move=_move(decision),
+        replay=_replay(decision, run.public_id),
+        audit=(_audit(run, status, decision, run.public_id),),
+    )
+
+
+_DECIDED = {Mode.SKIP: StepStatus.SKIPPED, Mode.COMPLETE: StepStatus.SUCCESS}
+_EVENTS = {
+    Mode.FROM_FAILED: Event.SAGA_RESUMED,
+    Mode.SKIP: Event.SAGA_SKIPPED,
+    Mode.COMPLETE: Event.SAGA_MARKED_DONE,
+}
+
+
+def _decided(entry: EntryRow, status: StepStatus) -> EntryWrite:
+    """A compensation that a person decided on; it counts as tried."""
+    return EntryWrite(
+        index=entry.index,
+        key=entry.key,
+        kind=entry.kind,
+        name=entry.name,
+        status=status,
+        attempt=max(1, entry.attempt),
+        done=entry.done,
     )
 
 
@@ -198,6 +251,11 @@ def _audit(run: RunView, status: RunStatus, decision: Decision, run_id: str) -> 
     if decision.request.mode is Mode.COMPLETE:
         event = Event.LETTER_COMPLETED
     after: dict[str, Any] = {"mode": decision.request.mode.value, "run": run_id}
+    if decision.plan.undo is not None:
+        event = _EVENTS[decision.request.mode]
+        after |= {"step": undone_step(decision.plan.undo.key), "action": decision.plan.undo.name}
+    elif decision.plan.rolls_back:
+        event = Event.ROLLED_BACK
     for name in ("from_step", "new_operation"):
         if value := getattr(decision.request, name):
             after[name] = value

@@ -22,6 +22,7 @@ from redrive.core.classify import Category
 from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.journal import EntryRow, entry_key
 from redrive.core.options import StepOptions
+from redrive.core.saga import LedgerRow, is_for_person, ledger, unfinished
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.errors import Conflict, InputError
 
@@ -37,16 +38,20 @@ class Mode(StrEnum):
     SKIP = "SKIP"
     COMPLETE = "COMPLETE"
     FULL = "FULL"
+    ROLLBACK = "ROLLBACK"
 
 
 _EDITABLE = frozenset({Mode.FROM_FAILED, Mode.FROM_STEP, Mode.FULL})
 _OUTPUT = frozenset({Mode.SKIP, Mode.COMPLETE})
 _REPLAYABLE = frozenset({RunStatus.DLQ_PENDING, RunStatus.FAILED, RunStatus.TIMED_OUT, RunStatus.PARTIAL})
+_ROLLED_BACK = frozenset({RunStatus.COMPENSATING, RunStatus.COMPENSATED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRequest:
     """One decision to replay, as it was sent: `input`, `patch`, `output` and `skip_steps` hold JSON values.
+
+    `undo` names the compensation that is to be skipped, or was done by hand.
 
     Who asks, why, and under which key is not part of the decision: the same request sent by somebody else
     is the same request.
@@ -60,6 +65,7 @@ class ReplayRequest:
     skip_steps: Mapping[str, Any] = field(default_factory=dict)
     retry: dict[str, Any] | None = None
     new_operation: bool = False
+    undo: str | None = None
     _told: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -71,6 +77,8 @@ class ReplayRequest:
             raise InputError(f"{self.mode} keeps the input; edit it with FROM_FAILED, FROM_STEP or FULL")
         if self.output is not None and self.mode not in _OUTPUT:
             raise InputError("output is what the failed step shall have given, and goes with mode SKIP alone")
+        if self.undo is not None and self.mode not in _OUTPUT:
+            raise InputError("a compensation is named to SKIP it, or to COMPLETE it by hand")
         if self.skip_steps and self.mode not in (Mode.FROM_FAILED, Mode.FROM_STEP):
             raise InputError("skip_steps goes with FROM_FAILED and FROM_STEP")
 
@@ -89,6 +97,7 @@ class ReplayRequest:
             "skip_steps": dict(self.skip_steps) or None,
             "retry": self.retry,
             "new_operation": self.new_operation or None,
+            "undo": self.undo,
         }
         if self.mode in _OUTPUT:
             said["output"] = {"value": self.output}
@@ -115,32 +124,48 @@ class ReplayRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The run that is to be replayed, as far as a plan needs to know it."""
+    """The run that is to be replayed, as far as a plan needs to know it.
+
+    For a rollback: `undoes` is what would be done, in order, and `pivot` the step that makes it too late.
+    """
 
     run_id: str
     status: RunStatus
     ended_at: int
     ending: Ending | None
     journal: tuple[EntryRow, ...]
+    undoes: tuple[EntryRow, ...] = ()
+    pivot: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Which entries a replay does again, keeps, or leaves to the function to ask for."""
+    """Which entries a replay does again, keeps, or leaves to the function to ask for.
+
+    `undo`: it is about this compensation, and the rollback goes on. `rolls_back`: it begins one.
+    """
 
     failed: EntryRow | None
     next_index: int
     again: tuple[EntryRow, ...] = ()
     kept: tuple[EntryRow, ...] = ()
     loose: tuple[EntryRow, ...] = ()
+    undo: EntryRow | None = None
+    rolls_back: bool = False
 
 
 def plan(subject: Subject, request: ReplayRequest) -> Plan:
     """Decide what the replay does; a request that makes no sense for this run is refused with the reason."""
+    rows = ledger(subject.journal)
+    if request.mode is Mode.ROLLBACK:
+        return _rollback(subject, rows)
+    if rows or subject.status in _ROLLED_BACK:
+        return _undone(subject, rows, request)
     if subject.status not in _REPLAYABLE:
         raise Conflict(f"run {subject.run_id} is {subject.status}: only a failed or partial run is replayed")
     standing = tuple(entry for entry in subject.journal if not entry.superseded)
-    next_index = max((entry.index for entry in subject.journal), default=-1) + 1
+    next_index = _next_index(subject)
+    _refuse_confirmed(standing, request)
     failed = _failed_entry(subject, standing) or _lost_entry(subject, standing)
     cause = failed or _reached_limit(subject, standing)
     cut_off = _cut_off(standing, _given_up_since(subject, standing, cause, request))
@@ -166,6 +191,97 @@ def plan(subject: Subject, request: ReplayRequest) -> Plan:
     kept, loose = _divide(standing, cause, again, edited=request.edits)
     _refuse_overwriting((*kept, *loose), request)
     return Plan(failed=failed, next_index=next_index, again=again, kept=kept, loose=loose)
+
+
+def _next_index(subject: Subject) -> int:
+    return max((entry.index for entry in subject.journal), default=-1) + 1
+
+
+# -- rollbacks --------------------------------------------------------------------------------------------
+
+
+def _rollback(subject: Subject, rows: tuple[LedgerRow, ...]) -> Plan:
+    """Everything the run did is undone."""
+    run, stopped = f"run {subject.run_id}", unfinished(rows)
+    if subject.status in _ROLLED_BACK:
+        raise Conflict(f"{run} is {subject.status}: it is rolled back already")
+    if subject.status not in _REPLAYABLE:
+        raise Conflict(f"{run} is {subject.status}: only a failed or partial run is rolled back")
+    if stopped is not None:
+        raise Conflict(f"the rollback of {run} stopped at {_words(stopped)}: resume that one")
+    if subject.pivot is not None:
+        raise Conflict(
+            f"{run} passed its point of no return, step {subject.pivot!r}, and can only go forward: replay it"
+        )
+    return Plan(failed=None, next_index=_next_index(subject), again=subject.undoes, rolls_back=True)
+
+
+def _undone(subject: Subject, rows: tuple[LedgerRow, ...], request: ReplayRequest) -> Plan:
+    """What may be decided about a run of which something was undone, or is being undone."""
+    row = unfinished(rows)
+    if request.mode is Mode.FULL:
+        return _anew(subject, row, request)
+    if subject.status is RunStatus.COMPENSATING:
+        _refuse_under_way(subject, row, request)
+    if row is None:
+        raise Conflict(
+            f"what run {subject.run_id} did was undone, so there is nothing to go on from: start it anew "
+            "with FULL, as a new operation"
+        )
+    if request.mode in (Mode.STEP_ONLY, Mode.FROM_STEP) or request.edits or request.skip_steps:
+        raise InputError(
+            f"run {subject.run_id} is being undone, and stopped at {_words(row)}: resume that (FROM_FAILED), "
+            "skip it (SKIP) or say that it is done (COMPLETE), with the input as it was"
+        )
+    if request.new_operation:
+        raise InputError("a rollback keeps its idempotency keys, or something could be undone twice")
+    _refuse_other(row, request)
+    next_index = _next_index(subject)
+    again = tuple(each.entry for each in rows if not each.is_done)
+    return Plan(failed=row.entry, next_index=next_index, again=again, undo=row.entry)
+
+
+def _anew(subject: Subject, row: LedgerRow | None, request: ReplayRequest) -> Plan:
+    if row is not None or subject.status is RunStatus.COMPENSATING:
+        raise Conflict(f"run {subject.run_id} is not undone yet; it can be started anew when it is")
+    if not request.new_operation:
+        raise InputError(
+            f"what run {subject.run_id} did was undone, and outside services would take it for the same once "
+            "more: say new_operation to have it done anew"
+        )
+    standing = tuple(e for e in subject.journal if not e.superseded and e.kind is not EntryKind.UNDO)
+    return Plan(failed=None, next_index=_next_index(subject), again=standing)
+
+
+def _refuse_under_way(subject: Subject, row: LedgerRow | None, request: ReplayRequest) -> None:
+    """While a run is rolled back, all that a person can do is what it waits for."""
+    waits = row is not None and row.entry.status is StepStatus.RUNNING and is_for_person(row.entry)
+    if not waits or request.mode not in _OUTPUT:
+        raise Conflict(f"run {subject.run_id} is being rolled back; wait until that is over, or has stopped")
+
+
+def _refuse_other(row: LedgerRow, request: ReplayRequest) -> None:
+    names = (row.undone.name, row.undone.key, row.entry.name, row.entry.key)
+    if request.undo is not None and request.undo not in names:
+        raise InputError(f"the compensation that is next is {_words(row)}, not {request.undo!r:.60}")
+
+
+def _refuse_confirmed(standing: tuple[EntryRow, ...], request: ReplayRequest) -> None:
+    """What was confirmed is not done again."""
+    confirmed = [e for e in standing if e.kind is EntryKind.CONFIRM and e.status is StepStatus.SUCCESS]
+    harmless = request.mode in (Mode.FROM_FAILED, Mode.SKIP, Mode.COMPLETE) and not request.edits
+    if confirmed and not harmless and not (request.mode is Mode.FULL and request.new_operation):
+        raise InputError(
+            f"{confirmed[0].name!r} has confirmed a step of this run, so it only goes forward: use "
+            "FROM_FAILED, SKIP or COMPLETE, or start it anew with FULL as a new operation"
+        )
+
+
+def _words(row: LedgerRow) -> str:
+    return f"{row.entry.name!r} of step {row.undone.name!r}"
+
+
+# -- the function -----------------------------------------------------------------------------------------
 
 
 def _failed_entry(subject: Subject, standing: Iterable[EntryRow]) -> EntryRow | None:

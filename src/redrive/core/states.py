@@ -38,10 +38,12 @@ __all__ = [
     "CLOSED",
     "DELIVERY_MOVES",
     "FINAL",
+    "FOLLOWING",
     "LETTER_MOVES",
     "RUN_MOVES",
     "STEP_MOVES",
     "DeliveryStatus",
+    "EXECUTED",
     "EntryKind",
     "LetterStatus",
     "RunStatus",
@@ -107,6 +109,8 @@ class EntryKind(StrEnum):
     NOTE = "note"
     START = "start"
     PUBLISH = "publish"
+    UNDO = "undo"
+    CONFIRM = "confirm"
 
 
 _R, _S, _L, _D = RunStatus, StepStatus, LetterStatus, DeliveryStatus
@@ -162,6 +166,12 @@ _MOVES: dict[type[StrEnum], Mapping[Any, frozenset[StrEnum]]] = {
 
 FINAL: frozenset[RunStatus] = _ENDINGS | {_R.COMPENSATED}
 """A run in one of these has ended; only a person's decision moves it again."""
+
+FOLLOWING: frozenset[EntryKind] = frozenset({EntryKind.UNDO, EntryKind.CONFIRM})
+"""What is done about steps when the workflow function has ended: it knows nothing of these."""
+
+EXECUTED: frozenset[EntryKind] = FOLLOWING | {EntryKind.STEP}
+"""Entries behind which there is a body to call."""
 
 CLOSED: frozenset[LetterStatus] = frozenset({_L.RESOLVED, _L.IGNORED, _L.EXPIRED})
 """A letter in one of these needs nobody any more."""

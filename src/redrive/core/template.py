@@ -34,6 +34,7 @@ __all__ = [
     "check_url",
     "names",
     "origin",
+    "places",
     "render",
     "render_header",
     "render_text",
@@ -73,6 +74,11 @@ _Write: TypeAlias = Callable[[_Place, JSON], str]
 def names(template: JSON) -> tuple[str, ...]:
     """Every place that a template names, in order: a text, or all texts in a JSON value."""
     return tuple(place.text for place in _places(template))
+
+
+def places(template: JSON) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The same, each with the names and indexes it is made of."""
+    return tuple((place.text, place.parts) for place in _places(template))
 
 
 def check(what: str, template: JSON, roots: Collection[str]) -> None:

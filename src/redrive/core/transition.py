@@ -90,6 +90,7 @@ class RunWrite:
     any longer. `take`: raise the fence, so that whoever held it, or read it before, can write nothing
     more about it; whatever releases a run does that.
     `deaths`, `diverged`, `parked_on`: `None` leaves them as they are ("" clears `parked_on`).
+    `ends_as`: what the run becomes when everything is undone; `None` leaves that alone, too.
     """
 
     status: RunStatus
@@ -101,6 +102,7 @@ class RunWrite:
     deaths: int | None = None
     diverged: bool | None = None
     parked_on: str | None = None
+    ends_as: RunStatus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

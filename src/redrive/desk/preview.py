@@ -12,13 +12,15 @@ from redrive.core.journal import EntryRow
 from redrive.core.keys import flow_key
 from redrive.core.options import StepOptions
 from redrive.core.replay import Mode, skipped_key
-from redrive.core.states import EntryKind, StepStatus
+from redrive.core.states import EXECUTED, EntryKind, StepStatus
 from redrive.desk.replaying import Order, Prepared, Replay, Replayer
 from redrive.desk.shapes import Shaper, changes_of
 from redrive.store.port import Store
 from redrive.store.records import KnownItem
 
 __all__ = ["DryRun", "PlannedStep", "Previewer"]
+
+_WHATEVER, _NOTHING_MORE = "and whatever follows", "and that is all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,8 @@ class DryRun:
 
     `again`: recorded steps that run again. `reused`: results that stand; `computed_before_the_edit` says
     that they came of the original input. `given`: what a person gives instead. Then come whatever steps
-    follow, which no record can name. `unregistered`: names that no code here has any more.
+    follow, which no record can name. `unregistered`: names that no code here has any more. `undoes`: it is a
+    rollback, and `again` are the compensations.
     """
 
     letter_id: str
@@ -58,7 +61,8 @@ class DryRun:
     newest_version: str | None
     open_circuits: tuple[str, ...]
     warnings: tuple[str, ...]
-    then: str = "and whatever follows"
+    undoes: bool = False
+    then: str = _WHATEVER
 
     @property
     def effects(self) -> tuple[PlannedStep, ...]:
@@ -86,7 +90,7 @@ class Previewer:
     async def _shaped(self, prepared: Prepared) -> DryRun:
         case, decision = prepared.case, prepared.decision
         plan, request = decision.plan, decision.request
-        names = {entry.name for entry in case.journal if entry.kind is EntryKind.STEP}
+        names = {entry.name for entry in (*case.journal, *plan.again) if entry.kind in EXECUTED}
         known = await self._store.known([case.run.workflow, *sorted(names)])
         again = self._steps(prepared, _begun_anew(prepared), known)
         newest = _newest(known, case.run.workflow)
@@ -105,6 +109,8 @@ class Previewer:
             newest_version=newest,
             open_circuits=await self._open_circuits(prepared, known),
             warnings=tuple(_warnings(prepared, again, newest)),
+            undoes=plan.rolls_back or plan.undo is not None,
+            then=_NOTHING_MORE if plan.rolls_back or plan.undo else _WHATEVER,
         )
 
     async def _open_circuits(self, prepared: Prepared, known: list[KnownItem]) -> tuple[str, ...]:
@@ -124,7 +130,7 @@ class Previewer:
         return tuple(
             self._step(prepared, entry, entry.options or options.get(entry.name))
             for entry in entries
-            if entry.kind is EntryKind.STEP
+            if entry.kind in EXECUTED
         )
 
     def _step(self, prepared: Prepared, entry: EntryRow, options: str | None) -> PlannedStep:
@@ -147,6 +153,8 @@ def _begun_anew(prepared: Prepared) -> Iterable[EntryRow]:
     plan, mode = prepared.decision.plan, prepared.decision.request.mode
     if mode is Mode.STEP_ONLY and plan.failed is not None:
         return (plan.failed,)
+    if plan.undo is not None and mode is not Mode.FROM_FAILED:
+        return [entry for entry in plan.again if entry is not plan.undo]
     cut_short = [entry for entry in (*plan.kept, *plan.loose) if entry.ended_at is None]
     return _without_given(prepared, (*plan.again, *cut_short))
 
@@ -167,8 +175,15 @@ def _without_given(prepared: Prepared, entries: Iterable[EntryRow]) -> Iterable[
 
 def _given(prepared: Prepared) -> tuple[str, ...]:
     failed, decision = prepared.decision.plan.failed, prepared.decision
-    by_hand = (failed.name,) if failed is not None and decision.output is not None else ()
+    by_hand = (failed.name,) if failed is not None and _gives(prepared) else ()
     return (*by_hand, *decision.skipped)
+
+
+def _gives(prepared: Prepared) -> bool:
+    """True if a person says what came of the failed entry, or that it is dealt with."""
+    decision = prepared.decision
+    about_undo = decision.plan.undo is not None and decision.request.mode is not Mode.FROM_FAILED
+    return decision.output is not None or about_undo
 
 
 def _newest(known: Iterable[KnownItem], workflow: str) -> str | None:

@@ -23,9 +23,11 @@ from redrive.core.keys import letter_id
 from redrive.core.redact import Redactor
 from redrive.core.reopen import Decision, reopened, restarted
 from redrive.core.replay import Mode, Plan, ReplayRequest, Subject, plan, skipped_key
-from redrive.core.states import CLOSED, FINAL, LetterStatus, RunStatus
+from redrive.core.saga import ledger, unfinished
+from redrive.core.states import CLOSED, FINAL, EntryKind, LetterStatus, RunStatus
 from redrive.core.transition import NewRun, ReplayWrite, Transition
 from redrive.desk.checks import Checker, a_flag, as_json, is_id, long_text, person, short_text
+from redrive.desk.effects import effects_of
 from redrive.desk.shapes import changes_of, moment
 from redrive.errors import ConfigurationError, Conflict, InputError, NotFound
 from redrive.policy import RetryPolicy
@@ -39,8 +41,8 @@ __all__ = ["GOOD", "Order", "Prepared", "Replay", "Replayer", "request_of"]
 
 _OBJECTS = frozenset({"input", "patch", "skip_steps"})
 _JSON = _OBJECTS | {"output"}
-_OPTIONS = _JSON | {"from_step", "retry", "new_operation"}
-GOOD = frozenset({RunStatus.SUCCESS, RunStatus.PARTIAL})
+_OPTIONS = _JSON | {"from_step", "retry", "new_operation", "undo"}
+GOOD = frozenset({RunStatus.SUCCESS, RunStatus.PARTIAL, RunStatus.COMPENSATED})
 """How a replay ends that did what was asked."""
 
 
@@ -153,6 +155,8 @@ class Replayer:
                 if row.digest != order.request.digest:
                     raise Conflict(f"key {order.key!r} was used for another decision on {case.subject}")
                 return _told(row, row.number, row.at)
+        if order.request.undo is not None and case.run.status is RunStatus.COMPENSATING:
+            return _decided_before(case, order.request)
         last = case.replays[-1] if case.replays else None
         letter = case.letter
         if order.of_run and letter is not None and letter.status in CLOSED:
@@ -181,7 +185,7 @@ class Replayer:
                 f"run {run.public_id} was purged: its input and steps are gone, it cannot be replayed"
             )
         _refuse_unreadable(case)
-        intended = plan(_subject(case), request)
+        intended = plan(await self._subject(case, request), request)
         text, edits = await self._edited(case, request)
         decision = Decision(
             request=request,
@@ -197,6 +201,15 @@ class Replayer:
             skipped=await self._skipped(request.skip_steps),
         )
         return Prepared(case=case, decision=decision, transition=self._transition(case, decision))
+
+    async def _subject(self, case: Case, request: ReplayRequest) -> Subject:
+        """The run, with what would be undone if that is the question."""
+        subject = _subject(case)
+        if request.mode is not Mode.ROLLBACK:
+            return subject
+        names = sorted({entry.name for entry in case.journal if entry.kind is EntryKind.STEP})
+        effects = await effects_of(self._store, case, names)
+        return replace(subject, undoes=effects.undoes, pivot=effects.pivot)
 
     def _transition(self, case: Case, decision: Decision) -> Transition:
         view, status = replace(view_of(case.run), letter=None), case.run.status
@@ -216,7 +229,7 @@ class Replayer:
         return text, changes(original, json.loads(text), self._redactor)
 
     async def _output(self, intended: Plan, request: ReplayRequest) -> str | None:
-        if request.mode not in (Mode.SKIP, Mode.COMPLETE) or intended.failed is None:
+        if request.mode not in (Mode.SKIP, Mode.COMPLETE) or intended.failed is None or intended.undo:
             return None
         return await self._checker.output(intended.failed.name, request.output)
 
@@ -225,6 +238,16 @@ class Replayer:
             name: await self._checker.output(entry_name(skipped_key(name)), output)
             for name, output in outputs.items()
         }
+
+
+def _decided_before(case: Case, request: ReplayRequest) -> Replay | None:
+    """The answer that the same decision on a compensation got; its run may have gone on to the next one."""
+    row = unfinished(ledger(case.journal))
+    if row is not None and request.undo in (row.undone.name, row.undone.key, row.entry.name, row.entry.key):
+        return None
+    rows = [each for each in reversed(case.replays) if each.digest == request.digest]
+    same = (_told(each, each.number, each.at) for each in rows)
+    return next(same, None)
 
 
 def _in_force(letter: LetterRow | None, last: ReplayRow, became: RunStatus | None) -> bool:
@@ -254,6 +277,8 @@ def request_of(mode: str, **options: Any) -> ReplayRequest:
     if type(given.get("from_step", 0)) is not int:
         raise InputError(f"from_step is the index of a step, not {given['from_step']!r:.60}")
     a_flag("new_operation", given.get("new_operation", False))
+    if "undo" in given:
+        short_text("the name of a compensation", given["undo"])
     return ReplayRequest(mode=chosen, retry=None if retry is None else retry.to_json(), **given)
 
 

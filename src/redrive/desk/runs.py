@@ -8,7 +8,7 @@ from typing import Any
 from redrive.clock import Clock
 from redrive.core.outcome import Cancelled
 from redrive.core.replay import Mode
-from redrive.core.states import FINAL, RunStatus, StepStatus
+from redrive.core.states import FINAL, EntryKind, RunStatus, StepStatus
 from redrive.desk.checks import a_flag, is_id, long_text, person
 from redrive.desk.handling import handled_by
 from redrive.desk.preview import DryRun, Previewer
@@ -81,7 +81,16 @@ class Runs:
                 return await self.get(run_id, tenant=tenant)
             if row.status in FINAL:
                 raise Conflict(f"run {run_id} has ended as {row.status} and can no longer be cancelled")
+            if row.status is RunStatus.COMPENSATING:
+                raise Conflict(
+                    f"run {run_id} is being rolled back, which is not cancelled: half of it would stay undone"
+                )
             entries = await self._store.journal(row.id)
+            if any(entry.kind is EntryKind.CONFIRM and not entry.superseded for entry in entries):
+                raise Conflict(
+                    f"run {run_id} is confirming what it reserved and can no longer be cancelled; it "
+                    "only goes forward"
+                )
             now = self._store.now()
             still_open = open_steps((e for e in entries if e.status in _OPEN and not e.superseded), now)
             outcome = Cancelled(run=view_of(row), by=by, reason=reason, open=still_open)
@@ -112,6 +121,27 @@ class Runs:
         chosen = _MODES.get(mode.lower(), mode) if isinstance(mode, str) else mode
         request = request_of(chosen, skip_steps=skip_steps, **options)
         order = Order(request=request, by=by, reason=reason, key=idempotency_key, of_run=True)
+        if a_flag("dry_run", dry_run):
+            return await self._previewer.preview(run_id, order, tenant=tenant)
+        return await self._replayer.replay(run_id, order, tenant=tenant)
+
+    async def rollback(
+        self,
+        run_id: str,
+        *,
+        dry_run: bool = False,
+        by: str = "unknown",
+        reason: str | None = None,
+        idempotency_key: str | None = None,
+        tenant: str | None = None,
+    ) -> Replay | DryRun:
+        """Undo what a failed run did, by the compensations of its steps, whether or not its workflow says so.
+
+        Refused if the run passed a pivot. `dry_run` says what would be undone, and undoes nothing.
+        """
+        order = Order(
+            request=request_of(Mode.ROLLBACK), by=by, reason=reason, key=idempotency_key, of_run=True
+        )
         if a_flag("dry_run", dry_run):
             return await self._previewer.preview(run_id, order, tenant=tenant)
         return await self._replayer.replay(run_id, order, tenant=tenant)

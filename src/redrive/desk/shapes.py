@@ -17,7 +17,7 @@ from redrive.core.failure import Failure
 from redrive.core.journal import EntryRow
 from redrive.core.options import StepOptions
 from redrive.core.redact import Redactor
-from redrive.core.states import FINAL, EntryKind, LetterStatus, RunStatus, StepStatus
+from redrive.core.states import EXECUTED, FINAL, EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import AttemptEnd
 from redrive.core.verdict import Verdict, explain
 from redrive.store.records import AttemptRow, AuditRow, LetterRow, ReplayRow, RunRow
@@ -221,7 +221,8 @@ class Shaper:
         handled_by: Iterable[str] = (),
     ) -> Run:
         """A run, with its steps if its journal is given."""
-        ending = None if row.failure is None or row.status not in FINAL else Ending.from_json(row.failure)
+        failed = row.status in FINAL or row.status is RunStatus.COMPENSATING
+        ending = Ending.from_json(row.failure) if row.failure is not None and failed else None
         return Run(
             id=row.public_id,
             workflow=row.workflow,
@@ -330,7 +331,7 @@ class Shaper:
         once = _at_most_once(entry)
         records = [self._attempt(row, once) for row in tries]
         by_hand = _given_by_hand(entry, records, once)
-        if entry.kind is EntryKind.STEP and entry.status is StepStatus.SUCCESS and not by_hand:
+        if entry.kind in EXECUTED and entry.status is StepStatus.SUCCESS and not by_hand:
             records.append(_succeeded(entry))
         ending = None if entry.failure is None else Ending.from_json(entry.failure)
         return StepRecord(

@@ -8,10 +8,11 @@ from functools import lru_cache
 from redrive.core.journal import EntryRow
 from redrive.core.options import RunOptions
 from redrive.core.outcome import OpenStep, Place, RunView
-from redrive.core.states import EntryKind, StepStatus
-from redrive.store.records import RunRow
+from redrive.core.saga import Try
+from redrive.core.states import EXECUTED, RunStatus, StepStatus
+from redrive.store.records import AttemptRow, RunRow
 
-__all__ = ["open_step", "open_steps", "view_of"]
+__all__ = ["last_tries", "open_step", "open_steps", "view_of"]
 
 
 def view_of(run: RunRow) -> RunView:
@@ -29,6 +30,7 @@ def view_of(run: RunRow) -> RunView:
         correlation_id=run.correlation_id,
         started_at=run.started_at,
         handler_for=run.handler_for,
+        undoing=run.status is RunStatus.COMPENSATING,
     )
 
 
@@ -38,13 +40,19 @@ def _options(text: str) -> RunOptions:
     return RunOptions.from_json(text)
 
 
+def last_tries(attempts: Iterable[AttemptRow]) -> dict[int, Try]:
+    """How the latest try of each entry ended that did not succeed, by the entry's index."""
+    ordered = sorted(attempts, key=lambda row: (row.attempt, row.ended_at))
+    return {row.index: Try(attempt=row.attempt, end=row.end, category=row.category) for row in ordered}
+
+
 def open_step(entry: EntryRow, now: int) -> OpenStep:
     """An entry that has not ended, from its row: an attempt under way, or a wait."""
     return OpenStep(
         place=Place(entry.index, entry.key, entry.kind, entry.name),
         attempt=entry.attempt,
         began_ago=max(0, now - entry.began_at),
-        executing=entry.kind is EntryKind.STEP and entry.status is StepStatus.RUNNING,
+        executing=entry.kind in EXECUTED and entry.status is StepStatus.RUNNING,
     )
 
 

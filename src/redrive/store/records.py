@@ -440,6 +440,7 @@ class Claimed:
     sole_step: str | None = None
     started_at: int | None = None
     handler_for: str | None = None
+    ends_as: str | None = None
     status: RunStatus = RunStatus.RUNNING
     journal: tuple[EntryRow, ...] = ()
 

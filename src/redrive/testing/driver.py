@@ -13,7 +13,7 @@ from redrive.app.dependencies import find_circuit
 from redrive.clock import MICROS, micros
 from redrive.core.circuit import CircuitState, CircuitStatus, close, opened, rules_of
 from redrive.core.keys import letter_id
-from redrive.core.states import FINAL
+from redrive.core.states import FINAL, StepStatus
 from redrive.desk.handling import handled_by
 from redrive.duration import Duration, seconds, words
 from redrive.errors import ConfigurationError, NotFound, RunFailed
@@ -198,6 +198,12 @@ class Engine:
             cursor = page.next
             if cursor is None:
                 return found[::-1]
+
+    async def compensations(self, run: RunReport | RunHandle[Any] | str) -> list[str]:
+        """What of a run was undone so far, in the order in which that happened: the names of the steps."""
+        run_id = run if isinstance(run, str) else run.id
+        entries = (await self.app.saga(run_id)).entries
+        return [entry.step for entry in entries if entry.status == StepStatus.SUCCESS]
 
     async def fetch(self, statement: str, *params: Any) -> list[dict[str, Any]]:
         """Query the store's database, for instance the tables that transactional steps write to."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from redrive.core.options import StepOptions
-from redrive.core.states import EntryKind, RunStatus
+from redrive.core.states import EXECUTED, RunStatus
 from redrive.core.transition import AttemptEnd
 from redrive.store.records import RunRow
 from redrive.store.selection import LetterFilter, RunFilter
@@ -74,7 +74,7 @@ async def _entries(e: Engine, run: RunRow, where: str) -> dict[str, Entry]:
             status=row.status.value,
             attempt=row.attempt,
             output=row.output,
-            called=e.calls(row.name, run=run.public_id, key=row.key) if row.kind is EntryKind.STEP else 0,
+            called=e.calls(row.name, run=run.public_id, key=row.key) if row.kind in EXECUTED else 0,
         )
         for row in await e.store.journal(run.id)
     }

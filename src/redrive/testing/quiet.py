@@ -42,7 +42,7 @@ def doings(worker: Worker, clock: VirtualClock, executing: Collection[Attempt]) 
         yield Doing("the store is asked for a permit", perhaps=True)  # or does not answer for a while
     for execution in worker.executions:
         if not (execution.settling and clock.waits(committer)):
-            yield from _in_run(execution)
+            yield from _in_run(execution, clock)
     for attempt in executing:
         yield Doing(
             f"step {attempt.step!r} (attempt {attempt.attempt}) of {_name(attempt.execution)} executes"
@@ -53,13 +53,13 @@ def _name(execution: Execution) -> str:
     return f"run {execution.claimed.public_id} of workflow {execution.claimed.workflow!r}"
 
 
-def _in_run(execution: Execution) -> Iterator[Doing]:
+def _in_run(execution: Execution, clock: VirtualClock) -> Iterator[Doing]:
     if execution.turnstile.is_looking:
         yield Doing(f"{_name(execution)} executes")
     if execution.rest.asleep or execution.ending or execution.dead:
         return
     for task, branch in execution.turnstile.tasks.items():
-        if task.done() or branch.busy:
+        if task.done() or branch.busy or clock.waits(task):
             continue
         if _is_runnable(task) and not branch.threaded:
             yield Doing(f"{_name(execution)} executes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from redrive.core.states import FINAL, EntryKind, StepStatus
+from redrive.core.states import EXECUTED, FINAL, StepStatus
 from redrive.core.transition import Answer, EntryWrite, Transition
 from redrive.store.port import Store
 from redrive.store.records import Claim, Claims
@@ -57,7 +57,7 @@ def _words(transition: Transition) -> list[str]:
 
 
 def _entry_words(entry: EntryWrite) -> str:
-    what = f"step {entry.name!r}" if entry.kind is EntryKind.STEP else f"{entry.name!r}"
+    what = f"step {entry.name!r}" if entry.kind in EXECUTED else f"{entry.name!r}"
     match entry.status:
         case StepStatus.RUNNING:
             return f"{what} began"

@@ -6,27 +6,48 @@ import asyncio
 import functools
 import inspect
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+from redrive.actions import Action
 from redrive.core.circuit import Admitted
 from redrive.core.options import StepOptions
 from redrive.core.payload import Signature
-from redrive.errors import MisusedStep
+from redrive.duration import Duration
+from redrive.errors import MisusedStep, RegistrationError
+from redrive.policy import RetryPolicy
 from redrive.worker.attempt import Attempt
 from redrive.worker.branch import Branch, current, outside
 
-__all__ = ["Step", "WorkflowDefinition"]
+__all__ = ["Step", "Undo", "WorkflowDefinition"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undo:
+    """What undoes a step. `uncertain`: also if nobody knows whether the step happened."""
+
+    step: Step[Any, Any]
+    uncertain: bool
+
+
 class Step(Generic[P, R]):
     """A function whose result is recorded. Called outside a run, it is the plain function `fn`."""
 
-    def __init__(self, fn: Callable[P, R], *, name: str, options: StepOptions, signature: Signature) -> None:
+    def __init__(
+        self,
+        fn: Callable[P, R],
+        *,
+        name: str,
+        options: StepOptions,
+        signature: Signature,
+        action: Action | None = None,
+        registrar: Callable[..., Step[Any, Any]] | None = None,
+    ) -> None:
         functools.update_wrapper(self, fn)
         self.fn = fn
         self.name = name
@@ -34,6 +55,11 @@ class Step(Generic[P, R]):
         self.options_text = options.to_json()
         self.circuit_text = "" if options.circuit is None else json.dumps(options.circuit.to_json())
         self.limit = int(options.limit * 1_000_000)
+        self.action = action
+        self.undo: Undo | None = None
+        self.cancel: Undo | None = None
+        self.confirm: Step[Any, Any] | None = None
+        self._registrar = registrar
         self.its_input = f"the input of step {name!r}"
         self.its_result = f"the result of step {name!r}"
         self.signature = signature
@@ -63,6 +89,37 @@ class Step(Generic[P, R]):
         if here is outside and not self.is_async:
             return asyncio.to_thread(self.fn, *args, **kwargs)  # type: ignore[return-value]
         return self.fn(*args, **kwargs)
+
+    @overload
+    def compensate(self, fn: Callable[..., Any], /) -> Step[..., Any]: ...
+    @overload
+    def compensate(
+        self,
+        /,
+        *,
+        uncertain: bool = False,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+    ) -> Callable[[Callable[..., Any]], Step[..., Any]]: ...
+    def compensate(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """Register the function that undoes this step: it gets the step's arguments, then its `result`.
+
+        `uncertain`: it also runs if nobody knows whether the step happened, with None for the result. The
+        other options are those of a step, which it is.
+        """
+        registrar = self._registrar
+        if registrar is None:
+            raise RegistrationError(f"{self.name!r} was registered to undo another step; nothing undoes it")
+        names = sys._getframe(1).f_locals
+        if fn is not None:
+            return registrar(self, fn, names, **options)
+        return lambda fn: registrar(self, fn, names, **options)
+
+    def marked(self, **options: Any) -> None:
+        """Change what the snapshot says about this step."""
+        self.options = replace(self.options, **options)
+        self.options_text = self.options.to_json()
 
     def __repr__(self) -> str:
         return f"<step {self.name}>"

@@ -18,13 +18,13 @@ import asyncio
 import contextvars
 import json
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redrive.clock import MICROS, Timer
-from redrive.core.ending import Ending, step_failed
+from redrive.core.ending import Ending, Stage, step_failed
 from redrive.core.failure import Failure
 from redrive.core.failure import capture as capture_failure
 from redrive.core.journal import MAX_ENTRIES, EntryRow, Journal, entry_key, entry_name
@@ -46,15 +46,17 @@ from redrive.core.outcome import (
 )
 from redrive.core.payload import check_size
 from redrive.core.quick import quick
-from redrive.core.states import FINAL, EntryKind, StepStatus
+from redrive.core.states import FINAL, EntryKind, RunStatus, StepStatus
 from redrive.core.topics import check_topic
 from redrive.errors import PutDown
 from redrive.worker.attempt import Attempt
 from redrive.worker.branch import Branch, current
+from redrive.worker.confirm import confirm_all
 from redrive.worker.function import TooManyEntries, call_function
 from redrive.worker.limit import TimeLimit
 from redrive.worker.publishing import written
 from redrive.worker.rest import Rest
+from redrive.worker.rollback import roll_back
 from redrive.worker.tries import Tries
 from redrive.worker.turnstile import Turnstile
 
@@ -77,7 +79,13 @@ class Execution:
     """A claimed run while this worker has it."""
 
     def __init__(
-        self, worker: Worker, claimed: Claimed, workflow: WorkflowDefinition, *, claimed_at: int
+        self,
+        worker: Worker,
+        claimed: Claimed,
+        workflow: WorkflowDefinition,
+        *,
+        claimed_at: int,
+        ended: Ended | None = None,
     ) -> None:
         self.worker = worker
         self.claimed = claimed
@@ -87,6 +95,8 @@ class Execution:
         self.dead = False
         self.winding = False
         self.ending = False
+        # Who undoes need not know the function: what may be missing is known by the version that recorded it.
+        undoing = claimed.status is RunStatus.COMPENSATING
         self.view = RunView(
             id=claimed.id,
             public_id=claimed.public_id,
@@ -96,14 +106,19 @@ class Execution:
             input=claimed.input,
             options=worker.options_of(claimed.options),
             deaths=claimed.deaths,
-            new_version=None if claimed.version == worker.version else worker.version,
+            new_version=None if undoing or claimed.version == worker.version else worker.version,
             letter=claimed.letter,
             correlation_id=claimed.correlation_id,
             started_at=claimed.started_at,
             handler_for=claimed.handler_for,
+            undoing=undoing,
         )
-        self._workflow = workflow
-        self._journal = Journal(claimed.journal)
+        self.workflow = workflow
+        self._ended = ended
+        self._follows = ended is not None or self.view.undoing
+        self._reserved = False  # steps were called that are confirmed or cancelled in the end
+        self._pivoted = False
+        self._journal = Journal(() if self._follows else claimed.journal)
         self._loop = asyncio.get_running_loop()
         self.rest = Rest(self)
         self.turnstile = Turnstile(
@@ -137,6 +152,9 @@ class Execution:
         self.turnstile.tasks[me] = root
         deadline = self._arm_deadline()
         try:
+            if self._follows:
+                await self._follow(root)
+                return
             if self.claimed.deadline is not None and not self.left_until(self.claimed.deadline):
                 await self._expire()
                 return
@@ -156,11 +174,27 @@ class Execution:
 
     async def _call_function(self, root: Branch) -> Outcome:
         try:
-            return await call_function(self, self._workflow, root)
+            return await call_function(self, self.workflow, root)
         except PutDown:
             if self.dead or not self._cut_off:
                 raise
             return self._stopped()
+
+    async def _follow(self, root: Branch) -> None:
+        """Do what follows the function: confirm what it reserved, or undo what it did."""
+        if self._ended is not None:
+            await confirm_all(self, root, self._ended)
+        else:
+            await roll_back(self, root)
+
+    def _rolls_back(self, outcome: Escaped) -> bool:
+        """True if what the function did is to be undone: it says so, or made reservations, and no pivot.
+
+        A replay of one step alone ends as it began, and so does a run whose function was never called.
+        """
+        wanted = self.view.options.rollback or self._reserved
+        called = outcome.ending.stage is not Stage.INPUT and self.claimed.sole_step is None
+        return wanted and called and not self._pivoted
 
     async def _finish(self, outcome: Outcome) -> None:
         if self._cut_off:
@@ -173,6 +207,12 @@ class Execution:
             outcome = await self.worker.code_changed(self.claimed, self.view, self._difference)
         else:
             self._send_held_back()
+        if isinstance(outcome, Escaped):
+            outcome = replace(outcome, rolls_back=self._rolls_back(outcome))
+        elif isinstance(outcome, Ended) and self._reserved:
+            self.dead = True  # whatever is left of the function's tasks sends nothing more
+            self.worker.confirm(self, outcome)
+            return
         settled = await self.settle(outcome)
         self.dead = True
         self.worker.ended(self.claimed, settled)
@@ -248,6 +288,8 @@ class Execution:
         place, entry = self._place(branch, EntryKind.STEP, step.name)
         branch.go_in()
         try:
+            if step.cancel is not None:
+                self._reserved = True
             if entry is not None:
                 if entry.done is not None:
                     await self.turnstile.pass_result(entry.done, entry.key)
@@ -260,7 +302,10 @@ class Execution:
                 await self._let_begin(place, entry)
             text = step.signature.encode(args, kwargs)
             check_size(text, self.worker.max_payload, step.its_input)
-            return await Tries(self, branch, step, place, text).until_settled(entry, args, kwargs)
+            value = await Tries(self, branch, step, place, text).until_settled(entry, args, kwargs)
+            if step.options.pivot:
+                self._pivoted = True
+            return value
         except asyncio.CancelledError:
             if self.dead or self.ending:
                 raise PutDown from None
@@ -438,6 +483,17 @@ class Execution:
         journal.next_index = index + 1
         return _NewPlace(index, key, kind, name), None
 
+    def number_from(self, rows: Iterable[EntryRow]) -> None:
+        """Number new entries behind those on record."""
+        known = Journal(rows)
+        self._journal.next_index, self._journal.next_done = known.next_index, known.next_done
+
+    def next_index(self) -> int:
+        """The number of a new entry."""
+        index = self._journal.next_index
+        self._journal.next_index = index + 1
+        return index
+
     def next_done(self) -> int:
         number = self._journal.next_done
         self._journal.next_done = number + 1
@@ -445,6 +501,7 @@ class Execution:
 
     def _recorded(self, step: Step[Any, Any], place: Place, entry: EntryRow) -> Any:
         if entry.status in (StepStatus.SUCCESS, StepStatus.SKIPPED):
+            self._pivoted = self._pivoted or step.options.pivot
             return step.signature.decode_result(entry.output or "null")
         ending = Ending.from_json(entry.failure or "")
         self.endings[entry.key] = (ending, place, entry.attempt)
@@ -622,7 +679,7 @@ class Execution:
         return {(self.claimed.id, a.place.index): a.news() for a in attempts if a.has_news}
 
     def _arm_deadline(self) -> Timer | None:
-        if self.claimed.deadline is None:
+        if self.claimed.deadline is None or self._follows:
             return None
         return self.clock.call_later(self.left_until(self.claimed.deadline), self._deadline_passed)
 
@@ -633,6 +690,7 @@ class Execution:
     async def _expire(self) -> None:
         with suppress(PutDown):
             await self.settle(Expired(run=self.view, open=self.open_steps()))
+            self.put_down()  # what it did is undone by whoever claims it next
 
     def _diverged(self, wanted: list[str]) -> None:
         """The code asks for something else than is recorded: end the function and settle that."""

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from redrive.clock import MICROS, Clock
@@ -18,20 +19,21 @@ from redrive.core.classify import Rule
 from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.failure import capture
 from redrive.core.options import RunOptions
-from redrive.core.outcome import Diverged, Escaped, Outcome, Released, RunView, Wait
-from redrive.core.states import FINAL
+from redrive.core.outcome import Diverged, Ended, Escaped, Outcome, Released, RunView, Wait
+from redrive.core.states import FINAL, RunStatus
 from redrive.core.transition import NewRun
 from redrive.errors import StoreError
 from redrive.settle.settler import LocalSettler, Settled, Settler, until_answered
 from redrive.settle.view import view_of
 from redrive.store.port import Store, Transaction
 from redrive.store.records import Beat, Catalogue, Claim, Claimed, Claims, Lane, NewWorker, Started
+from redrive.worker.acting import Acting
 from redrive.worker.attempt import Attempt
 from redrive.worker.bell import Bell
 from redrive.worker.branch import install_task_factory
 from redrive.worker.circuits import Circuits, Heeding
 from redrive.worker.committer import Committer
-from redrive.worker.definition import WorkflowDefinition
+from redrive.worker.definition import Step, WorkflowDefinition
 from redrive.worker.execution import Execution
 from redrive.worker.lease import Lease
 from redrive.worker.threads import Threads
@@ -72,6 +74,8 @@ class Worker:
         *,
         workflows: Mapping[str, WorkflowDefinition],
         catalogue: Catalogue,
+        steps: Mapping[str, Step[Any, Any]] = MappingProxyType({}),
+        acting: Acting | None = None,
         rules: Sequence[Rule] = (),
         has_circuits: bool = False,
         on_ended: Callable[[Claimed, Settled], None] | None = None,
@@ -90,6 +94,8 @@ class Worker:
         self.threads: Threads
         self.committer: Committer
         self.lease: Lease
+        self.steps = steps
+        self.acting = acting or Acting({}, ())
         self._workflows = workflows
         self._catalogue = catalogue
         self._on_ended = on_ended
@@ -273,6 +279,7 @@ class Worker:
             correlation_id=claimed.correlation_id,
             started_at=claimed.started_at,
             handler_for=claimed.handler_for,
+            undoing=claimed.status is RunStatus.COMPENSATING,
         )
         reason = f"what the store holds of this run cannot be read: {error}"
         ending = Ending(
@@ -347,8 +354,20 @@ class Worker:
                 self._set_aside(claimed, error)
 
     def _launch(self, claimed: Claimed, now: int) -> None:
-        execution = Execution(self, claimed, self._workflows[claimed.workflow], claimed_at=now)
-        self._executions[claimed.id] = execution
+        self._begin(Execution(self, claimed, self._workflows[claimed.workflow], claimed_at=now))
+
+    def confirm(self, before: Execution, ended: Ended) -> None:
+        """The function of a run returned, and what it reserved is to be confirmed."""
+        after = Execution(self, before.claimed, before.workflow, claimed_at=before.claimed_at, ended=ended)
+        if self._stopping:
+            after.wind_up()
+        self._begin(after)
+
+    def _begin(self, execution: Execution) -> None:
+        before = self._executions.get(execution.claimed.id)
+        if before is not None:
+            before.put_down()  # it was taken from here and has come back, sooner than the heartbeat tells
+        self._executions[execution.claimed.id] = execution
         task = execution.launch()
         self._tasks[execution] = task
         task.add_done_callback(lambda task: self._gone(execution, task))

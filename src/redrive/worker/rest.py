@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.clock import MICROS
 from redrive.core.outcome import OpenStep, Place, Waits
-from redrive.core.states import RunStatus
 from redrive.core.transition import RunWrite
 from redrive.errors import PutDown
 
@@ -80,7 +79,7 @@ class Rest:
         if change is not None and change.release:
             execution.put_down()
             raise PutDown
-        asleep = change is not None and change.status is RunStatus.SLEEPING
+        asleep = change is not None and change.wake_in is not None
         if asleep:
             self._fall_asleep()
         with self.counted(place, attempt, seconds):

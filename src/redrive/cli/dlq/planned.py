@@ -22,6 +22,13 @@ _WAYS = {
     Mode.SKIP: "past the failed step",
     Mode.COMPLETE: "with the failed step's result given by hand",
     Mode.FULL: "from the beginning",
+    Mode.ROLLBACK: "backwards, undoing what it did",
+}
+_WAYS_BACK = {
+    Mode.FROM_FAILED: "resumed at the compensation that failed",
+    Mode.SKIP: "resumed past the compensation that is next",
+    Mode.COMPLETE: "resumed, the compensation that is next being done by hand",
+    Mode.ROLLBACK: "begun",
 }
 _LENGTH = 60  # of a value within a sentence
 
@@ -37,6 +44,13 @@ def sentences(plan: DryRun) -> list[str]:
 
 
 def _sentences(plan: DryRun) -> list[str]:
+    if plan.undoes:
+        return [
+            f"The rollback of run {plan.run_id} would be {_WAYS_BACK[Mode(plan.mode)]}.",
+            *_part("Not called:", [clean(name) for name in plan.given]),
+            *_part("Undone, in this order:", [*_again(plan.again), plan.then]),
+            *_part("Know this before:", [*_warnings(plan)]),
+        ]
     where = ", as a new run" if plan.new_run else ""
     return [
         f"{plan.letter_id} would run again, {way(plan.mode)}{where}.",

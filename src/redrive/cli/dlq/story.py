@@ -16,7 +16,7 @@ from redrive.cli.runs.story import facts, payload, width
 from redrive.cli.timeline import timeline
 from redrive.core.ending import LetterCode
 from redrive.core.events import Event
-from redrive.core.states import CLOSED, EntryKind, LetterStatus, StepStatus
+from redrive.core.states import CLOSED, EXECUTED, LetterStatus, StepStatus
 from redrive.desk.shapes import AuditRecord, DeadLetter, ReplayRecord, StepRecord
 
 __all__ = ["story"]
@@ -38,9 +38,18 @@ _ENDED = {
     None: "it is under way",
     "SUCCESS": "it succeeded",
     "PARTIAL": "that step succeeded, more would follow",
+    "COMPENSATED": "everything was undone",
 }
 _REPLAYS = frozenset(
-    {Event.LETTER_RETRIED, Event.LETTER_COMPLETED, Event.REPLAY_SUCCEEDED, Event.REPLAY_FAILED}
+    {
+        Event.LETTER_RETRIED,
+        Event.LETTER_COMPLETED,
+        Event.REPLAY_SUCCEEDED,
+        Event.REPLAY_FAILED,
+        Event.SAGA_RESUMED,
+        Event.SAGA_SKIPPED,
+        Event.SAGA_MARKED_DONE,
+    }
 )
 _LENGTH = 200  # of a step's result
 _STACK = 8
@@ -95,6 +104,8 @@ def _sentences(letter: DeadLetter) -> Iterator[str]:
             yield "It waits for a person."
         case LetterStatus.REPLAYING:
             yield f"It is running again, as run {letter.run_id}."
+        case LetterStatus.RESOLVED if letter.resolution == "rolled_back":
+            yield "What its run had done was undone. Nothing is left to do."
         case LetterStatus.RESOLVED if ran_well(letter):
             yield "It was run again since, and that went well. Nothing is left to do."
         case _:
@@ -110,7 +121,7 @@ def _tried(letter: DeadLetter) -> list[str]:
 
 def _results(letter: DeadLetter) -> Iterator[str]:
     for step in letter.steps:
-        if step.kind is not EntryKind.STEP:
+        if step.kind not in EXECUTED:
             continue
         cut_short = step in _cut_short(letter)
         gave = "cut short, nobody knows whether it happened" if cut_short else _gave(step)
@@ -122,7 +133,7 @@ def _cut_short(letter: DeadLetter) -> list[StepRecord]:
     """Steps that were under way when the run ended."""
     if letter.status is LetterStatus.REPLAYING:
         return []
-    steps = (step for step in letter.steps if step.kind is EntryKind.STEP and not step.superseded)
+    steps = (step for step in letter.steps if step.kind in EXECUTED and not step.superseded)
     return [step for step in steps if step.status is StepStatus.RUNNING]
 
 
@@ -191,6 +202,13 @@ def _next(letter: DeadLetter) -> Iterator[str]:
         return
     if letter.status in CLOSED:
         yield _way("run anyway", "runs", "retry", letter.run_id)
+        return
+    if letter.code == LetterCode.COMPENSATION_FAILED:
+        yield _way("what is undone", "saga", "show", letter.run_id)
+        yield _way("go on with it", "saga", "resume", letter.run_id)
+        yield _way("leave it out", "saga", "skip", letter.run_id, "STEP")
+        yield _way("done by hand", "saga", "done", letter.run_id, "STEP")
+        yield _way("settled", "dlq", "resolve", letter.id, "--reason", "TEXT")
         return
     again, edit = (
         _way("run it again", "dlq", "replay", letter.id),

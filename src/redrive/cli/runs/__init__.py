@@ -1,6 +1,6 @@
 """`redrive runs`: find runs, understand them, start, cancel and retry them.
 
-look    list, show, why, watch        act    start, cancel, retry
+look    list, show, why, watch        act    start, cancel, retry, rollback
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import click
 from redrive.cli.runs.act import cancel, start
 from redrive.cli.runs.look import list_, show, watch, why
 from redrive.cli.runs.retry import retry
+from redrive.cli.runs.rollback import rollback
 
 __all__ = ["runs"]
 
@@ -26,5 +27,5 @@ def runs() -> None:
     """
 
 
-for command in (list_, show, why, watch, start, cancel, retry):
+for command in (list_, show, why, watch, start, cancel, retry, rollback):
     runs.add_command(command)

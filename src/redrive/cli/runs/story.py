@@ -13,7 +13,7 @@ from redrive.cli.hints import hint
 from redrive.cli.output import ago, as_json, clean, styled
 from redrive.cli.timeline import timeline
 from redrive.clock import MICROS, SystemClock
-from redrive.core.states import FINAL, RunStatus
+from redrive.core.states import FINAL, EntryKind, RunStatus
 from redrive.desk.shapes import Run
 from redrive.duration import words
 
@@ -84,10 +84,14 @@ def payload(title: str, value: Any) -> list[str]:
 def _next(run: Run) -> list[str]:
     if run.status is RunStatus.SUCCESS:
         return []
+    back = any(step.kind is EntryKind.UNDO for step in run.steps)
+    ledger = [f"  rollback:    {hint('saga', 'show', run.id)}"] if back else []
     if run.status not in FINAL:
         return [
+            *ledger,
             f"  follow it:   {hint('runs', 'watch', run.id)}",
             f"  understand:  {hint('runs', 'why', run.id)}",
         ]
     again = [f"  run again:   {hint('runs', 'retry', run.id)}"] if run.status in _RETRIED else []
-    return [*again, f"  understand:  {hint('runs', 'why', run.id)}"]
+    again = [] if back else again
+    return [*ledger, *again, f"  understand:  {hint('runs', 'why', run.id)}"]

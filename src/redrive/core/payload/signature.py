@@ -100,6 +100,11 @@ class Signature:
         """The names of the parameters."""
         return tuple(parameter.name for parameter in self._parameters)
 
+    @property
+    def is_prepared(self) -> bool:
+        """True if every annotation is resolved."""
+        return self._plan is not None
+
     def prepare(self) -> None:
         """Resolve what `of` could not. Raises RegistrationError if a name is still unknown."""
         if self._plan is None:

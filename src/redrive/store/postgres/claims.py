@@ -185,6 +185,7 @@ def _claimed(row: Any, journal: tuple[EntryRow, ...]) -> Claimed:
         sole_step=values[19],
         started_at=values[20],
         handler_for=values[21],
+        ends_as=values[22],
         journal=journal,
     )
 

@@ -66,14 +66,28 @@ async def apply(
             return [answer]
     calls = _calls(transitions)
     indexed = [each for each in transitions if _is_indexed(each)]
-    if len(calls) == 1 and not indexed:
+    ends = any(each.change is not None and each.change.ends_as is not None for each in transitions)
+    if len(calls) == 1 and not indexed and not ends:
         return await _call(line, clock, calls[0], worker)
     async with line.transaction():
         answers = [answer for call in calls for answer in await _call(line, clock, call, worker)]
         if indexed:
             pairs = zip(transitions, answers, strict=True)
             await _index(line, [each for each, answer in pairs if answer.kept and _is_indexed(each)])
+        if ends:
+            pairs = zip(transitions, answers, strict=True)
+            await _set_end(line, [each for each, answer in pairs if answer.kept])
         return answers
+
+
+async def _set_end(line: Line, transitions: Sequence[Transition]) -> None:
+    ends = {
+        each.run: each.change.ends_as.value
+        for each in transitions
+        if each.change is not None and each.change.ends_as is not None
+    }
+    if ends:
+        await line.rows(SQL["set_end"], runs=sorted(ends), ends=[ends[run] for run in sorted(ends)])
 
 
 def _is_indexed(transition: Transition) -> bool:

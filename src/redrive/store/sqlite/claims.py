@@ -148,7 +148,7 @@ def _claimed(row: tuple[object, ...], journal: tuple[EntryRow, ...]) -> Claimed:
 _CLAIMED = (
     "id", "public_id", "tenant", "workflow", "status", "fence", "version", "input", "options", "deadline",
     "deaths", "correlation_id", "root", "generation", "created_at", "diverged_at", "letter", "sole_step",
-    "started_at", "handler_for",
+    "started_at", "handler_for", "ends_as",
 )  # fmt: skip
 
 

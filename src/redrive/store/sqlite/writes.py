@@ -97,6 +97,7 @@ class _Rows:
         self._entries: list[_Row] = []
         self._attempts: list[_Row] = []
         self._changes: list[_Row] = []
+        self._ends: list[_Row] = []
         self._closed: list[_Row] = []
         self._cleared: list[_Row] = []
         self._versions: list[_Row] = []
@@ -138,6 +139,8 @@ class _Rows:
 
     def _add_change(self, transition: Transition, change: RunWrite) -> None:
         self._changes.append(_change_row(transition, change, self._now))
+        if change.ends_as is not None:
+            self._ends.append((change.ends_as._value_, transition.run))
         if change.output is not None or change.failure is not None or change.status in FINAL:
             self._results.append((transition.run, transition.tenant, change.output, change.failure))
 
@@ -145,6 +148,7 @@ class _Rows:
         """Write everything, in the lock order of the architecture."""
         for name, rows in (
             ("change_run", self._changes),
+            ("set_end", self._ends),
             ("clear_suspicion", self._cleared),
             ("set_version", self._versions),
             ("put_result", self._results),

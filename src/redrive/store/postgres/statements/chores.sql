@@ -57,7 +57,7 @@ SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fen
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
        r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, i.input, i.options
 FROM redrive.runs AS r LEFT JOIN redrive.inputs AS i ON i.run = r.id
-WHERE r.deadline IS NOT NULL AND r.finished_at IS NULL
+WHERE r.deadline IS NOT NULL AND r.finished_at IS NULL AND r.status <> 'COMPENSATING'
   AND r.deadline < COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) - CAST(:margin AS bigint)
 ORDER BY r.deadline LIMIT CAST(:most AS bigint);
 

@@ -109,12 +109,12 @@ WITH clock AS (
     FROM picked, claimer, clock WHERE r.id = picked.id
     RETURNING r.id, r.public_id, r.tenant, r.workflow, r.status, r.fence, r.version, r.deadline, r.deaths,
               r.correlation_id, r.root, r.generation, r.created_at, r.diverged_at, r.letter, r.sole_step,
-              r.started_at, r.handler_for
+              r.started_at, r.handler_for, r.ends_as
 )
 SELECT clock.now, claimer.id AS claimer, taken.id, taken.public_id, taken.tenant, taken.workflow, taken.status,
        taken.fence, taken.version, i.input, i.options, taken.deadline, taken.deaths, taken.correlation_id,
        taken.root, taken.generation, taken.created_at, taken.diverged_at, taken.letter, taken.sole_step,
-       taken.started_at, taken.handler_for
+       taken.started_at, taken.handler_for, taken.ends_as
 FROM clock LEFT JOIN claimer ON true LEFT JOIN taken ON true LEFT JOIN redrive.inputs AS i ON i.run = taken.id
 ORDER BY taken.id;
 

@@ -43,6 +43,12 @@ FROM redrive.apply(
     CAST(:rare AS json)) AS applied
 CROSS JOIN LATERAL redrive.begin_runs(applied.now, applied.kept, CAST(:begun AS json)) AS begun;
 
+-- name: set_end
+-- What runs become when everything is undone. Few transitions say so, and those hold the runs' fences.
+UPDATE redrive.runs AS r SET ends_as = n.ends_as
+FROM unnest(CAST(:runs AS bigint[]), CAST(:ends AS text[])) AS n (run, ends_as)
+WHERE r.id = n.run AND r.id = ANY (CAST(:runs AS bigint[]));
+
 -- name: note
 -- Add lines to the audit log.
 SELECT redrive.decide_on_letters(COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())),

@@ -89,7 +89,7 @@ WHERE id IN (SELECT value FROM json_each(:ids));
 SELECT runs.id, runs.public_id, runs.tenant, runs.workflow, runs.status, runs.fence, runs.version, inputs.input,
        inputs.options, runs.deadline, runs.deaths, runs.correlation_id, runs.root, runs.generation,
        runs.created_at, runs.diverged_at, runs.letter, runs.sole_step, runs.started_at,
-       runs.handler_for
+       runs.handler_for, runs.ends_as
 FROM runs JOIN inputs ON inputs.run = runs.id
 WHERE runs.id IN (SELECT value FROM json_each(?))
 ORDER BY runs.id;

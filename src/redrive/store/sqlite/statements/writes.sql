@@ -55,6 +55,10 @@ UPDATE runs SET
     parked_on = NULLIF(COALESCE(?, parked_on), '')
 WHERE id = ?;
 
+-- name: set_end
+-- What a run becomes when everything is undone.
+UPDATE runs SET ends_as = ? WHERE id = ?;
+
 -- name: close_entries
 -- A run ended from outside: what is still open in it will not go on.
 UPDATE entries SET status = 'CANCELLED', ended_at = ?, wake_at = NULL, limit_at = NULL

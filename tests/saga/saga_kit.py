@@ -1,0 +1,101 @@
+"""What the tests of sagas share: an outside world in which things are done and undone, and what it saw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+from redrive import NonRetryable, Redrive, RetryPolicy, step_info
+from redrive.app import Workflow
+from redrive.testing import Engine
+from redrive.worker.definition import Step
+
+OnStore = Callable[..., AbstractAsyncContextManager[Engine]]
+ONCE = RetryPolicy(max_retries=0)
+
+
+class Refused(NonRetryable):
+    """What the outside world answers when it will not."""
+
+
+@dataclass
+class Outside:
+    """Who was called, in order, with which result and key; and who refuses, or hangs up."""
+
+    calls: list[tuple[str, Any]] = field(default_factory=list)
+    keys: dict[str, set[str]] = field(default_factory=dict)
+    broken: dict[str, type[Exception]] = field(default_factory=dict)
+
+    def called(self, name: str, about: Any = None) -> None:
+        """A step or a compensation reached the outside world."""
+        self.calls.append((name, about))
+        self.keys.setdefault(name, set()).add(step_info().idempotency_key)
+        if name in self.broken:
+            raise self.broken[name](f"{name} does not work")
+
+    @property
+    def names(self) -> list[str]:
+        """Who was called, in order."""
+        return [name for name, _ in self.calls]
+
+    @property
+    def undone(self) -> list[str]:
+        """The compensations that were called, in order."""
+        return [name for name in self.names if name.startswith(("undo", "cancel"))]
+
+
+def new_app(**settings: Any) -> Redrive:
+    """An app on a store in memory."""
+    return Redrive("sqlite:///:memory:", **settings)
+
+
+def deed(
+    app: Redrive, outside: Outside, name: str, *, uncertain: bool = False, undo: bool = True, **options: Any
+) -> Step[Any, Any]:
+    """A step `name` that gives `<name> done`, and `undo_<name>`."""
+
+    async def do(number: int) -> str:
+        outside.called(name, number)
+        return f"{name} {number} done"
+
+    async def back(number: int, result: str | None) -> None:
+        outside.called(f"undo_{name}", result)
+
+    step: Step[Any, Any] = app.step(name=name, **{"retry": ONCE, **options})(do)
+    if undo:
+        step.compensate(name=f"undo_{name}", uncertain=uncertain, retry=ONCE)(back)
+    return step
+
+
+@dataclass
+class Trip:
+    """Three things that can be undone, and a fourth; `outside` says which of these goes wrong."""
+
+    app: Redrive
+    outside: Outside
+    trip: Workflow[..., Any, Any]
+    steps: dict[str, Step[Any, Any]]
+
+
+def trip(
+    app: Redrive | None = None, *, broken: str = "visa", uncertain: bool = False, **options: Any
+) -> Trip:
+    """A trip on an app of its own, that is rolled back; `options` are those of the workflow."""
+    app = app or new_app()
+    outside = Outside(broken={broken: Refused} if broken else {})
+    steps = {
+        name: deed(app, outside, name, uncertain=uncertain) for name in ("flight", "hotel", "car", "visa")
+    }
+
+    @app.workflow(**{"rollback": True, **options})
+    async def travel(number: int) -> list[str]:
+        return [await steps[name](number) for name in ("flight", "hotel", "car", "visa")]
+
+    return Trip(app, outside, travel, steps)
+
+
+async def ledger_of(e: Engine, run_id: str) -> list[tuple[str, str, str]]:
+    """The ledger as step, action and status."""
+    return [(row.step, row.action, row.status) for row in (await e.app.saga(run_id)).entries]
