@@ -35,6 +35,7 @@ EACH = [
     ("chores", "REDRIVE_CHORES", 1.0, ("0.5", 0.5), (2.5, 2.5)),
     ("version", "REDRIVE_VERSION", "", ("2031.5", "2031.5"), ("v2", "v2")),
     ("retention", "REDRIVE_RETENTION", 7 * DAY, ("1d", DAY), (timedelta(days=3), 3 * DAY)),
+    ("retention_runs", "REDRIVE_RETENTION_RUNS", None, ("1000", 1000), (0, 0)),
     ("dlq_retention", "REDRIVE_DLQ_RETENTION", 30 * DAY, ("90d", 90 * DAY), ("1h", 3_600.0)),
     (
         "idempotency_retention",
@@ -44,6 +45,7 @@ EACH = [
         ("1h", 3_600.0),
     ),
     ("outbox_retention", "REDRIVE_OUTBOX_RETENTION", 1 * DAY, ("7d", 7 * DAY), ("1h", 3_600.0)),
+    ("audit_retention", "REDRIVE_AUDIT_RETENTION", 365 * DAY, ("3650d", 3650 * DAY), ("30d", 30 * DAY)),
     ("max_payload", "REDRIVE_MAX_PAYLOAD", 1_048_576, ("64 KiB", 65_536), (100, 100)),
     ("redact", "REDRIVE_REDACT", "", ("tax_id", "tax_id"), ("birthday", "birthday")),
     ("encryption_keys", "REDRIVE_ENCRYPTION_KEYS", "", (KEY, KEY), (f"plain,{KEY}",) * 2),
@@ -166,6 +168,9 @@ WRONG = [
     ("code_wait", "10 minutes", "code_wait (REDRIVE_CODE_WAIT) is '10 minutes', which is no duration"),
     ("chores", 0, "chores (REDRIVE_CHORES) must be more than 0 s"),
     ("retention", "inf", "retention (REDRIVE_RETENTION) is longer than a hundred years"),
+    ("retention_runs", -1, "retention_runs (REDRIVE_RETENTION_RUNS) must be 0 or more"),
+    ("retention_runs", "many", "retention_runs (REDRIVE_RETENTION_RUNS) must be a whole number"),
+    ("audit_retention", "1y", "audit_retention (REDRIVE_AUDIT_RETENTION) is '1y', which is no duration"),
     ("dlq_retention", "1y", "dlq_retention (REDRIVE_DLQ_RETENTION) is '1y', which is no duration"),
     (
         "outbox_retention",
@@ -233,7 +238,7 @@ def test_the_page_names_argument_and_default_of_every_setting(name: str) -> None
     written = re.fullmatch(r"`(.+)`", default)
     standard = getattr(Settings(), name)
     if written is None:
-        assert standard == ""
+        assert not standard
     else:
         assert getattr(Settings.load({}, {variable: written[1]}), name) == standard
         assert f"*Default:* `{written[1]}`" in section(variable)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from bench.cpu import Cpu
 from bench.ours.job import Job
 from bench.ours.witness import Witness, check_settings
 from redrive import Redrive, RetryPolicy
@@ -52,27 +53,55 @@ class Parcels:
         await self.parcel.start_many([(number,) for number in range(runs)])
 
 
+class Spent:
+    """What runs of one kind took: seconds, and seconds of processors."""
+
+    def __init__(self, server: int | None) -> None:
+        self._server = server
+        self.seconds = self.cpu = 0.0
+
+    async def add(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do it, and count what it takes."""
+        cpu, begun = Cpu(self._server), time.perf_counter()
+        await work()
+        self.seconds += time.perf_counter() - begun
+        self.cpu += cpu.all + cpu.there
+
+
 async def replays(job: Job) -> dict[str, float]:
-    """Let them fail, replay them all from where they failed; then start and run as many anew."""
+    """Let them fail, replay them all from where they failed; as many new ones run, half of them before."""
     parcels, witness = Parcels(job.url, job.concurrency), Witness(job.url)
-    async with parcels.app as app:
-        await check_settings(app.runtime.store)
-        await parcels.start(job.size)
+    half = job.size // 2
+
+    async def fresh() -> None:
+        await parcels.start(half)
         await _ended(witness)
-        parcels.is_down = False
-        base, begun = _memory(), time.perf_counter()
+
+    async def again() -> None:
         set = await app.dlq.replay_many(LetterFilter(), by="bench")
         await _until(lambda: _is_done(app, set.id))
         await _ended(witness)
-        replayed = job.size / (time.perf_counter() - begun)
-        added = _memory() - base
-        assert (await app.dlq.set(set.id)).done == job.size
-        begun = time.perf_counter()
-        await parcels.start(job.size)
+        assert (await app.dlq.set(set.id)).done == 2 * half
+
+    async with parcels.app as app:
+        await check_settings(app.runtime.store)
+        await parcels.start(2 * half)
         await _ended(witness)
-        started = job.size / (time.perf_counter() - begun)
-        await witness.counted(runs=2 * job.size, steps=10 * job.size)
-    return {"replay": replayed, "fresh": started, "kept": replayed / started * 100, "added": added}
+        parcels.is_down = False
+        started, replayed = Spent(job.server), Spent(job.server)
+        await started.add(fresh)
+        base = _memory()
+        await replayed.add(again)
+        added = _memory() - base
+        await started.add(fresh)
+        await witness.counted(runs=4 * half, steps=20 * half)
+    return {
+        "replay": 2 * half / replayed.seconds,
+        "fresh": 2 * half / started.seconds,
+        "kept": started.seconds / replayed.seconds * 100,
+        "kept_cpu": started.cpu / replayed.cpu * 100,
+        "added": added,
+    }
 
 
 async def _is_done(app: Redrive, id: str) -> bool:

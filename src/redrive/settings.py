@@ -25,9 +25,11 @@ VARIABLES = {
     "chores": "REDRIVE_CHORES",
     "version": "REDRIVE_VERSION",
     "retention": "REDRIVE_RETENTION",
+    "retention_runs": "REDRIVE_RETENTION_RUNS",
     "dlq_retention": "REDRIVE_DLQ_RETENTION",
     "idempotency_retention": "REDRIVE_IDEMPOTENCY_RETENTION",
     "outbox_retention": "REDRIVE_OUTBOX_RETENTION",
+    "audit_retention": "REDRIVE_AUDIT_RETENTION",
     "max_payload": "REDRIVE_MAX_PAYLOAD",
     "redact": "REDRIVE_REDACT",
     "encryption_keys": "REDRIVE_ENCRYPTION_KEYS",
@@ -50,6 +52,7 @@ _DURATIONS = frozenset(
         "dlq_retention",
         "idempotency_retention",
         "outbox_retention",
+        "audit_retention",
     }
 )
 _SIZES = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "KIB": 1 << 10, "MIB": 1 << 20}
@@ -70,9 +73,11 @@ class Settings:
     chores: float = 1.0
     version: str = ""
     retention: float = 7 * 86_400.0
+    retention_runs: int | None = None
     dlq_retention: float = 30 * 86_400.0
     idempotency_retention: float = 30 * 86_400.0
     outbox_retention: float = 86_400.0
+    audit_retention: float = 365 * 86_400.0
     max_payload: int = 1 << 20
     redact: str = ""
     encryption_keys: str = field(default="", repr=False)
@@ -89,6 +94,10 @@ class Settings:
             )
         if self.chores <= 0:
             raise ConfigurationError(f"{_name('chores')} must be more than 0 s")
+        if self.retention_runs is not None and self.retention_runs < 0:
+            raise ConfigurationError(
+                f"{_name('retention_runs')} must be 0 or more, or not set at all, not {self.retention_runs}"
+            )
         if self.max_payload < 1:
             raise ConfigurationError(f"{_name('max_payload')} must be at least 1 byte")
         key_bytes(self.encryption_keys)
@@ -190,6 +199,7 @@ def _url(field: str, value: Any) -> str:
 
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     "concurrency": _whole,
+    "retention_runs": _whole,
     "max_payload": _size,
     "base_url": _url,
 }

@@ -71,8 +71,9 @@ class Results:
 
     def look_now(self, run_id: str) -> None:
         """Something happened to the run that only the store knows."""
-        self._fresh.add(run_id)
-        self._look_in(0.0)
+        if run_id in self._waiting:
+            self._fresh.add(run_id)
+            self._look_in(0.0)
 
     def close(self) -> None:
         """Nobody will be told anything more."""

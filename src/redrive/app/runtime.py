@@ -97,14 +97,7 @@ class Runtime:
 
     def new_purger(self, store: Store) -> Purger:
         """The chore that removes what was kept long enough, on the store or on another face of it."""
-        settings = self._app.settings
-        return Purger(
-            store,
-            self.clock,
-            runs=settings.retention,
-            letters=settings.dlq_retention,
-            messages=settings.outbox_retention,
-        )
+        return Purger(store, self.clock, self._app.settings)
 
     def _replayer(self, store: Store) -> Replayer:
         return Replayer(store, self.clock, self._checker(self._app, store), self._redactor, self.changed)

@@ -7,6 +7,7 @@ from redrive.core.auditing import ENGINE
 from redrive.core.keys import letter_id
 from redrive.core.outcome import Closed
 from redrive.core.states import LetterStatus
+from redrive.settings import Settings
 from redrive.settle.settler import LocalSettler
 from redrive.settle.view import view_of
 from redrive.store.port import Store
@@ -23,23 +24,17 @@ class Purger:
     """Expires open letters; removes finished runs, closed letters, delivered messages, old keys,
     workers and audit lines."""
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        *,
-        runs: float = 7 * _DAY,
-        letters: float = 30 * _DAY,
-        messages: float = _DAY,
-    ) -> None:
+    def __init__(self, store: Store, clock: Clock, settings: Settings) -> None:
         self._store = store
         self._settler = LocalSettler(store, clock)
         self._purge = Purge(
-            runs=int(runs * MICROS),
-            letters=int(letters * MICROS),
+            runs=int(settings.retention * MICROS),
+            keep=settings.retention_runs,
+            letters=int(settings.dlq_retention * MICROS),
             workers=_DAY * MICROS,
+            audit=int(settings.audit_retention * MICROS),
+            messages=int(settings.outbox_retention * MICROS),
             limit=_BATCH,
-            messages=int(messages * MICROS),
         )
 
     async def run_once(self) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 from redrive.core.ending import Ending
 from redrive.core.events import Event
 from redrive.core.outcome import Cancelled, Closed, Raised, RunView, Undone
+from redrive.core.quick import quick
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transition import AuditWrite, LetterWrite
 from redrive.core.verdict import Verdict
@@ -22,6 +24,8 @@ __all__ = [
     "run_failed",
     "set_refused",
 ]
+
+_AuditWrite = quick(AuditWrite)
 
 ENGINE = "redrive"
 """Who did it, where nobody did."""
@@ -67,7 +71,7 @@ def replay_ended(run: RunView, status: RunStatus) -> AuditWrite:
     """How a replay went."""
     good = status in (RunStatus.SUCCESS, RunStatus.PARTIAL) or (run.undoing and status in _ROLLED_BACK)
     event = Event.REPLAY_SUCCEEDED if good else Event.REPLAY_FAILED
-    return _line(event, run, letter=run.letter, after=_json(run=status.value))
+    return _line(event, run, letter=run.letter, after=_became(status))
 
 
 def rolled_back(outcome: Undone) -> tuple[AuditWrite, ...]:
@@ -103,7 +107,12 @@ def set_refused(set_id: str, tenant: str, why: str) -> AuditWrite:
 
 
 def _line(event: Event, run: RunView, *, by: str = ENGINE, **rest: str | None) -> AuditWrite:
-    return AuditWrite(event=event.value, tenant=run.tenant, by=by, subject=run.public_id, **rest)
+    return _AuditWrite(event=event.value, tenant=run.tenant, by=by, subject=run.public_id, **rest)
+
+
+@cache
+def _became(status: RunStatus) -> str:
+    return _json(run=status.value)
 
 
 def _json(**values: Any) -> str:

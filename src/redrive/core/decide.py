@@ -306,11 +306,13 @@ def _ended(outcome: Ended) -> Transition:
 
 def _answered(run: RunView, change: RunWrite, resolution: str) -> Transition:
     """A replay ended well: nobody needs the letter any more."""
-    decided = _transition(run, change=change)
     if run.letter is None:
-        return decided
-    return replace(
-        decided,
+        return _transition(run, change=change)
+    return _Transition(
+        run=run.id,
+        tenant=run.tenant,
+        fence=run.fence,
+        change=change,
         move=LetterMove(letter=run.letter, status=LetterStatus.RESOLVED, by=ENGINE, resolution=resolution),
         ends_replay=run.letter,
         audit=(replay_ended(run, change.status),),

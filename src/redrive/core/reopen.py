@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from redrive.core.events import Event
 from redrive.core.index import index_values
 from redrive.core.journal import EntryRow, entry_name
 from redrive.core.outcome import RunView
+from redrive.core.quick import quick
 from redrive.core.replay import Mode, Plan, ReplayRequest, skipped_key
 from redrive.core.saga import undone_step
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
@@ -27,6 +29,11 @@ from redrive.core.transition import (
 from redrive.policy import RetryPolicy
 
 __all__ = ["Decision", "reopened", "restarted"]
+
+# A set of letters makes a hundred thousand of each.
+_Transition, _Reopening = quick(Transition), quick(Reopening)
+_LetterMove, _ReplayWrite, _AuditWrite = quick(LetterMove), quick(ReplayWrite), quick(AuditWrite)
+_GOES_ON = RunWrite(status=RunStatus.PENDING, wake_in=0, take=True, deaths=0, diverged=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +63,7 @@ def reopened(run: RunView, status: RunStatus, decision: Decision) -> Transition:
         return _undone(run, status, decision)
     given = (*_given_by_hand(decision), *_given_ahead(decision))
     written = {entry.index for entry in given}
-    reopening = Reopening(
+    reopening = _Reopening(
         letter=decision.letter,
         supersedes=tuple(entry.index for entry in plan.again if entry.index not in written),
         loosens=(*(entry.index for entry in plan.loose), *written),
@@ -66,12 +73,12 @@ def reopened(run: RunView, status: RunStatus, decision: Decision) -> Transition:
         new_operation=request.new_operation,
         index=_indexed(run, decision),
     )
-    return Transition(
+    return _Transition(
         run=run.id,
         tenant=run.tenant,
         fence=run.fence,
         entries=given,
-        change=RunWrite(status=RunStatus.PENDING, wake_in=0, take=True, deaths=0, diverged=False),
+        change=_GOES_ON,
         reopens=reopening,
         move=_move(decision),
         replay=_replay(decision, run.public_id),
@@ -229,11 +236,11 @@ def _new_entry(index: int, key: str, done: int, output: str) -> EntryWrite:
 def _move(decision: Decision, run: str | None = None) -> LetterMove | None:
     if not decision.is_open:
         return None
-    return LetterMove(letter=decision.letter, status=LetterStatus.REPLAYING, run=run)
+    return _LetterMove(letter=decision.letter, status=LetterStatus.REPLAYING, run=run)
 
 
 def _replay(decision: Decision, run_id: str) -> ReplayWrite:
-    return ReplayWrite(
+    return _ReplayWrite(
         letter=decision.letter,
         mode=decision.request.mode.value,
         digest=decision.request.digest,
@@ -261,16 +268,21 @@ def _audit(run: RunView, status: RunStatus, decision: Decision, run_id: str) -> 
             after[name] = value
     if decision.request.edits:
         after["input"] = "edited"
-    return AuditWrite(
+    return _AuditWrite(
         event=event.value,
         tenant=run.tenant,
         by=decision.by,
         subject=run.public_id,
         letter=decision.letter,
-        before=json.dumps({"run": status.value}),
+        before=_state(status),
         after=json.dumps(after),
         reason=decision.reason,
     )
+
+
+@cache
+def _state(status: RunStatus) -> str:
+    return json.dumps({"run": status.value})
 
 
 def _with_override(run: RunView, request: ReplayRequest) -> str | None:

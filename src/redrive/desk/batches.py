@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from redrive.clock import Clock
 from redrive.core.keys import letter_id
 from redrive.core.outcome import Closed
+from redrive.core.quick import quick
 from redrive.core.replay import Mode, ReplayRequest
 from redrive.core.states import LetterStatus
 from redrive.desk.closing import closing
@@ -30,6 +31,7 @@ log = logging.getLogger("redrive.desk")
 
 REPLAY = "REPLAY"
 CLOSINGS = {"RESOLVE": LetterStatus.RESOLVED, "IGNORE": LetterStatus.IGNORED}
+_ItemMark = quick(ItemMark)
 _BREATH = 25  # items between which others get their turn
 
 Cases = dict[str, Case]
@@ -148,7 +150,7 @@ def _closing(row: SetRow, item: SetItemRow, case: Case | None) -> Closed | ItemM
 
 
 def _done(item: SetItemRow, answer: Replay | None) -> ItemMark:
-    return ItemMark(id=item.id, status=SetItemStatus.DONE, run_id=None if answer is None else answer.run_id)
+    return _ItemMark(id=item.id, status=SetItemStatus.DONE, run_id=None if answer is None else answer.run_id)
 
 
 def _refused(item: SetItemRow, why: str) -> ItemMark:

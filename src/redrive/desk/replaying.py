@@ -20,6 +20,7 @@ from redrive.core.edit import Change, changes, merge_patch, unmask
 from redrive.core.ending import Ending
 from redrive.core.journal import entry_name
 from redrive.core.keys import letter_id
+from redrive.core.quick import quick
 from redrive.core.redact import Redactor
 from redrive.core.reopen import Decision, reopened, restarted
 from redrive.core.replay import Mode, Plan, ReplayRequest, Subject, plan, skipped_key
@@ -39,6 +40,7 @@ from redrive.store.seal import SEALED_ERROR, is_sealed, why_sealed
 
 __all__ = ["GOOD", "Order", "Prepared", "Replay", "Replayer", "request_of"]
 
+_Subject = quick(Subject)  # a set of letters makes a hundred thousand
 _OBJECTS = frozenset({"input", "patch", "skip_steps"})
 _JSON = _OBJECTS | {"output"}
 _OPTIONS = _JSON | {"from_step", "retry", "new_operation", "undo"}
@@ -88,6 +90,9 @@ class Prepared:
     case: Case
     decision: Decision
     transition: Transition
+
+
+_Prepared, _Replay = quick(Prepared), quick(Replay)  # a set makes a hundred thousand
 
 
 class Replayer:
@@ -200,7 +205,7 @@ class Replayer:
             output=await self._output(intended, request),
             skipped=await self._skipped(request.skip_steps),
         )
-        return Prepared(case=case, decision=decision, transition=self._transition(case, decision))
+        return _Prepared(case=case, decision=decision, transition=self._transition(case, decision))
 
     async def _subject(self, case: Case, request: ReplayRequest) -> Subject:
         """The run, with what would be undone if that is the question."""
@@ -212,7 +217,7 @@ class Replayer:
         return replace(subject, undoes=effects.undoes, pivot=effects.pivot)
 
     def _transition(self, case: Case, decision: Decision) -> Transition:
-        view, status = replace(view_of(case.run), letter=None), case.run.status
+        view, status = view_of(case.run, hears=False), case.run.status
         if decision.request.mode is not Mode.FULL:
             return reopened(view, status, decision)
         return restarted(view, status, decision, _again(case, self._clock.new_id()))
@@ -314,7 +319,7 @@ def _refuse_unreadable(case: Case) -> None:
 
 def _subject(case: Case) -> Subject:
     run = case.run
-    return Subject(
+    return _Subject(
         run_id=run.public_id,
         status=run.status,
         ended_at=run.finished_at or 0,
@@ -373,7 +378,7 @@ def _answer(prepared: Prepared, now: int) -> Replay:
 
 
 def _told(said: ReplayRow | ReplayWrite, number: int, at: int) -> Replay:
-    return Replay(
+    return _Replay(
         letter_id=said.letter,
         number=number,
         mode=said.mode,

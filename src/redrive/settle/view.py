@@ -8,16 +8,19 @@ from functools import lru_cache
 from redrive.core.journal import EntryRow
 from redrive.core.options import RunOptions
 from redrive.core.outcome import OpenStep, Place, RunView
+from redrive.core.quick import quick
 from redrive.core.saga import Try
 from redrive.core.states import EXECUTED, RunStatus, StepStatus
 from redrive.store.records import AttemptRow, RunRow
 
 __all__ = ["last_tries", "open_step", "open_steps", "view_of"]
 
+_RunView = quick(RunView)
 
-def view_of(run: RunRow) -> RunView:
-    """What deciding about a run takes, from its row."""
-    return RunView(
+
+def view_of(run: RunRow, *, hears: bool = True) -> RunView:
+    """What deciding about a run takes, from its row; its letter too, unless that need not hear of it."""
+    return _RunView(
         id=run.id,
         public_id=run.public_id,
         tenant=run.tenant,
@@ -26,7 +29,7 @@ def view_of(run: RunRow) -> RunView:
         input=run.input or "null",
         options=RunOptions() if run.options is None else _options(run.options),
         deaths=run.deaths,
-        letter=run.letter,
+        letter=run.letter if hears else None,
         correlation_id=run.correlation_id,
         started_at=run.started_at,
         handler_for=run.handler_for,

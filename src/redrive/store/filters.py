@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from heapq import merge
 from itertools import islice
 from typing import Any
@@ -15,11 +15,37 @@ from redrive.errors import InputError
 from redrive.store.pages import Window
 from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
 
-__all__ = ["CLOCK_STEP", "clauses", "conditions", "given", "hint", "in_order", "parameters", "states"]
+__all__ = [
+    "CLOCK_STEP",
+    "FEW",
+    "SCANNED",
+    "Found",
+    "clauses",
+    "conditions",
+    "given",
+    "hint",
+    "joined",
+    "letter_states",
+    "narrowing",
+    "parameters",
+    "popular",
+    "states",
+    "up_to",
+]
 
 CLOCK_STEP = 60_000_000
 """Rows that lie next to each other may be out of order by this much, in microseconds, not more."""
 
+SCANNED = 10_000
+"""Rows that a page looks through, at most, for what no index finds; its cursor goes on behind them."""
+
+FEW = 1000
+"""Runs with one value of a field that are looked up and put in order; where there are more, letters are
+looked through for those that have it."""
+
+_LOOKED_THROUGH = frozenset({"code", "stage", "category", "step", "text"})
+_POPULAR = "popular_"
+_MOST_FAIL_IN = "exec"
 _HELD = frozenset({RunStatus.RUNNING})
 _INDEXED = frozenset(RunStatus) - {RunStatus.RUNNING, RunStatus.SUCCESS}
 
@@ -34,6 +60,8 @@ def given(where: RunFilter | LetterFilter | AuditFilter) -> dict[str, Any]:
         found["text"] = "%" + re.sub(r"([\\%_])", r"\\\1", found["text"]) + "%"
     if found.get("event", "").endswith("."):
         found["kind"] = found.pop("event")
+    if found.get("stage", _MOST_FAIL_IN) != _MOST_FAIL_IN:
+        found["early_or_late"] = found.pop("stage")  # few letters, which have an index
     if found.get("by", ENGINE) != ENGINE:
         found["person"] = found.pop("by")  # what people did has an index: it is little among all the rest
     return found
@@ -41,20 +69,22 @@ def given(where: RunFilter | LetterFilter | AuditFilter) -> dict[str, Any]:
 
 def clauses(parts: Mapping[str, str], table: str, names: Iterable[str]) -> str:
     """The conditions of these names, all of which must hold; one of each for every field of an index."""
-    said = [
-        parts[f"{table}.index"].replace("index_0", name)
-        if name.startswith("index_")
-        else parts[f"{table}.{name}"]
-        for name in names
-    ]
-    return " AND ".join(said) or "true"
+    return " AND ".join(_clause(parts, table, name) for name in names) or "true"
+
+
+def _clause(parts: Mapping[str, str], table: str, name: str) -> str:
+    if name.startswith("index_"):
+        return parts[f"{table}.index"].replace("index_0", name)
+    if name.startswith(_POPULAR):
+        return parts[f"{table}.popular"].replace("index_0", name)
+    return parts[f"{table}.{name}"]
 
 
 def parameters(values: Mapping[str, Any], several: Callable[[list[str]], Any]) -> dict[str, Any]:
     """The values for the conditions' parameters; `several` is how a store takes a list of texts."""
     found: dict[str, Any] = {}
     for name, value in values.items():
-        if name.startswith("index_"):
+        if name.startswith(("index_", _POPULAR)):
             found[f"{name}_field"], found[f"{name}_values"] = value[0], several(value[1])
         else:
             found[name] = value
@@ -91,7 +121,50 @@ def conditions(values: dict[str, Any], window: Window, first: int | None) -> dic
     return bounded
 
 
-def in_order(found: Iterable[list[Any]], window: Window) -> list[Any]:
-    """The rows of several states as one list, nearest to the window's edge first."""
-    ordered = merge(*found, key=lambda row: row.id, reverse=window.above is None)
-    return list(islice(ordered, window.most))
+def letter_states(where: LetterFilter) -> Sequence[str] | None:
+    """The states asked for. A tenant's letters are found state by state, even if all are."""
+    wanted = states(where.status, LetterStatus)
+    return [state.value for state in LetterStatus] if wanted is None and where.tenant is not None else wanted
+
+
+def popular(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """The values of a filter, with these fields of an index marked as those that very many runs have."""
+    many = set(names)
+    return {_POPULAR + name if name in many else name: value for name, value in values.items()}
+
+
+def narrowing(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What is left of a filter without all that rows have to be looked through for."""
+    return {
+        name: value
+        for name, value in values.items()
+        if name not in _LOOKED_THROUGH and not name.startswith(_POPULAR)
+    }
+
+
+def up_to(values: dict[str, Any], edge: int | None, *, newest_first: bool) -> dict[str, Any]:
+    """The values of a filter that looks no further than the edge."""
+    if edge is None:
+        return values
+    return {**values, "above": edge - 1} if newest_first else {**values, "below": edge + 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows of a window. `reached`: the last one looked at, if there are more behind it to look at."""
+
+    rows: list[Any]
+    reached: int | None = None
+
+
+def joined(found: Sequence[Found], window: Window) -> Found:
+    """What was found state by state as one list, nearest to the window's edge first.
+
+    It ends where the first of the states ends that was not looked at to its end.
+    """
+    down = window.above is None
+    edges = [each.reached for each in found if each.reached is not None]
+    reached = None if not edges else max(edges) if down else min(edges)
+    ordered = merge(*(each.rows for each in found), key=lambda row: row.id, reverse=down)
+    within = (row for row in ordered if reached is None or (row.id >= reached if down else row.id <= reached))
+    return Found(list(islice(within, window.most)), reached)

@@ -60,9 +60,14 @@ class Request:
             return Window(most=self.size + 1, below=self.place)
         return Window(most=self.size + 1, above=self.place)
 
-    def page(self, rows: list[Item]) -> Page[Item]:
-        """The page that the window's rows make."""
+    def page(self, rows: list[Item], reached: int | None = None) -> Page[Item]:
+        """The page that the window's rows make.
+
+        It may be short, or even empty, and yet not the last: `reached` is how far rows were looked through.
+        """
         more = len(rows) > self.size
+        if not more and reached is not None:
+            return self._unfinished(rows, reached)
         items = rows[: self.size]
         if self.direction == "<":
             more_older, more_newer = more, self.place is not None
@@ -76,6 +81,14 @@ class Request:
             next=_encode("<", items[-1].id) if more_older else None,
             prev=_encode(">", items[0].id) if more_newer else None,
         )
+
+    def _unfinished(self, rows: list[Item], reached: int) -> Page[Item]:
+        if self.direction == "<":
+            back = None if self.place is None else _encode(">", rows[0].id if rows else self.place - 1)
+            return Page(rows, next=_encode("<", reached), prev=back)
+        rows = rows[::-1]
+        on = _encode("<", rows[-1].id if rows else (self.place or 0) + 1)
+        return Page(rows, next=on, prev=_encode(">", reached))
 
 
 def _empty(direction: str, place: int | None) -> Page[Item]:

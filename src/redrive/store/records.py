@@ -490,7 +490,10 @@ class PolicyRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purge:
-    """How long things are kept, in microseconds, and how many rows one call may remove."""
+    """How long things are kept, in microseconds, and how many rows one call may remove.
+
+    `keep`: of each workflow no more than so many finished runs are kept, however young the others are.
+    """
 
     runs: int
     letters: int
@@ -498,3 +501,4 @@ class Purge:
     limit: int
     audit: int = 365 * 86_400_000_000
     messages: int = 86_400_000_000
+    keep: int | None = None

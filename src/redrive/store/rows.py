@@ -33,9 +33,12 @@ __all__ = [
     "worker_row",
 ]
 
-_RunRow, _LetterRow = quick(RunRow), quick(LetterRow)  # a set of letters reads a hundred thousand
+# A set of letters reads a hundred thousand of each.
+_RunRow, _LetterRow, _EntryRow = quick(RunRow), quick(LetterRow), quick(EntryRow)
 _KINDS = {kind.value: kind for kind in EntryKind}
 _STEPS = {status.value: status for status in StepStatus}
+_RUNS = {status.value: status for status in RunStatus}
+_LETTERS = {status.value: status for status in LetterStatus}
 _RUN = (
     "id", "public_id", "tenant", "workflow", "queue", "rank", "status", "fence", "worker", "available_at",
     "deadline", "deaths", "version", "created_at", "started_at", "finished_at", "correlation_id", "parent",
@@ -59,7 +62,7 @@ _KNOWN = ("kind", "name", "version", "options", "schema_in", "schema_out")
 
 def entry_row(row: Sequence[Any]) -> EntryRow:
     """One row of `entries`. Written out, because claims make many of these."""
-    return EntryRow(
+    return _EntryRow(
         index=row[0],
         key=row[1],
         kind=_KINDS[row[2]],
@@ -105,7 +108,7 @@ def attempt_row(row: Sequence[Any]) -> AttemptRow:
 def run_row(row: Sequence[Any]) -> RunRow:
     """One row of `runs`, with or without the payloads behind it."""
     values: dict[str, Any] = dict(zip(_RUN, row, strict=False))
-    values["status"] = RunStatus(values["status"])
+    values["status"] = _RUNS[values["status"]]
     values["priority"] = -values.pop("rank")
     return _RunRow(**values)
 
@@ -113,8 +116,8 @@ def run_row(row: Sequence[Any]) -> RunRow:
 def letter_row(row: Sequence[Any]) -> LetterRow:
     """One row of `letters`."""
     values: dict[str, Any] = dict(zip(_LETTER, row, strict=True))
-    values["status"] = LetterStatus(values["status"])
-    values["tags"] = tuple(json.loads(values["tags"]))
+    values["status"] = _LETTERS[values["status"]]
+    values["tags"] = () if values["tags"] == "[]" else tuple(json.loads(values["tags"]))
     return _LetterRow(**values)
 
 

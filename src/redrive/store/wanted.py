@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,7 +13,7 @@ from redrive.store.pages import Window
 from redrive.store.records import NewSet, SetItemRow, SetItemStatus, SetRow, SetStatus
 from redrive.store.selection import LetterFilter
 
-__all__ = ["conditions_of", "item_row", "open_letters", "paged", "set_row", "stored"]
+__all__ = ["conditions_of", "gathered", "item_row", "open_letters", "paged", "set_row", "stored"]
 
 _SET = (
     "id", "public_id", "tenant", "action", "status", "by", "reason", "request", "wanted", "listed", "total",
@@ -60,6 +60,13 @@ def stored(new: NewSet) -> str | None:
 def conditions_of(wanted: str, *, above: int, upto: int) -> dict[str, Any]:
     """What the next letters of a set must fulfil: those behind `above`, as far as the set goes."""
     return {**open_letters(LetterFilter(**json.loads(wanted))), "above": above, "below": upto + 1}
+
+
+def gathered(found: Sequence[int], most: int, end: int | None, above: int) -> tuple[bool, int]:
+    """Whether a set is listed now, and how far: all of a batch, or as far as letters were looked through."""
+    if len(found) >= most:
+        return False, max(found)
+    return (True, max(found, default=above)) if end is None else (False, end)
 
 
 def open_letters(where: LetterFilter) -> dict[str, Any]:

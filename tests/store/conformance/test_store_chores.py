@@ -6,6 +6,7 @@ import pytest
 from letter_kit import closes
 from store_kit import DAY, SECOND, Kit, becomes, buried, entry, failed_try, noted, writes
 
+from redrive.core.keys import job_key
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import RunWrite
 from redrive.store.records import Purge
@@ -215,6 +216,54 @@ async def test_a_purge_is_bounded(kit: Kit) -> None:
     purge = Purge(runs=7 * DAY, letters=DAY, workers=900 * DAY, limit=10)
     assert [await kit.store.purge(purge) for _ in range(4)] == [10, 10, 5, 0]
     assert (await kit.store.runs(RunFilter(), limit=50, cursor=None)).items == []
+
+
+async def ended(kit: Kit, count: int, workflow: str = "w", **more) -> list[str]:
+    """Runs of a workflow that succeeded, oldest first."""
+    ids = await kit.start(count, workflow=workflow, **more)
+    worker = await kit.worker(workflow)
+    runs = (await kit.claim(worker, workflow, capacity=count)).runs
+    await kit.store.apply([becomes(run, RunStatus.SUCCESS) for run in runs], worker=worker)
+    return ids
+
+
+def only(keep: int, limit: int = 100) -> Purge:
+    return Purge(runs=900 * DAY, letters=900 * DAY, workers=900 * DAY, limit=limit, keep=keep)
+
+
+async def left(kit: Kit, workflow: str) -> list[str]:
+    page = await kit.store.runs(RunFilter(workflow=workflow), limit=50, cursor=None)
+    return [run.public_id for run in page.items][::-1]
+
+
+async def test_of_each_workflow_the_last_runs_are_kept(kit: Kit) -> None:
+    many, few = await ended(kit, 5, "a"), await ended(kit, 2, "b")
+    assert await kit.store.purge(only(3)) == 2
+    assert await left(kit, "a") == many[2:]
+    assert await left(kit, "b") == few
+    assert await kit.store.purge(only(3)) == 0
+    assert await kit.store.purge(only(0)) == 5
+    assert await left(kit, "a") == await left(kit, "b") == []
+
+
+async def test_runs_that_go_on_or_wait_for_a_person_are_neither_counted_nor_removed(kit: Kit) -> None:
+    worker, waiting = await kit.held()
+    await kit.fail(worker, waiting, expires_in=900 * DAY)
+    _, held = await kit.held()
+    done = await ended(kit, 3)
+    (pending,) = await kit.start()
+    assert await kit.store.purge(only(1)) == 2
+    assert await left(kit, "w") == [waiting.public_id, held.public_id, done[2], pending]
+
+
+async def test_a_surplus_is_removed_in_portions_and_leaves_what_a_key_names(kit: Kit) -> None:
+    named = await ended(kit, 1, key=job_key("default", "w", "order-1"), key_keeps=900 * DAY)
+    await ended(kit, 5)
+    assert [await kit.store.purge(only(1, limit=2)) for _ in range(4)] == [2, 2, 1, 0]
+    assert len(await left(kit, "w")) == 2
+    shell = await kit.store.run(named[0])
+    assert shell is not None
+    assert (shell.status, shell.input) == (RunStatus.SUCCESS, None)
 
 
 async def test_a_purged_letter_can_be_gone_before_its_run(kit: Kit) -> None:

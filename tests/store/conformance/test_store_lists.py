@@ -9,7 +9,9 @@ from store_kit import DAY, HOUR, SECOND, Kit, becomes
 
 from redrive.core.keys import job_key
 from redrive.core.states import LetterStatus, RunStatus
+from redrive.core.transition import AuditWrite
 from redrive.errors import InputError
+from redrive.store.records import NewSet
 from redrive.store.selection import LetterFilter, RunFilter
 
 
@@ -259,6 +261,83 @@ async def test_each_filter_of_letters_filters(kit: Kit) -> None:
     assert await listed_letters(kit, owner="ann") == []
     with pytest.raises(InputError, match="OPEN"):
         await listed_letters(kit, status="RUNNING")
+
+
+@pytest.fixture
+def little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages look through three rows at a time, and more than one run is many."""
+    for store in ("sqlite", "postgres"):
+        monkeypatch.setattr(f"redrive.store.{store}.lists.SCANNED", 3)
+        monkeypatch.setattr(f"redrive.store.{store}.lists.FEW", 1)
+
+
+async def scattered(kit: Kit) -> list[str]:
+    """Fourteen letters of which four have another code than the rest; returns those, newest first."""
+    found = []
+    for count in (1, 5, 0, 4):
+        found += await letters(kit, 1, fails={"code": "timeout"}, tenant="t")
+        if count:
+            await letters(kit, count, tenant="t")
+    return found[::-1]
+
+
+@pytest.mark.usefixtures("little")
+@pytest.mark.parametrize("more", [{}, {"status": "OPEN"}, {"tenant": "t"}, {"status": ["OPEN", "IGNORED"]}])
+async def test_a_search_that_finds_little_goes_on_behind_its_cursor(kit: Kit, more: dict) -> None:
+    wanted = await scattered(kit)
+    where = LetterFilter(code="timeout", **more)
+    page = await kit.store.letters(where, limit=2, cursor=None)
+    assert (page.items, page.prev) == ([], None), "the three newest letters are others"
+    pages = [page]
+    while pages[-1].next is not None:
+        pages.append(await kit.store.letters(where, limit=2, cursor=pages[-1].next))
+    assert [each.public_id for each in chain(*(page.items for page in pages))] == wanted
+    back = [pages[-1]]
+    while back[-1].prev is not None:
+        back.append(await kit.store.letters(where, limit=2, cursor=back[-1].prev))
+    newer = chain(*(page.items for page in back[:0:-1]))
+    assert [each.public_id for each in chain(newer, back[0].items)] == wanted
+
+
+@pytest.mark.usefixtures("little")
+async def test_a_full_page_says_no_more_than_it_found(kit: Kit) -> None:
+    await scattered(kit)
+    newest = await letters(kit, 3, fails={"code": "timeout"})
+    page = await kit.store.letters(LetterFilter(code="timeout"), limit=2, cursor=None)
+    assert [each.public_id for each in page.items] == newest[:0:-1]
+    rest = await kit.store.letters(LetterFilter(code="timeout"), limit=2, cursor=page.next)
+    assert rest.items[0].public_id == newest[0]
+
+
+@pytest.mark.usefixtures("little")
+async def test_a_set_looks_through_all_letters_a_few_at_a_time(kit: Kit) -> None:
+    wanted = await scattered(kit)
+    new = NewSet(public_id="s", tenant="", action="IGNORE", by="ann", where=LetterFilter(code="timeout"))
+    await kit.store.begin_set(new, AuditWrite(event="e", tenant="", by="ann", subject="s", token="t"))
+    row = await kit.store.claim_set(DAY)
+    assert row is not None
+    found: list[str] = []
+    while (items := await kit.store.advance(row, (), limit=10, lease=DAY)) is not None:
+        found = [item.letter for item in items]
+        if len(found) == len(wanted) and (await kit.store.set_of("s")).listed:
+            break
+    assert found == wanted[::-1]
+
+
+@pytest.mark.usefixtures("little")
+async def test_letters_of_runs_with_a_popular_value_are_looked_through(kit: Kit) -> None:
+    wanted = await letters(kit, 2, index=(("country", "PL"),))
+    await letters(kit, 5, index=(("country", "DE"),))
+    (rare,) = await letters(kit, 1, index=(("country", "PL"), ("order", "7")))
+    found, cursor = [], None
+    for _ in range(9):
+        page = await kit.store.letters(LetterFilter(index={"country": "PL"}), limit=5, cursor=cursor)
+        found += [each.public_id for each in page.items]
+        if (cursor := page.next) is None:
+            break
+    assert found == [rare, *wanted[::-1]]
+    assert await listed_letters(kit, index={"order": "7"}) == [rare]
+    assert await kit.store.count_letters(LetterFilter(index={"country": "PL"})) == 3
 
 
 async def test_letters_page_both_ways(kit: Kit) -> None:

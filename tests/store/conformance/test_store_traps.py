@@ -17,6 +17,7 @@ from redrive.core.options import RunOptions
 from redrive.core.outcome import Escaped
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import AttemptEnd
+from redrive.settings import Settings
 from redrive.settle.settler import LocalSettler
 from redrive.settle.view import view_of
 from redrive.store.faulty import FAIL, LOSE, Fault, FaultyStore, crash_after, crash_before, nth
@@ -94,7 +95,7 @@ async def test_a_purge_neither_takes_a_letter_with_its_run_nor_is_held_up_by_it(
     await kit.store.apply([closes(await kit.look(run))])
     other = await kit.held(options=OPTIONS)
     await kit.fail(*other, expires_in=900 * DAY)
-    purger = Purger(kit.store, kit.clock, runs=7 * 86_400, letters=30 * 86_400)
+    purger = Purger(kit.store, kit.clock, Settings())
     kit.clock.move(8 * DAY)
     await purger.run_once()
     assert await kit.store.run(run.public_id) is None
@@ -110,7 +111,7 @@ async def test_a_letter_that_nobody_decided_on_expires_once(kit: Kit) -> None:
     worker, run = await kit.held(options=OPTIONS)
     await kit.fail(worker, run, expires_in=DAY)
     kit.clock.move(DAY)
-    purgers = [Purger(store, kit.clock) for store in (kit.store, await kit.beside())]
+    purgers = [Purger(store, kit.clock, Settings()) for store in (kit.store, await kit.beside())]
     await asyncio.gather(*(purger.run_once() for purger in purgers))
     found = await kit.letter(run)
     assert (found.status, found.closed_at, found.closed_by) == (

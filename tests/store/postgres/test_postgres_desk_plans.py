@@ -95,6 +95,25 @@ async def test_a_set_is_listed_in_order_of_an_index(
     assert not [each for each in lines if "Seq Scan" in each]
 
 
+async def test_a_popular_value_is_looked_up_letter_by_letter(bench: Bench) -> None:
+    wanted = clauses(lists.SQL, "letters", ["status", "popular_index_0", "below"])
+    async with bench.line() as line:
+        lines = await plan(line, prepare(lists.SQL["letters"].format(conditions=wanted, order="DESC")))
+    found = scans(lines)
+    assert [each for each in found if each.startswith("letters_by_status: status = ")], lines
+    assert [each for each in found if each.startswith("run_index_")], lines
+    assert not [each for each in lines if "Sort" in each], lines
+
+
+@pytest.mark.parametrize("order", ["ASC", "DESC"])
+async def test_how_far_letters_are_looked_through_is_read_in_order(bench: Bench, order: str) -> None:
+    wanted = clauses(lists.SQL, "letters", ["tenant", "status", "below"])
+    async with bench.line() as line:
+        lines = await plan(line, prepare(lists.SQL["letters.edge"].format(conditions=wanted, order=order)))
+    assert [each for each in scans(lines) if each.startswith("letters_of_tenant_by_status: tenant = ")], lines
+    assert not [each for each in lines if "Sort" in each], lines
+
+
 @pytest.mark.parametrize("table", ["runs", "letters"])
 async def test_a_field_is_looked_up(bench: Bench, table: str) -> None:
     wanted = clauses(lists.SQL, table, ["index_0", "index_1"])

@@ -120,6 +120,26 @@ def test_a_set_is_listed_in_order_of_an_index(con: sqlite3.Connection, names: li
     assert not any("TEMP B-TREE" in step for step in steps), steps
 
 
+def test_a_popular_value_is_looked_up_letter_by_letter(con: sqlite3.Connection) -> None:
+    wanted = clauses(lists.SQL, "letters", ["status", "popular_index_0", "below"])
+    steps = plan(con, lists.SQL["letters"].format(conditions=wanted, order="DESC"))
+    assert any("letters_by_status (status=? AND id<?)" in step for step in steps), steps
+    assert any("run_index_of_run (run=? AND field=? AND value=?)" in step for step in steps), steps
+    assert not any("TEMP B-TREE" in step for step in steps), steps
+
+
+@pytest.mark.parametrize("order", ["ASC", "DESC"])
+def test_how_far_letters_are_looked_through_is_read_from_an_index(
+    con: sqlite3.Connection, order: str
+) -> None:
+    wanted = clauses(lists.SQL, "letters", ["tenant", "status", "below"])
+    steps = plan(con, lists.SQL["letters.edge"].format(conditions=wanted, order=order))
+    assert any(
+        "COVERING INDEX letters_of_tenant_by_status (tenant=? AND status=? AND id<?)" in s for s in steps
+    )
+    assert not any("TEMP B-TREE" in step for step in steps), steps
+
+
 @pytest.mark.parametrize("table", ["runs", "letters"])
 def test_a_field_is_looked_up(con: sqlite3.Connection, table: str) -> None:
     wanted = clauses(lists.SQL, table, ["index_0", "index_1"])

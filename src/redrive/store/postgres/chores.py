@@ -58,7 +58,11 @@ async def purge(line: Line, clock: DatabaseClock, purge: Purge) -> int:
     async with line.transaction():
         now = clock.heard(await line.value(SQL["moment"], now=clock.given()))
         removed = await _drop_letters(line, now - purge.letters, purge.limit)
-        removed += await _drop_runs(line, now, purge)
+        old = await line.rows(SQL["old_runs"], before=now - purge.runs, most=purge.limit)
+        removed += await _drop_runs(line, now, old)
+        if purge.keep is not None:
+            surplus = await line.rows(SQL["surplus_runs"], keep=purge.keep, most=purge.limit)
+            removed += await _drop_runs(line, now, surplus)
         removed += await sets.purge(line, now - purge.letters, purge.limit)
         removed += await _drop_keys(line, now, purge.limit)
         removed += await circuits.purge(line, now, purge.limit)
@@ -74,9 +78,8 @@ async def _drop_letters(line: Line, before: int, limit: int) -> int:
     return len(old)
 
 
-async def _drop_runs(line: Line, now: int, purge: Purge) -> int:
+async def _drop_runs(line: Line, now: int, old: Sequence[Any]) -> int:
     """Drop runs with all that belongs to them. One that a key still names keeps its state and its result."""
-    old = await line.rows(SQL["old_runs"], before=now - purge.runs, most=purge.limit)
     if not old:
         return 0
     for name in ("drop_replays", "drop_entries", "drop_attempts", "drop_inputs"):

@@ -16,6 +16,7 @@ from typing import Any
 
 from redrive.core.fair import Due, in_turn
 from redrive.core.journal import EntryRow
+from redrive.core.quick import quick
 from redrive.core.states import RunStatus
 from redrive.store.lanes import MOST_LANES, START, Look, delay, earlier, end_of_queue, place, visit
 from redrive.store.postgres.database_clock import DatabaseClock
@@ -29,6 +30,8 @@ __all__ = ["claim", "journals", "lanes"]
 
 SQL = load("claims.sql")
 
+_payloads = itemgetter(13, 14, 15, 20)  # of `journals`: all that holds what users wrote
+_Claimed = quick(Claimed)
 _STATES = {status.value: status for status in RunStatus}
 _Heads = dict[Lane, list[tuple[int, int]]]  # the first runs of a lane: when due, and which
 
@@ -156,7 +159,7 @@ async def journals(line: Line, runs: Sequence[int]) -> dict[int, tuple[EntryRow,
         return {}
     rows = await line.rows(SQL["journals"], runs=runs)
     return {
-        run: tuple(entry_row(as_given(row)[1:]) for row in group)
+        run: tuple(entry_row(as_given(row, _payloads(row))[1:]) for row in group)
         for run, group in groupby(rows, key=itemgetter(0))
     }
 
@@ -164,7 +167,7 @@ async def journals(line: Line, runs: Sequence[int]) -> dict[int, tuple[EntryRow,
 def _claimed(row: Any, journal: tuple[EntryRow, ...]) -> Claimed:
     """Written out, because claims make many of these."""
     values = as_given(row)
-    return Claimed(
+    return _Claimed(
         id=values[2],
         public_id=values[3],
         tenant=values[4],

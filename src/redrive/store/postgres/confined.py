@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from redrive.core.journal import EntryRow
@@ -47,7 +48,8 @@ class Confined:
         return await self._read(lambda line: reads.letter_of(line, run))
 
     async def letters(self, where: LetterFilter, *, limit: int, cursor: str | None) -> Page[LetterRow]:
-        return await self._read(lambda line: lists.letters(line, where, limit, cursor))
+        mine = replace(where, tenant=where.tenant or self.tenant)  # said aloud, it finds the tenant's index
+        return await self._read(lambda line: lists.letters(line, mine, limit, cursor))
 
     async def policies(self) -> list[PolicyRow]:
         return await self._read(settings.policies)

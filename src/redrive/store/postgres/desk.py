@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
+from redrive.core.quick import quick
 from redrive.core.transition import AuditWrite
 from redrive.store.postgres.claims import journals
 from redrive.store.postgres.database_clock import DatabaseClock
@@ -21,27 +22,31 @@ from redrive.store.shapes import owner_and_tags
 __all__ = ["cases", "known", "note", "triage"]
 
 SQL = load("desk.sql")
+
+_Case = quick(Case)
 WRITES = load("writes.sql")
 
 
 async def cases(line: Line, ids: Sequence[str]) -> list[Case]:
     """Runs with their letters, journals and replays, each named by its letter's or its own id."""
     async with line.picture():
-        letters = {letter.run_id: letter for letter in await _letters(line, ids)}
-        runs = await runs_by_id(line, [*letters, *ids])
+        named = await _letters(line, "letters_by_id", ids)
+        known = {letter.public_id for letter in named}
+        others = [id for id in ids if id not in known]
+        of_runs = await _letters(line, "letters_of_runs", others) if others else []
+        letters = {letter.run_id: letter for letter in named + of_runs}
+        runs = await runs_by_id(line, [*letters, *others])
         entries = await journals(line, [run.id for run in runs])
         found = [
-            Case(run=run, letter=letters.get(run.public_id), journal=entries.get(run.id, ()), replays=())
+            _Case(run=run, letter=letters.get(run.public_id), journal=entries.get(run.id, ()), replays=())
             for run in runs
         ]
         replays = await _replays(line, [case.subject for case in found])
-    return [replace(case, replays=replays.get(case.subject, ())) for case in found]
+    return [replace(case, replays=replays.get(case.subject, ())) if replays else case for case in found]
 
 
-async def _letters(line: Line, ids: Sequence[str]) -> list[LetterRow]:
-    found = await line.rows(SQL["letters_by_id"], ids=ids)
-    found += await line.rows(SQL["letters_of_runs"], ids=ids)
-    return [letter_row(as_given(row)) for row in found]
+async def _letters(line: Line, statement: str, ids: Sequence[str]) -> list[LetterRow]:
+    return [letter_row(as_given(row)) for row in await line.rows(SQL[statement], ids=ids)]
 
 
 async def _replays(line: Line, letters: Sequence[str]) -> dict[str, tuple[ReplayRow, ...]]:

@@ -47,9 +47,7 @@ async def fold(line: Line, clock: DatabaseClock, limit: int) -> int:
         if rows:
             changes, hours = folded(rows, clock.now())
             await _add(line, changes, hours)
-            for change in changes:
-                if change.gone:
-                    await _tidy(line, change)
+            await _tidy(line, changes)
             await line.rows(SQL["old_hours"], before=clock.now() // HOUR - TREND, most=limit)
     return len(rows)
 
@@ -65,12 +63,21 @@ async def _add(line: Line, changes: Sequence[GroupChange], hours: Hours) -> None
         )
 
 
-async def _tidy(line: Line, change: GroupChange) -> None:
-    """Letters left the group: it may be empty now, or its sample be one of them."""
-    group = {"tenant": change.tenant, "fingerprint": change.fingerprint}
-    await line.rows(SQL["other_sample"], **group, gone=change.gone)
-    if await line.rows(SQL["drop_group"], **group):
-        await line.rows(SQL["drop_hours"], **group)
+async def _tidy(line: Line, changes: Sequence[GroupChange]) -> None:
+    """Letters may have left groups: some are empty now, others' samples were among them.
+
+    One may be empty without any that left just now: what left it is folded before what came, at times.
+    """
+    for change in changes:
+        if change.gone:
+            group = {"tenant": change.tenant, "fingerprint": change.fingerprint}
+            await line.rows(SQL["other_sample"], **group, gone=change.gone)
+    these = {
+        "tenants": [change.tenant for change in changes],
+        "fingerprints": [change.fingerprint for change in changes],
+    }
+    for empty in await line.rows(SQL["drop_group"], **these):
+        await line.rows(SQL["drop_hours"], tenant=empty["tenant"], fingerprint=empty["fingerprint"])
 
 
 async def groups(

@@ -57,7 +57,7 @@ async def messages(line: Line, where: OutboxFilter, limit: int, cursor: str | No
     """A page of messages with their deliveries, newest first."""
     request = Request.of(limit, cursor)
     query = Query(line, "messages", wanted_messages(where, list), message_row, SQL)
-    return request.page(await _with_deliveries(line, await query.fetch(request.window, None)))
+    return request.page(await _with_deliveries(line, (await query.fetch(request.window, None)).rows))
 
 
 async def _with_deliveries(line: Line, rows: Sequence[MessageRow]) -> list[MessageRow]:

@@ -9,17 +9,18 @@ from typing import Any
 from redrive.core.states import RunStatus
 from redrive.core.transition import AuditWrite
 from redrive.store import statements
-from redrive.store.filters import clauses, parameters
+from redrive.store.filters import clauses, parameters, up_to
 from redrive.store.pages import Request
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.desk import note
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.lists import SQL as LISTS
+from redrive.store.postgres.lists import edge, weighed
 from redrive.store.postgres.sql import load, prepare
 from redrive.store.postgres.text import as_given, as_stored
 from redrive.store.records import ItemMark, NewSet, Page, SetItemRow, SetItemStatus, SetRow
 from redrive.store.selection import LetterFilter
-from redrive.store.wanted import conditions_of, item_row, open_letters, paged, set_row, stored
+from redrive.store.wanted import conditions_of, gathered, item_row, open_letters, paged, set_row, stored
 
 __all__ = [
     "advance",
@@ -114,10 +115,13 @@ async def _mark(line: Line, now: int, set: SetRow, marks: Sequence[ItemMark]) ->
 
 async def _gather(line: Line, set: SetRow, values: dict[str, Any]) -> bool:
     """List the next letters that a filter names; True if those were the last."""
+    values = await weighed(line, _stored(values))
+    end = await edge(line, values, newest_first=False)
+    values = up_to(values, end, newest_first=False)
     statement = prepare(PARTS["gather"].format(conditions=_wanted(values)))
-    found = await line.rows(statement, **_stored(values), set=set.id, owner=set.tenant, most=GATHERED)
-    last = len(found) < GATHERED
-    reached = max((row["number"] for row in found), default=values["above"])
+    asked = {**parameters(values, list), "set": set.id, "owner": set.tenant, "most": GATHERED}
+    found = await line.rows(statement, **asked)
+    last, reached = gathered([row["number"] for row in found], GATHERED, end, values["above"])
     await line.rows(SQL["note_gathered"], set=set.id, count=len(found), reached=reached, listed=int(last))
     return last
 
@@ -166,9 +170,9 @@ async def set_endings(line: Line, set: SetRow) -> dict[RunStatus, int]:
 
 async def count_letters(line: Line, where: LetterFilter) -> int:
     """How many open letters match."""
-    values = open_letters(where)
+    values = _stored(open_letters(where))
     statement = prepare(PARTS["count_letters"].format(conditions=_wanted(values)))
-    return int(await line.value(statement, **_stored(values)))
+    return int(await line.value(statement, **parameters(values, list)))
 
 
 async def purge(line: Line, before: int, limit: int) -> int:
@@ -186,4 +190,4 @@ def _wanted(values: dict[str, Any]) -> str:
 
 
 def _stored(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: as_stored(value) for name, value in parameters(values, list).items()}
+    return {name: as_stored(value) for name, value in values.items()}

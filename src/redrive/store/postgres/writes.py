@@ -163,7 +163,7 @@ class _Columns:
         run, change = transition.run, transition.change
         for entry in transition.entries:
             self._entries.append((run, entry.index, _entry(number, transition.tenant, entry)))
-        if change is not None:
+        if change is not None and transition.reopens is None:  # which is told, with what it becomes
             self._changes.append((run, _change(number, transition, change)))
             if change.output is not None or change.failure is not None or change.status in FINAL:
                 self._results.append(

@@ -18,6 +18,8 @@ __all__ = ["anybody_to_bury", "bury", "expiring", "graves", "held", "hung", "ove
 
 SQL = load(__package__, "chores.sql")
 
+_Purged = tuple[int, int]  # a run, and whether a key still names it
+
 
 def anybody_to_bury(con: sqlite3.Connection, now: int) -> bool:
     """Whether `bury` has anything to write; asked first, because most of the time it has not."""
@@ -58,7 +60,9 @@ def expiring(con: sqlite3.Connection, now: int, limit: int) -> list[RunRow]:
 def purge(con: sqlite3.Connection, now: int, purge: Purge) -> int:
     """Remove what was kept long enough, at most `limit` things of each kind; return how many."""
     removed = _drop_letters(con, now - purge.letters, purge.limit)
-    removed += _drop_runs(con, now, purge)
+    removed += _drop_runs(con, now, _old_runs(con, now, purge))
+    if purge.keep is not None:
+        removed += _drop_runs(con, now, _surplus(con, purge.keep, purge.limit))
     removed += sets.purge(con, now - purge.letters, purge.limit)
     removed += _drop_keys(con, now, purge.limit)
     removed += circuits.purge(con, now, purge.limit)
@@ -75,9 +79,16 @@ def _drop_letters(con: sqlite3.Connection, before: int, limit: int) -> int:
     return len(old)
 
 
-def _drop_runs(con: sqlite3.Connection, now: int, purge: Purge) -> int:
+def _old_runs(con: sqlite3.Connection, now: int, purge: Purge) -> list[_Purged]:
+    return con.execute(SQL["old_runs"], {"before": now - purge.runs, "most": purge.limit}).fetchall()
+
+
+def _surplus(con: sqlite3.Connection, keep: int, limit: int) -> list[_Purged]:
+    return con.execute(SQL["surplus_runs"], {"keep": keep, "most": limit}).fetchall()
+
+
+def _drop_runs(con: sqlite3.Connection, now: int, old: Sequence[_Purged]) -> int:
     """Drop runs with all that belongs to them. One that a key still names keeps its state and its result."""
-    old = con.execute(SQL["old_runs"], {"before": now - purge.runs, "most": purge.limit}).fetchall()
     for name in ("drop_replays", "drop_entries", "drop_attempts", "drop_inputs"):
         con.execute(SQL[name], (json.dumps([id for id, _ in old]),))
     starts.drop_index(con, [id for id, _ in old])

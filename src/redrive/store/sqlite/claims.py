@@ -15,9 +15,11 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
+from typing import Any
 
 from redrive.core.fair import Due, in_turn
 from redrive.core.journal import EntryRow
+from redrive.core.quick import quick
 from redrive.core.states import RunStatus
 from redrive.store.lanes import MOST_LANES, START, Look, delay, earlier, end_of_queue, place, visit
 from redrive.store.records import Claim, Claimed, Claims, Lane
@@ -27,6 +29,9 @@ from redrive.store.statements import load
 __all__ = ["journals", "lanes", "look", "nothing", "take"]
 
 SQL = load(__package__, "claims.sql")
+
+_Claimed = quick(Claimed)
+_STATES = {status.value: status for status in RunStatus}
 
 
 def look(con: sqlite3.Connection, now: int, claim: Claim) -> Look:
@@ -140,9 +145,10 @@ def journals(con: sqlite3.Connection, ids: Sequence[int]) -> dict[int, tuple[Ent
     }
 
 
-def _claimed(row: tuple[object, ...], journal: tuple[EntryRow, ...]) -> Claimed:
-    values = dict(zip(_CLAIMED, row, strict=True))
-    return Claimed(**{**values, "status": RunStatus(values["status"]), "journal": journal})  # type: ignore[arg-type]
+def _claimed(row: tuple[Any, ...], journal: tuple[EntryRow, ...]) -> Claimed:
+    values: dict[str, Any] = dict(zip(_CLAIMED, row, strict=True))
+    values["status"], values["journal"] = _STATES[values["status"]], journal
+    return _Claimed(**values)
 
 
 _CLAIMED = (

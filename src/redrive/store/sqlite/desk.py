@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
+from redrive.core.quick import quick
 from redrive.store.records import Case, KnownItem, LetterRow, ReplayRow, Triage
 from redrive.store.rows import known_item, letter_row, replay_row
 from redrive.store.shapes import owner_and_tags
@@ -21,25 +22,29 @@ __all__ = ["cases", "known", "triage"]
 
 SQL = load(__package__, "desk.sql")
 
+_Case = quick(Case)
+
 
 def cases(con: sqlite3.Connection, ids: Sequence[str]) -> list[Case]:
     """Runs with their letters, journals and replays, each named by its letter's or its own id."""
     with picture(con):
-        letters = {letter.run_id: letter for letter in _letters(con, ids)}
-        runs = runs_by_id(con, [*letters, *ids])
+        named = _letters(con, "letters_by_id", ids)
+        known = {letter.public_id for letter in named}
+        others = [id for id in ids if id not in known]
+        of_runs = _letters(con, "letters_of_runs", others) if others else []
+        letters = {letter.run_id: letter for letter in named + of_runs}
+        runs = runs_by_id(con, [*letters, *others])
         entries = journals(con, [run.id for run in runs])
         found = [
-            Case(run=run, letter=letters.get(run.public_id), journal=entries.get(run.id, ()), replays=())
+            _Case(run=run, letter=letters.get(run.public_id), journal=entries.get(run.id, ()), replays=())
             for run in runs
         ]
         replays = _replays(con, [case.subject for case in found])
-    return [replace(case, replays=replays.get(case.subject, ())) for case in found]
+    return [replace(case, replays=replays.get(case.subject, ())) if replays else case for case in found]
 
 
-def _letters(con: sqlite3.Connection, ids: Sequence[str]) -> list[LetterRow]:
-    wanted = _json(ids)
-    found = con.execute(SQL["letters_by_id"], (wanted,)).fetchall()
-    return [letter_row(row) for row in found + con.execute(SQL["letters_of_runs"], (wanted,)).fetchall()]
+def _letters(con: sqlite3.Connection, statement: str, ids: Sequence[str]) -> list[LetterRow]:
+    return [letter_row(row) for row in con.execute(SQL[statement], (_json(ids),))]
 
 
 def _replays(con: sqlite3.Connection, letters: Iterable[str]) -> dict[str, tuple[ReplayRow, ...]]:

@@ -34,8 +34,7 @@ def fold(con: sqlite3.Connection, now: int, limit: int) -> int:
         [{"tenant": t, "fingerprint": f, "hour": hour, "seen": n} for (t, f, hour), n in hours.items()],
     )
     for change in changes:
-        if change.gone:
-            _tidy(con, change)
+        _tidy(con, change)
     if hours:
         con.execute(SQL["old_hours"], {"before": now // HOUR - TREND, "most": limit})
     return len(rows)
@@ -48,9 +47,13 @@ def _without_gone(change: GroupChange) -> dict[str, Any]:
 
 
 def _tidy(con: sqlite3.Connection, change: GroupChange) -> None:
-    """Letters left the group: it may be empty now, or its sample be one of them."""
+    """Letters may have left the group: it is empty now, or its sample was one of them.
+
+    It may be empty without any that left just now: what left it is folded before what came, at times.
+    """
     group = {"tenant": change.tenant, "fingerprint": change.fingerprint}
-    con.execute(SQL["other_sample"], {**group, "gone": json.dumps(change.gone, ensure_ascii=False)})
+    if change.gone:
+        con.execute(SQL["other_sample"], {**group, "gone": json.dumps(change.gone, ensure_ascii=False)})
     if con.execute(SQL["drop_group"], group).fetchall():
         con.execute(SQL["drop_hours"], group)
 

@@ -7,15 +7,31 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from redrive.core.states import LetterStatus, RunStatus
-from redrive.store.filters import CLOCK_STEP, clauses, conditions, given, hint, in_order, parameters, states
+from redrive.core.states import RunStatus
+from redrive.store.filters import (
+    CLOCK_STEP,
+    FEW,
+    SCANNED,
+    Found,
+    clauses,
+    conditions,
+    given,
+    hint,
+    joined,
+    letter_states,
+    narrowing,
+    parameters,
+    popular,
+    states,
+    up_to,
+)
 from redrive.store.pages import Request, Window
 from redrive.store.records import AuditRow, LetterRow, Page, RunRow
 from redrive.store.rows import audit_row, letter_row, run_row
 from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
 from redrive.store.statements import load
 
-__all__ = ["Query", "audit", "json_list", "letters", "runs"]
+__all__ = ["Query", "audit", "edge", "json_list", "letters", "runs", "weighed"]
 
 SQL = load(__package__, "lists.sql")
 
@@ -24,26 +40,50 @@ def runs(con: sqlite3.Connection, where: RunFilter, limit: int, cursor: str | No
     """A page of runs, newest first."""
     request = Request.of(limit, cursor)
     query = Query(con, "runs", given(where), run_row)
-    return request.page(query.fetch(request.window, states(where.status, RunStatus)))
+    return request.page(query.fetch(request.window, states(where.status, RunStatus)).rows)
 
 
 def letters(con: sqlite3.Connection, where: LetterFilter, limit: int, cursor: str | None) -> Page[LetterRow]:
     """A page of dead letters, newest first."""
     request = Request.of(limit, cursor)
-    query = Query(con, "letters", given(where), letter_row)
-    return request.page(query.fetch(request.window, states(where.status, LetterStatus)))
+    query = Query(con, "letters", weighed(con, given(where)), letter_row)
+    found = query.fetch(request.window, letter_states(where))
+    return request.page(found.rows, found.reached)
 
 
 def audit(con: sqlite3.Connection, where: AuditFilter, limit: int, cursor: str | None) -> Page[AuditRow]:
     """A page of the audit log, newest first."""
     request = Request.of(limit, cursor)
     query = Query(con, "audit", given(where), audit_row)
-    return request.page(query.fetch(request.window, None))
+    return request.page(query.fetch(request.window, None).rows)
 
 
 def json_list(texts: list[str]) -> str:
     """Several texts as one parameter."""
     return json.dumps(texts, ensure_ascii=False)
+
+
+def weighed(con: sqlite3.Connection, values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a filter of letters, with those fields marked that very many runs have."""
+    indexed = {name: value for name, value in values.items() if name.startswith("index_")}
+    return popular(values, [name for name, value in indexed.items() if _having(con, value) > FEW])
+
+
+def _having(con: sqlite3.Connection, wanted: Any) -> int:
+    values = {**parameters({"index_0": wanted}, json_list), "most": FEW + 1}
+    return int(con.execute(SQL["having"], values).fetchone()[0])
+
+
+def edge(con: sqlite3.Connection, values: dict[str, Any], *, newest_first: bool) -> int | None:
+    """The last letter to look at for what no index finds; None if there are not so many."""
+    narrow = narrowing(values)
+    if len(narrow) == len(values):
+        return None
+    order = "DESC" if newest_first else "ASC"
+    statement = SQL["letters.edge"].format(conditions=clauses(SQL, "letters", narrow), order=order)
+    asked = {**parameters(narrow, json_list), "scanned": SCANNED}
+    count, lowest, highest = con.execute(statement, asked).fetchone()
+    return None if count < SCANNED else lowest if newest_first else highest
 
 
 class Query:
@@ -63,7 +103,7 @@ class Query:
         self._values = values
         self._record = record
 
-    def fetch(self, window: Window, states: Sequence[str] | None) -> list[Any]:
+    def fetch(self, window: Window, states: Sequence[str] | None) -> Found:
         """The rows of a window. Each state is asked for by itself, in the order of its index, and merged."""
         values = conditions(self._values, window, self._first_id())
         if states is None:
@@ -71,15 +111,16 @@ class Query:
         found = [
             self._select(window, {**values, "status": state}, hint(self._table, state)) for state in states
         ]
-        return in_order(found, window)
+        return joined(found, window)
 
-    def _select(self, window: Window, values: dict[str, Any], hints: list[str]) -> list[Any]:
-        names = [*values, *hints]
-        wanted = clauses(self._sql, self._table, names)
-        order = "DESC" if window.above is None else "ASC"
-        statement = self._sql[self._table].format(conditions=wanted, order=order)
+    def _select(self, window: Window, values: dict[str, Any], hints: list[str]) -> Found:
+        down = window.above is None
+        reached = edge(self._con, values, newest_first=down) if self._table == "letters" else None
+        values = up_to(values, reached, newest_first=down)
+        wanted = clauses(self._sql, self._table, [*values, *hints])
+        statement = self._sql[self._table].format(conditions=wanted, order="DESC" if down else "ASC")
         rows = self._con.execute(statement, {**parameters(values, json_list), "most": window.most})
-        return [self._record(row) for row in rows]
+        return Found([self._record(row) for row in rows], reached)
 
     def _first_id(self) -> int | None:
         """An id below all rows since a time. Ids grow with time, so halving finds it without an index."""

@@ -9,15 +9,15 @@ from typing import Any
 
 from redrive.core.states import RunStatus
 from redrive.core.transition import AuditWrite
-from redrive.store.filters import clauses, parameters
+from redrive.store.filters import clauses, parameters, up_to
 from redrive.store.pages import Request
 from redrive.store.records import ItemMark, NewSet, Page, SetItemRow, SetItemStatus, SetRow
 from redrive.store.selection import LetterFilter
 from redrive.store.sqlite.lists import SQL as LISTS
-from redrive.store.sqlite.lists import json_list
+from redrive.store.sqlite.lists import edge, json_list, weighed
 from redrive.store.sqlite.writes import note
 from redrive.store.statements import load
-from redrive.store.wanted import conditions_of, item_row, open_letters, paged, set_row, stored
+from redrive.store.wanted import conditions_of, gathered, item_row, open_letters, paged, set_row, stored
 
 __all__ = [
     "Turn",
@@ -116,11 +116,13 @@ def _mark(con: sqlite3.Connection, now: int, set: SetRow, marks: Sequence[ItemMa
 
 def _gather(con: sqlite3.Connection, set: SetRow, values: dict[str, Any]) -> bool:
     """List the next letters that a filter names; True if those were the last."""
+    values = weighed(con, values)
+    end = edge(con, values, newest_first=False)
+    values = up_to(values, end, newest_first=False)
     wanted = clauses(LISTS, "letters", values)
     asked = {**parameters(values, json_list), "set": set.id, "owner": set.tenant, "most": GATHERED}
     found = con.execute(SQL["gather"].format(conditions=wanted), asked).fetchall()
-    last = len(found) < GATHERED
-    reached = max((number for (number,) in found), default=values["above"])
+    last, reached = gathered([number for (number,) in found], GATHERED, end, values["above"])
     how_far = {"set": set.id, "count": len(found), "reached": reached, "listed": last}
     con.execute(SQL["note_gathered"], how_far)
     return last

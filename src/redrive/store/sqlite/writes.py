@@ -9,25 +9,22 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from redrive.core.states import CLOSED, FINAL
+from redrive.core.states import FINAL
 from redrive.core.transition import (
     Answer,
     AttemptWrite,
     AuditWrite,
     CircuitMark,
     EntryWrite,
-    LetterMove,
     LetterWrite,
-    Reopening,
     RunWrite,
     Transition,
 )
-from redrive.store.named import named
 from redrive.store.shapes import ENDED, limits
-from redrive.store.sqlite import messages, starts
+from redrive.store.sqlite import messages
+from redrive.store.sqlite.telling import says_more, tell
 from redrive.store.statements import load
 
 __all__ = ["apply", "note"]
@@ -61,10 +58,10 @@ def apply(
     if said:
         messages.publish(con, now, said)
     more = [
-        each for each, answer in zip(transitions, answers, strict=True) if answer.kept and _says_more(each)
+        each for each, answer in zip(transitions, answers, strict=True) if answer.kept and says_more(each)
     ]
     if more:
-        _decide_on_letters(con, more, now)
+        tell(con, now, more)
     return answers
 
 
@@ -163,59 +160,6 @@ class _Rows:
         ):
             if rows:
                 con.executemany(SQL[name], rows)
-
-
-# -- replays -------------------------------------------------------------------------------------------
-
-
-def _says_more(transition: Transition) -> bool:
-    return bool(
-        transition.move
-        or transition.ends_replay
-        or transition.replay
-        or transition.reopens
-        or transition.starts
-    )
-
-
-def _decide_on_letters(con: sqlite3.Connection, transitions: Sequence[Transition], now: int) -> None:
-    """Write what transitions say beyond runs and journals, kind by kind, as the PostgreSQL store does."""
-    reopened = [_reopened(each.run, each.reopens, now) for each in transitions if each.reopens]
-    con.executemany(SQL["reopen_run"], reopened)
-    edited = [each for each in reopened if each["input"] is not None or each["options"] is not None]
-    con.executemany(SQL["edit_input"], edited)
-    for name, field in (("supersede", "supersedes"), ("loosen", "loosens")):
-        marked = [
-            {"run": each["run"], "indexes": json.dumps(each[field])} for each in reopened if each[field]
-        ]
-        con.executemany(SQL[name], marked)
-    for each in transitions:
-        if each.reopens is not None and each.reopens.index is not None:
-            starts.drop_index(con, [each.run])
-            starts.put_index(con, each.run, each.tenant, each.reopens.index)
-    if begun := [run for each in transitions for run in each.starts]:
-        starts.start(con, now, begun)
-    con.executemany(SQL["move_letter"], [_moved(each.move, now) for each in transitions if each.move])
-    con.executemany(SQL["end_replay"], [ended for each in transitions for ended in _ended(each, now)])
-    con.executemany(
-        SQL["put_replay"],
-        [{**named(each.replay), "tenant": each.tenant, "now": now} for each in transitions if each.replay],
-    )
-
-
-def _reopened(run: int, reopening: Reopening, now: int) -> dict[str, Any]:
-    values = named(reopening)
-    del values["index"]  # which has a table of its own
-    return {**values, "run": run, "now": now}
-
-
-def _moved(move: LetterMove, now: int) -> dict[str, Any]:
-    return {**named(move), "status": move.status.value, "closed": move.status in CLOSED, "now": now}
-
-
-def _ended(transition: Transition, now: int) -> Iterator[dict[str, Any]]:
-    if transition.ends_replay is not None and transition.change is not None:
-        yield {"letter": transition.ends_replay, "outcome": transition.change.status.value, "now": now}
 
 
 # -- rows ------------------------------------------------------------------------------------------------

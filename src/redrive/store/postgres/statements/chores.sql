@@ -101,6 +101,31 @@ WHERE r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS
                   WHERE l.run = r.id AND (l.closed_at IS NULL OR l.closed_at > CAST(:before AS bigint)) OFFSET 0)
 ORDER BY r.finished_at LIMIT CAST(:most AS bigint) FOR UPDATE OF r SKIP LOCKED;
 
+-- name: surplus_runs
+-- Finished runs beyond the newest of their workflow, and whether a key still names them; an open letter keeps its run.
+WITH RECURSIVE names (workflow) AS (
+    (SELECT r.workflow FROM redrive.runs AS r ORDER BY r.workflow, r.id LIMIT 1)
+    UNION ALL
+    SELECT next.workflow FROM names CROSS JOIN LATERAL (
+        SELECT r.workflow FROM redrive.runs AS r WHERE r.workflow > names.workflow
+        ORDER BY r.workflow, r.id LIMIT 1) AS next
+)
+SELECT surplus.id, EXISTS (SELECT 1 FROM redrive.idempotency AS k WHERE k.run = surplus.id OFFSET 0) AS named
+FROM names
+CROSS JOIN LATERAL (
+    SELECT COALESCE(min(kept.id), 9223372036854775807) AS id FROM (
+        SELECT r.id FROM redrive.runs AS r
+        WHERE r.workflow = names.workflow AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING'
+          AND r.purged_at IS NULL
+        ORDER BY r.id DESC LIMIT CAST(:keep AS bigint)) AS kept) AS first
+CROSS JOIN LATERAL (
+    SELECT r.id FROM redrive.runs AS r
+    WHERE r.workflow = names.workflow AND r.id < first.id AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING'
+      AND r.purged_at IS NULL
+      AND NOT EXISTS (SELECT 1 FROM redrive.letters AS l WHERE l.run = r.id AND l.closed_at IS NULL OFFSET 0)
+    ORDER BY r.id LIMIT CAST(:most AS bigint) FOR UPDATE OF r SKIP LOCKED) AS surplus
+LIMIT CAST(:most AS bigint);
+
 -- name: mark_purged
 -- What is left of a purged run while its key lives.
 UPDATE redrive.runs SET purged_at = CAST(:now AS bigint) WHERE id = ANY (CAST(:runs AS bigint[]));

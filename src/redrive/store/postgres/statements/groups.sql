@@ -42,8 +42,10 @@ WHERE g.tenant = :tenant AND g.fingerprint = :fingerprint AND g.sample = ANY (CA
 
 -- name: drop_group
 -- A group without letters is none.
-DELETE FROM redrive.groups WHERE tenant = :tenant AND fingerprint = :fingerprint AND total = 0 AND open = 0
-RETURNING tenant, fingerprint;
+DELETE FROM redrive.groups AS g
+USING unnest(CAST(:tenants AS text[]), CAST(:fingerprints AS text[])) AS n (tenant, fingerprint)
+WHERE g.tenant = n.tenant AND g.fingerprint = n.fingerprint AND g.total = 0 AND g.open = 0
+RETURNING g.tenant, g.fingerprint;
 
 -- name: drop_hours
 -- The hours of a group that is gone.

@@ -75,6 +75,24 @@ WHERE r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS
   AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.run = r.id AND (l.closed_at IS NULL OR l.closed_at > :before))
 ORDER BY r.finished_at LIMIT :most;
 
+-- name: surplus_runs
+-- Finished runs beyond the newest of their workflow, and whether a key still names them; an open letter keeps its run.
+WITH RECURSIVE names (workflow) AS (
+    SELECT min(workflow) FROM runs
+    UNION ALL
+    SELECT (SELECT min(r.workflow) FROM runs AS r WHERE r.workflow > names.workflow) FROM names
+    WHERE names.workflow IS NOT NULL
+)
+SELECT r.id, EXISTS (SELECT 1 FROM idempotency AS k WHERE k.run = r.id)
+FROM names CROSS JOIN runs AS r INDEXED BY runs_of_workflow ON r.workflow = names.workflow
+WHERE r.id < COALESCE((
+          SELECT min(id) FROM (SELECT kept.id FROM runs AS kept WHERE kept.workflow = names.workflow
+                               AND kept.finished_at IS NOT NULL AND kept.status <> 'DLQ_PENDING'
+                               AND kept.purged_at IS NULL ORDER BY kept.id DESC LIMIT :keep)), 9223372036854775807)
+  AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.run = r.id AND l.closed_at IS NULL)
+LIMIT :most;
+
 -- name: mark_purged
 -- What is left of a purged run while its key lives.
 UPDATE runs SET purged_at = ? WHERE id IN (SELECT value FROM json_each(?));

@@ -76,6 +76,12 @@ SELECT created_at FROM runs WHERE id >= ? ORDER BY id LIMIT 1;
 -- The newest id.
 SELECT COALESCE(max(id), 0) FROM runs;
 
+-- name: having
+-- How many runs have one of these values in a field to search by, as far as that matters.
+SELECT count(*) FROM (
+    SELECT 1 FROM run_index AS x WHERE x.field = :index_0_field
+      AND x.value IN (SELECT value FROM json_each(:index_0_values)) LIMIT :most) AS x;
+
 -- name: letters
 -- A page of letters; the conditions and the order are filled in.
 SELECT l.id, l.public_id, l.tenant, l.run, l.run_id, l.workflow, l.status, l.code, l.stage, l.category, l.reason,
@@ -99,6 +105,10 @@ l.code = :code;
 -- name: letters.stage
 -- Letters that ended at one stage.
 l.stage = :stage;
+
+-- name: letters.early_or_late
+-- Letters that ended at another stage than most; the rest is said so that the index made for that may be used.
+l.stage = :early_or_late AND l.stage <> 'exec';
 
 -- name: letters.category
 -- Letters with failures of one category.
@@ -129,6 +139,11 @@ l.tags <> '[]' AND EXISTS (SELECT 1 FROM json_each(l.tags) AS tag WHERE tag.valu
 l.run IN (SELECT x.run FROM run_index AS x
          WHERE x.field = :index_0_field AND x.value IN (SELECT value FROM json_each(:index_0_values)));
 
+-- name: letters.popular
+-- The same, where there are so many of those runs that letters are looked at one by one.
+EXISTS (SELECT 1 FROM run_index AS x WHERE x.field = :index_0_field
+        AND x.value IN (SELECT value FROM json_each(:index_0_values)) AND x.run = l.run);
+
 -- name: letters.since
 -- Letters written at this time or later.
 l.created_at >= :since;
@@ -148,6 +163,11 @@ l.id < :below;
 -- name: letters.above
 -- Letters newer than a place.
 l.id > :above;
+
+-- name: letters.edge
+-- How far letters are looked through: how many there are up to there, and the ids at both ends.
+SELECT count(*) AS count, min(id) AS lowest, max(id) AS highest FROM (
+    SELECT l.id FROM letters AS l WHERE {conditions} ORDER BY l.id {order} LIMIT :scanned) AS l;
 
 -- name: letters.at
 -- When the first letter from an id on was written.

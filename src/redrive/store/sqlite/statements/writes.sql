@@ -107,19 +107,23 @@ UPDATE letters SET
     status = :status,
     closed_at = CASE WHEN :closed THEN :now END,
     closed_by = :by,
-    resolution = :resolution,
-    run = CASE WHEN :run IS NULL THEN run ELSE (SELECT id FROM runs WHERE public_id = :run) END,
-    run_id = COALESCE(:run, run_id)
+    resolution = :resolution
+WHERE public_id IN (SELECT value FROM json_each(:these)) AND closed_at IS NULL;
+
+-- name: follow_run
+-- A letter goes over to the run that was started in place of its own.
+UPDATE letters SET run = (SELECT id FROM runs WHERE public_id = :run), run_id = :run
 WHERE public_id = :letter AND closed_at IS NULL;
 
 -- name: reopen_run
 -- An ended run goes on: with a fresh timeout, and with a letter that hears how it ends.
 UPDATE runs SET
     deadline = :now + timeout,
-    letter = :letter,
+    letter = this.letter,
     sole_step = :sole_step,
     generation = generation + :new_operation
-WHERE id = :run;
+FROM (SELECT json_extract(value, '$[0]') AS run, json_extract(value, '$[1]') AS letter FROM json_each(:these)) AS this
+WHERE runs.id = this.run;
 
 -- name: edit_input
 -- What a replayed run is given instead.
@@ -127,23 +131,27 @@ UPDATE inputs SET input = COALESCE(:input, input), options = COALESCE(:options, 
 
 -- name: supersede
 -- Entries that no longer count are kept for those who want to know. They are marked with the replay's number.
-UPDATE entries SET superseded = 1 + (SELECT COALESCE(max(superseded), 0) FROM entries WHERE run = :run), limit_at = NULL
-WHERE run = :run AND idx IN (SELECT value FROM json_each(:indexes)) AND superseded = 0;
+UPDATE entries SET superseded = last.number + 1, limit_at = NULL
+FROM (SELECT o.run, max(o.superseded) AS number FROM json_each(:these) AS this
+      CROSS JOIN entries AS o ON o.run = this.value GROUP BY o.run) AS last
+WHERE entries.run = last.run AND entries.idx IN (SELECT value FROM json_each(:indexes)) AND entries.superseded = 0;
 
 -- name: loosen
 -- Entries that the function need not come by again.
-UPDATE entries SET loose = 1 WHERE run = :run AND idx IN (SELECT value FROM json_each(:indexes));
+UPDATE entries SET loose = 1
+WHERE run IN (SELECT value FROM json_each(:these)) AND idx IN (SELECT value FROM json_each(:indexes));
 
 -- name: put_replay
 -- A decision to replay.
 INSERT INTO replays (letter, number, tenant, mode, digest, request, run_id, by, reason, key, changes, at)
-SELECT :letter, COALESCE(max(number), 0) + 1, :tenant, :mode, :digest, :request, :run_id, :by, :reason, :key,
-       :changes, :now
-FROM replays WHERE letter = :letter;
+SELECT this.letter, 1 + COALESCE((SELECT max(p.number) FROM replays AS p WHERE p.letter = this.letter), 0), :tenant,
+       :mode, :digest, :request, this.run_id, :by, :reason, :key, :changes, :now
+FROM (SELECT json_extract(value, '$[0]') AS letter, json_extract(value, '$[1]') AS run_id FROM json_each(:these)) AS this;
 
 -- name: end_replay
 -- How the replay that is under way ended.
-UPDATE replays SET ended_at = :now, outcome = :outcome WHERE letter = :letter AND ended_at IS NULL;
+UPDATE replays SET ended_at = :now, outcome = :outcome
+WHERE letter IN (SELECT value FROM json_each(:these)) AND ended_at IS NULL;
 
 -- name: know_circuit
 -- The first time that something is marked down about a circuit.

@@ -1,0 +1,32 @@
+"""Failure groups on PostgreSQL, where nodes may fold what left a group before what came."""
+
+from __future__ import annotations
+
+from postgres_kit import Bench
+
+from redrive.core.states import LetterStatus, RunStatus
+from redrive.core.transition import LetterMove, RunWrite, Transition
+from redrive.store.records import Purge
+
+
+async def test_a_group_that_came_and_went_in_the_wrong_order_is_gone(bench: Bench) -> None:
+    kit = bench.kit
+    worker, run = await kit.held()
+    await kit.fail(worker, run)
+    held = await kit.look(run)
+    closing = Transition(
+        run=run.id,
+        tenant=run.tenant,
+        fence=held.fence,
+        change=RunWrite(status=RunStatus.FAILED, take=True),
+        move=LetterMove(letter=f"dl-{run.public_id}", status=LetterStatus.RESOLVED, by="ann"),
+    )
+    assert (await kit.store.apply([closing]))[0].kept
+    await kit.store.purge(Purge(runs=0, letters=0, workers=10**15, limit=10))
+    await bench.sql("UPDATE redrive.letter_feed SET id = 1000 WHERE total = 1")
+    changes = 0
+    while folded := await kit.store.fold(1):
+        changes += folded
+    assert changes == 3, "it came, was closed, and went"
+    assert await bench.sql("SELECT * FROM redrive.groups") == []
+    assert await bench.sql("SELECT * FROM redrive.group_hours") == []
