@@ -26,10 +26,16 @@ WORKLOADS = {
     "growth": "the throughput workload with 5,000,000 finished runs in the store, and without, in turn",
     "replays": "100,000 letters replayed by one filter, then as many new runs of the same workflow",
     "letters": "pages of 50, one after the other, of 1,000,000 letters in 10,000 groups",
+    "circuits": "the throughput workload with a circuit on every step, and without, in turn",
+    "opening": "5,000 runs whose calls fail, 1,000 at once in 4 workers, until the circuit is open",
+    "release": "100,000 parked runs after their circuit is closed, the first ten seconds",
 }
 
 BIG = ("tenants", "memory", "growth", "replays", "letters")
 """Measured when they are asked for by name, and on PostgreSQL only."""
+
+NAMED = (*BIG, "circuits", "opening", "release")
+"""Measured when they are asked for by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,20 @@ METRICS = {
     "replay": Metric("replayed, replay to end", "runs/s"),
     "fresh": Metric("new, start to end", "runs/s"),
     "kept": Metric("kept of the speed", "%"),
+    "plain": Metric("durable steps without circuits", "/s"),
+    "guarded": Metric("durable steps with a circuit on each", "/s"),
+    "loop_plain": Metric("CPU per step without circuits", "µs", more_is_better=False),
+    "loop_guarded": Metric("CPU per step with a circuit on each", "µs", more_is_better=False),
+    "calls": Metric("calls before it was open", "", more_is_better=False),
+    "late": Metric("calls begun after the fifth failure's commit", "", more_is_better=False),
+    "late_each": Metric("of these, in each worker", "", more_is_better=False),
+    "last": Metric("the last of these, after it", "ms", more_is_better=False),
+    "parking": Metric("runs parked", "/s"),
+    "second_1": Metric("calls in the first second (wave of 10)", "", more_is_better=False),
+    "second_2": Metric("calls in the second (wave of 100)", "", more_is_better=False),
+    "second_3": Metric("calls in the third (wave of 1,000)", "", more_is_better=False),
+    "busiest": Metric("calls in the busiest of ten seconds", "", more_is_better=False),
+    "ten": Metric("calls in ten seconds", "", more_is_better=False),
     "cpu_empty": Metric("CPU per 1,000 steps, empty store", "s", more_is_better=False),
     "cpu_full": Metric("CPU per 1,000 steps, full store", "s", more_is_better=False),
 }
@@ -103,6 +123,9 @@ _OURS = [
     Measurement(workload="fleet", variant="2 workers", size=10_000, workers=2),
     Measurement(workload="store", size=50_000),
     Measurement(workload="bare", size=50_000),
+    Measurement(workload="circuits", size=12_000, concurrency=1000),
+    Measurement(workload="opening", size=5000, concurrency=1000),
+    Measurement(workload="release", size=100_000),
 ]
 
 # Peers get smaller sizes, or a round would take very long.
@@ -144,7 +167,7 @@ def plan(
     chosen = [
         one
         for one in everything
-        if one.system in (OURS, *peers) and (one.workload in only if only else one.workload not in BIG)
+        if one.system in (OURS, *peers) and (one.workload in only if only else one.workload not in NAMED)
     ]
     order = list(WORKLOADS)
     chosen.sort(key=lambda one: (order.index(one.workload), one.on))

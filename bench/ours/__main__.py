@@ -8,6 +8,7 @@ import sys
 
 from bench.ours.backlog import backlog
 from bench.ours.bare import bare
+from bench.ours.circuits import circuits, opening, release
 from bench.ours.engine import engine
 from bench.ours.fleet import fleet
 from bench.ours.growth import growth
@@ -37,6 +38,9 @@ MEASURES = {
     "growth": growth,
     "replays": replays,
     "letters": letters,
+    "circuits": circuits,
+    "opening": opening,
+    "release": release,
 }
 
 wanted = json.loads(sys.argv[1])
