@@ -34,7 +34,7 @@ __all__ = ["Circuits", "Heeding"]
 
 log = logging.getLogger("redrive.worker")
 
-_LOOK = 0.1  # how often to look whether another process committed something
+_LOOK = 0.25  # how often to look whether another process committed something
 _REFRESH = 1.0  # how long to trust what is in memory if nobody did
 _MARGIN = 5 * MICROS  # changes may become visible this much later than they say they were made
 _WAVE = 1.0  # seconds between two waves of branches that wait in memory
