@@ -31,12 +31,18 @@ WORKLOADS = {
     "outbox": "the throughput workload with and without a message from every step to a subscriber",
     "relay": "messages that wait in the outbox, delivered to a subscriber in this process",
     "webhook": "the same, posted to a server on the loopback, 32 at a time",
+    "circuits": "the throughput workload with a circuit on every step, and without, in turn",
+    "opening": "5,000 runs whose calls fail, 1,000 at once in 4 workers, until the circuit is open",
+    "release": "100,000 parked runs after their circuit is closed, the first ten seconds",
 }
 
 BIG = ("tenants", "memory", "growth", "replays", "letters")
 """Measured when they are asked for by name, and on PostgreSQL only, unless they are about letters."""
 
 _ABOUT_LETTERS = ("replays", "letters")
+
+NAMED = (*BIG, "circuits", "opening", "release")
+"""Measured when they are asked for by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,7 @@ METRICS = {
     "replay": Metric("replayed, replay to end", "runs/s"),
     "fresh": Metric("new, start to end", "runs/s"),
     "messages": Metric("messages delivered", "/s"),
-    "plain": Metric("durable steps, without compensations", "/s"),
+    "plain": Metric("durable steps, plain", "/s"),
     "undoable": Metric("durable steps, each with a compensation", "/s"),
     "cpu_plain": Metric("CPU per 1,000 steps, without", "s", more_is_better=False),
     "cpu_undoable": Metric("CPU per 1,000 steps, with", "s", more_is_better=False),
@@ -82,6 +88,19 @@ METRICS = {
     "kept_cpu": Metric("the same in processor time", "%"),
     "failed": Metric("failing runs without a handler", "/s"),
     "handled": Metric("failing runs with a handler", "/s"),
+    "guarded": Metric("durable steps with a circuit on each", "/s"),
+    "loop_plain": Metric("CPU per step without circuits", "µs", more_is_better=False),
+    "loop_guarded": Metric("CPU per step with a circuit on each", "µs", more_is_better=False),
+    "calls": Metric("calls before it was open", "", more_is_better=False),
+    "late": Metric("calls begun after the fifth failure's commit", "", more_is_better=False),
+    "late_each": Metric("of these, in each worker", "", more_is_better=False),
+    "last": Metric("the last of these, after it", "ms", more_is_better=False),
+    "parking": Metric("runs parked", "/s"),
+    "second_1": Metric("calls in the first second (wave of 10)", "", more_is_better=False),
+    "second_2": Metric("calls in the second (wave of 100)", "", more_is_better=False),
+    "second_3": Metric("calls in the third (wave of 1,000)", "", more_is_better=False),
+    "busiest": Metric("calls in the busiest of ten seconds", "", more_is_better=False),
+    "ten": Metric("calls in ten seconds", "", more_is_better=False),
     "cpu_empty": Metric("CPU per 1,000 steps, empty store", "s", more_is_better=False),
     "cpu_full": Metric("CPU per 1,000 steps, full store", "s", more_is_better=False),
 }
@@ -124,6 +143,9 @@ _OURS = [
     Measurement(workload="outbox", variant="1000 at once", size=5000, concurrency=1000),
     Measurement(workload="relay", size=100_000),
     Measurement(workload="webhook", size=10_000),
+    Measurement(workload="circuits", size=12_000, concurrency=1000),
+    Measurement(workload="opening", size=5000, concurrency=1000),
+    Measurement(workload="release", size=100_000),
 ]
 
 # Peers get smaller sizes, or a round would take very long.
@@ -171,7 +193,7 @@ def plan(
     chosen = [
         one
         for one in everything
-        if one.system in (OURS, *peers) and (one.workload in only if only else one.workload not in BIG)
+        if one.system in (OURS, *peers) and (one.workload in only if only else one.workload not in NAMED)
     ]
     order = list(WORKLOADS)
     chosen.sort(key=lambda one: (order.index(one.workload), one.on))

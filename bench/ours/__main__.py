@@ -8,6 +8,7 @@ import sys
 
 from bench.ours.backlog import backlog
 from bench.ours.bare import bare
+from bench.ours.circuits import circuits, opening, release
 from bench.ours.engine import engine
 from bench.ours.fleet import fleet
 from bench.ours.growth import growth
@@ -45,6 +46,9 @@ MEASURES = {
     "outbox": outbox,
     "relay": relay,
     "webhook": webhook,
+    "circuits": circuits,
+    "opening": opening,
+    "release": release,
 }
 
 wanted = json.loads(sys.argv[1])

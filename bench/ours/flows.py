@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from redrive import Redrive, RetryPolicy, sleep, step_info
+from redrive import Circuit, Redrive, RetryPolicy, sleep, step_info
 from redrive.app import Workflow
 
 __all__ = ["Flows"]
@@ -14,8 +14,9 @@ __all__ = ["Flows"]
 class Flows:
     """An app with all of them."""
 
-    def __init__(self, url: str, *, concurrency: int = 100) -> None:
+    def __init__(self, url: str, *, concurrency: int = 100, circuit: Circuit | None = None) -> None:
         self.app = Redrive(url, concurrency=concurrency)
+        self._circuit = circuit
         self.five = self._five()
         self.undoable = self._undoable()
         self.one = self._one()
@@ -24,7 +25,7 @@ class Flows:
         self.sleepy = self._sleepy()
 
     def _five(self) -> Workflow[..., Any, Any]:
-        @self.app.step
+        @self.app.step(circuit=self._circuit)
         async def noop(number: int) -> int:
             return number
 

@@ -258,7 +258,7 @@ def test_an_option_that_does_not_exist_is_refused_with_those_that_do(app: Redriv
     refuses(
         app,
         "@app.step has no option retries, wait; it has name, retry, timeout, heartbeat_timeout, "
-        "at_most_once, transactional, effect",
+        "circuit, at_most_once, transactional, effect",
         lambda: step(retries=5, wait=1),
     )
     refuses(

@@ -44,6 +44,26 @@ async def test_the_fifth_failure_opens_it_and_the_sixth_run_waits_without_a_call
         ]
 
 
+async def test_a_worker_lets_nobody_through_while_it_weighs_what_it_just_recorded() -> None:
+    """Fifty runs are due, five at a time: when the first five have failed, none of the others is called."""
+    app, bank = Redrive("sqlite:///:memory:", concurrency=5), Bank()
+    bank.down = True
+
+    @app.step(circuit=Circuit("payments"), retry=RetryPolicy(max_retries=9, base_delay=0, jitter=0))
+    async def charge(amount: int) -> int:
+        return bank.charge(amount)
+
+    @app.workflow
+    async def pay(amount: int) -> int:
+        return await charge(amount)
+
+    async with engine(app) as e:
+        await pay.start_many([(number,) for number in range(50)])
+        await e.settle()
+        assert bank.calls == 5
+        assert (await e.store.circuit("default", "payments", counted=100)).row.parked == 50
+
+
 async def test_a_parked_run_goes_on_when_the_dependency_is_back_and_used_up_no_attempt() -> None:
     app, pay, bank = bank_app()
     async with engine(app) as e:

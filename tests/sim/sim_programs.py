@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import redrive
-from redrive import Redrive, RetryPolicy, StepFailed, step_info
+from redrive import Circuit, Redrive, RetryPolicy, StepFailed, step_info
 from redrive.testing import VirtualClock
 
 Node = tuple[Any, ...]
@@ -32,13 +32,13 @@ TIME_MATTERS = frozenset({"race", "limit"})
 class Sim:
     """An app whose one workflow plays programs, and what its steps saw."""
 
-    def __init__(self, clock: VirtualClock) -> None:
+    def __init__(self, clock: VirtualClock, circuit: Circuit | None = None) -> None:
         self.clock = clock
         self.keys: dict[tuple[str, str], set[str]] = {}
         self.bodies: list[tuple[str, str]] = []
         self.app = app = Redrive("sqlite:///never-opened.db", lease="20s", grace="10s", hold="3s")
 
-        @app.step(retry=POLICY, timeout="5m")
+        @app.step(retry=POLICY, timeout="5m", circuit=circuit)
         async def act(name: str, fails: int, takes: float) -> str:
             self._seen(name)
             if takes:

@@ -16,7 +16,7 @@ import pytest
 from sim_programs import DOOM, POLICY, Failed, Node, Sim, Writer, expected, leaves, time_matters
 from sim_store import CheckedStore
 
-from redrive import RetryPolicy, RunHandle
+from redrive import Circuit, RetryPolicy, RunHandle
 from redrive.chores import Reaper
 from redrive.core.states import EntryKind, StepStatus
 from redrive.desk.shapes import StepRecord
@@ -27,6 +27,8 @@ from redrive.store.sqlite import SqliteStore
 from redrive.testing import Crash, Engine, RunReport, VirtualClock, engine
 
 _PATIENCE = 60.0  # real seconds, a hundred times what a seed takes
+CIRCUIT = Circuit("acts", failures=3, window="5m", open_for="20s", probes=2)
+"""What the step `act` stands behind in every third seed; which must not matter to how a program ends."""
 
 
 def _seeds() -> range:
@@ -77,7 +79,8 @@ class Simulation:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.clock = VirtualClock(seed=seed)
-        self.sim = Sim(self.clock)
+        self.circuit = CIRCUIT if seed % 3 == 0 else None
+        self.sim = Sim(self.clock, self.circuit)
         self.store = CheckedStore(SqliteStore("sqlite:///:memory:", self.clock))
         self.trouble, kinds = self._trouble(self.rng.choice(["crashes", "zombies", "all", "all"]))
         self.programs: list[Node] = [Writer(self.rng, kinds).program() for _ in range(self.rng.randint(1, 4))]
@@ -103,11 +106,14 @@ class Simulation:
             handles = [await self._start(program) for program in self.programs]
             await self._let_things_happen(e, handles)
             self.trouble.often = 0.0
+            if self.circuit is not None:
+                await e.app.circuits.close("acts", by="the simulation")
             reports = [await e.finish(handle) for handle in handles]
             assert self.store.violations == []  # P4
             for program, report in zip(self.programs, reports, strict=True):
                 await self._check(e, program, report)
             await self._check_letters(e, reports)
+            assert (await e.store.circuit("default", "acts")).row.parked == 0
 
     async def _start(self, program: Node) -> RunHandle[Any]:
         limit = self.rng.choice([None, None, None, "5s", "10m"])
@@ -125,6 +131,9 @@ class Simulation:
                     await e.store.bury()
                 case "reap":
                     await outsider.run_once()
+            if self.circuit is not None and self.rng.random() < 0.4:
+                act = self.rng.choice([e.app.circuits.open, e.app.circuits.close, e.app.circuits.reset])
+                await act("acts", by="the simulation")
             match self.rng.choice(["nothing"] * 6 + ["restart", "crash", "cancel"]):
                 case "restart":
                     await e.restart()
@@ -192,6 +201,7 @@ class Simulation:
         """What has ended leaves nothing open, and every completion has a number of its own."""
         row = await e.store.run(run.id)
         assert row is not None
+        assert row.parked_on is None
         entries = await e.store.journal(row.id)
         numbers = [entry.done for entry in entries if entry.done is not None]
         assert len(set(numbers)) == len(numbers), entries

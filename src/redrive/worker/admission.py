@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from redrive.core.circuit import Admission, Admitted, circuit_key, in_force
+from redrive.core.circuit import Admission, Admitted, in_force
 from redrive.core.outcome import Parked, Place
 from redrive.errors import PutDown
 from redrive.store.circuits import Ask, CircuitPlace, Permit
@@ -24,7 +24,6 @@ class Door:
     def __init__(
         self, execution: Execution, step: Step[Any, Any], place: Place, input: str, *, parked: bool
     ) -> None:
-        assert step.options.circuit is not None
         claimed = execution.claimed
         self._execution = execution
         self._step = step
@@ -34,7 +33,7 @@ class Door:
         self.parked = parked
         self._ask = Ask(
             tenant=claimed.tenant,
-            key=circuit_key(step.options.circuit, claimed.workflow, step.name),
+            key=step.fresh(claimed.workflow).key,
             settings=step.circuit_text,
             run=claimed.id,
             fence=claimed.fence,
@@ -50,10 +49,10 @@ class Door:
         """Wait until the step may be called; None if it is to fail instead. `made` counts its attempts."""
         circuits = self._execution.worker.circuits
         while True:
+            permit = await self._permit()
             generation = circuits.lets(self._where)
             if generation is not None:
                 return self._through(generation, probe=False)
-            permit = await self._permit()
             if permit is None or permit.admission is Admission.CALL:
                 continue  # what was learnt meanwhile says how to go on
             if permit.admission is Admission.PROBE:

@@ -16,15 +16,19 @@ import logging
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from redrive.clock import MICROS, Clock, Timer
-from redrive.core.circuit import CircuitState, CircuitStatus, rules_of, wave
+from redrive.core.circuit import Admitted, CircuitState, CircuitStatus, rules_of, wave
 from redrive.core.outcome import Outcome
 from redrive.errors import StoreError
 from redrive.settle.settler import Settled, Settler, until_answered
 from redrive.settle.turning import turn, weighed
 from redrive.store.circuits import Ask, CircuitPlace, CircuitRow, Permit
 from redrive.store.port import Store
+
+if TYPE_CHECKING:
+    from redrive.worker.definition import Step
 
 __all__ = ["Circuits", "Heeding"]
 
@@ -59,6 +63,14 @@ class Circuits:
         if row is None:
             return 0
         return row.generation if row.status is CircuitStatus.CLOSED else None
+
+    def through(self, step: Step[Any, Any], tenant: str, workflow: str) -> Admitted | None:
+        """The admission of a call that may go out at once. Most calls get the same one as all others."""
+        fresh = step.fresh(workflow)
+        generation = self.lets((tenant, fresh.key))
+        if not generation:
+            return None if generation is None else fresh
+        return replace(fresh, generation=generation)
 
     async def ask(self, ask: Ask) -> Permit | None:
         """Whether to call a dependency that may be out of order; None: look again whether it is."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from redrive.actions import Action
-from redrive.core.circuit import Admitted
+from redrive.core.circuit import Admitted, circuit_key
 from redrive.core.options import StepOptions
 from redrive.core.payload import Signature
 from redrive.duration import Duration
@@ -65,6 +65,16 @@ class Step(Generic[P, R]):
         self.signature = signature
         self.is_async = inspect.iscoroutinefunction(fn)
         self._passed: tuple[Admitted | None, str] = (None, self.options_text)
+        self._fresh: dict[str, Admitted] = {}
+
+    def fresh(self, workflow: str) -> Admitted:
+        """How a circuit that never turned lets calls of this step through."""
+        found = self._fresh.get(workflow)
+        if found is None:
+            assert self.options.circuit is not None
+            key = circuit_key(self.options.circuit, workflow, self.name)
+            found = self._fresh[workflow] = Admitted(key, self.circuit_text)
+        return found
 
     def snapshot(self, admitted: Admitted | None) -> str:
         """The options that go with a begin mark, with what let the attempt through."""

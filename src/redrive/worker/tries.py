@@ -88,7 +88,9 @@ class Tries:
             while True:
                 if not execution.is_ready:
                     await execution.ready()
-                refused = None if self._step.options.circuit is None else await self._at_circuit(entry)
+                refused = None
+                if self._step.options.circuit is not None and not self._goes_through():
+                    refused = await self._at_circuit(entry)
                 value, settled = refused or await self._try(args, kwargs)
                 self._admitted = None
                 written = settled.transition.entries[0]
@@ -138,6 +140,13 @@ class Tries:
         failure = Failure.of(Category.UNKNOWN, message, error_type="redrive.MayHaveHappened")
         outcome = self._raised(failure, AttemptEnd.LOST, LetterCode.INFRASTRUCTURE_FAILURE, Stage.EXEC)
         return await self._execution.settle(outcome)
+
+    def _goes_through(self) -> bool:
+        """True if the circuit is closed as far as this worker knows, which takes a look into memory."""
+        claimed = self._execution.claimed
+        circuits = self._execution.worker.circuits
+        self._admitted = circuits.through(self._step, claimed.tenant, claimed.workflow)
+        return self._admitted is not None
 
     async def _at_circuit(self, entry: EntryRow | None) -> tuple[None, Settled] | None:
         """Wait for the circuit of the step's dependency; what came of it, if the step is not called."""
@@ -281,7 +290,7 @@ class Tries:
 
     async def _interrupted(self) -> None:
         """Workflow code cancelled the step: record that, whatever else is cancelled meanwhile."""
-        parked = self._door is not None and self._door.parked
+        parked = self._admitted is None and self._door is not None and self._door.parked
         outcome = Interrupted(
             run=self._execution.view,
             place=self._place,
