@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import engines
 import pytest
-from desk_kit import OnStore
+from engines import OnStore
 
 
 @pytest.fixture(params=engines.KINDS)

@@ -10,6 +10,7 @@ from desk_kit import ONCE, Ledger, ended, failed, new_app, statuses
 import redrive
 from redrive import Redrive
 from redrive.app import Workflow
+from redrive.desk.preview import DryRun
 from redrive.errors import InputError
 from redrive.testing import Crash, Hang, VirtualClock, engine, faults
 
@@ -123,8 +124,9 @@ async def test_a_poisonous_run_is_replayed_with_its_deaths_forgotten() -> None:
         with faults("act", [Crash, Crash]):
             letter = await failed(e, job)
         assert letter.code == "infrastructure_failure"
-        with pytest.raises(InputError, match="no step failed here"):
-            await app.dlq.replay(letter.id, "STEP_ONLY")
+        plan = await app.dlq.replay(letter.id, "STEP_ONLY", dry_run=True)
+        assert isinstance(plan, DryRun)
+        assert [step.name for step in plan.again] == ["act"]  # the one that was under way
         with faults("act", [Crash]):
             run = await ended(e, (await app.dlq.replay(letter.id)).run_id)
         assert run.result == "done"

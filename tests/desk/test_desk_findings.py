@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from desk_kit import ONCE, OnStore, dump, ended, events, failed, new_app, shop, statuses
+from desk_kit import ONCE, dump, ended, events, failed, new_app, shop, statuses
+from engines import OnStore
 
 from redrive import Redrive, RetryPolicy
 from redrive.core import journal

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from desk_kit import ONCE, Ledger, OnStore, ended, events, failed, new_app, shop, statuses
+from desk_kit import ONCE, Ledger, ended, events, failed, new_app, shop, statuses
+from engines import OnStore
 
 from redrive import RetryPolicy
 from redrive.errors import Conflict, RunPartial

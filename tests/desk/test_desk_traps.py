@@ -6,7 +6,8 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from desk_kit import ONCE, Ledger, OnStore, ended, failed, new_app, shop
+from desk_kit import ONCE, Ledger, ended, failed, new_app, shop
+from engines import OnStore
 
 from redrive import RetryPolicy
 from redrive.errors import Conflict, NotFound, RedriveError

@@ -87,7 +87,7 @@ async def test_letters_are_named_by_their_ids_or_by_those_of_their_runs(desk: tu
     set = await carried_out(
         e, await e.app.dlq.replay_many([first.id, second.run_id, second.id, "no-such-letter"], by="ann")
     )
-    assert (set.status, set.total, set.done, set.failed) == ("DONE", 4, 3, 1)
+    assert (set.status, set.total, set.done, set.failed) == ("DONE", 3, 2, 1)
     (refused,) = (await e.app.dlq.set_items(set.id, status="FAILED")).items
     assert refused.error is not None
     assert (refused.letter_id, "no dead letter" in refused.error) == ("no-such-letter", True)
@@ -395,7 +395,7 @@ async def test_tenants_are_kept_apart(desk: tuple[Engine, Shop]) -> None:
     set = await carried_out(
         e, await e.app.dlq.ignore_many([ours.id, theirs.id, theirs.run_id], by="ann", tenant="acme")
     )
-    assert (set.done, set.failed, set.tenant) == (1, 2, "acme")
+    assert (set.done, set.failed, set.tenant) == (1, 1, "acme")
     assert (await e.app.dlq.get(theirs.id)).status is LetterStatus.OPEN
     for look in (e.app.dlq.set, e.app.dlq.set_items, e.app.dlq.stop_set):
         with pytest.raises(NotFound):

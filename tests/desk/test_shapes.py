@@ -173,6 +173,8 @@ def test_a_run_is_shown_with_its_times_its_state_and_why_it_failed() -> None:
         "code": "exhausted_retries",
         "steps": (),
         "letter_id": "dl-run7",
+        "handler_for": None,
+        "handled_by": (),
     }
 
 
@@ -344,6 +346,8 @@ def test_a_dead_letter_is_shown_whole_with_its_secrets_masked() -> None:
         "expires_at": at(3),
         "tags": (),
         "purged": False,
+        "handler_for": None,
+        "handled_by": (),
         "replays": (),
         "history": (),
     }

@@ -132,7 +132,7 @@ class Sets:
         """Accept a decision on many letters; nodes with a worker carry it out from now on."""
         meant = _meant(what, tenant)
         request = None if order is None else order.request
-        letters = await self._each_once(meant.letters)
+        letters = await self._each_once(meant)
         new = NewSet(
             public_id=self._clock.new_id(),
             tenant=meant.tenant,
@@ -201,7 +201,7 @@ class Sets:
     ) -> DryRunOfMany:
         """What a replay of many would do; nothing is changed."""
         meant = _meant(what, tenant)
-        letters = await self._each_once(meant.letters)
+        letters = await self._each_once(meant)
         ids, total = letters[:CHECKED], len(letters)
         if meant.where is not None:
             total = await self._store.count_letters(meant.where)
@@ -220,13 +220,15 @@ class Sets:
                 sample += [shown] if isinstance(shown, DryRun) and len(sample) < SAMPLE else []
         return DryRunOfMany(total=total, checked=len(ids), refused=tuple(refused), sample=tuple(sample))
 
-    async def _each_once(self, ids: tuple[str, ...]) -> tuple[str, ...]:
+    async def _each_once(self, meant: _Meant) -> tuple[str, ...]:
         """The ids without those that name a letter a second time, by its run."""
+        ids = meant.letters
         runs = [id for id in ids if not id.startswith(letter_id(""))]
         named = {id: letter_id(id) for id in runs}
         for begin in range(0, len(runs), CHECKED):
             for case in await self._store.cases(runs[begin : begin + CHECKED]):
-                named[case.run.public_id] = case.subject
+                if meant.tenant in ("", case.run.tenant):
+                    named[case.run.public_id] = case.subject
         first: dict[str, str] = {}
         for id in ids:
             first.setdefault(named.get(id, id), id)

@@ -58,6 +58,8 @@ def _in_run(execution: Execution, clock: VirtualClock) -> Iterator[Doing]:
         yield Doing(f"{_name(execution)} executes")
     if execution.rest.asleep or execution.ending or execution.dead:
         return
+    if execution.starting:
+        yield Doing(f"{_name(execution)} starts another run")
     for task, branch in execution.turnstile.tasks.items():
         if task.done() or branch.busy or clock.waits(task):
             continue

@@ -126,6 +126,7 @@ class Execution:
         )
         self.open: dict[int, Attempt] = {}
         self._in_flight = 0
+        self.starting = 0  # runs that the store is being asked to start
         self._recording: dict[int, asyncio.Future[Settled]] = {}  # results on their way, by number
         self.kept_waiting = 0
         self._kept_out = 0  # calls that a replay of one step alone does not let begin
@@ -446,7 +447,7 @@ class Execution:
             if self._journal.turn is not None:
                 await self.turnstile.begin(place.key)
             await self.ready()
-            started = await start(self._start_key(place))
+            started = await self._ask_for(start, place)
             done = self.next_done()
             await self.settle(Noted(run=self.view, place=place, output=json.dumps(started), done=done))
             await self.turnstile.pass_result(done, place.key)
@@ -457,6 +458,13 @@ class Execution:
             raise
         finally:
             branch.come_out()
+
+    async def _ask_for(self, start: Callable[[str], Coroutine[Any, Any, str]], place: Place) -> str:
+        self.starting += 1
+        try:
+            return await start(self._start_key(place))
+        finally:
+            self.starting -= 1
 
     def _start_key(self, place: Place) -> str:
         """The same for all replays of a run, like the idempotency keys of its steps."""
@@ -650,8 +658,8 @@ class Execution:
 
     @property
     def busy(self) -> bool:
-        """True while a step executes or something is being recorded."""
-        return bool(self.open) or self._in_flight > 0
+        """True while a step executes, something is being recorded, or another run is being started."""
+        return bool(self.open) or self._in_flight > 0 or self.starting > 0
 
     @property
     def settling(self) -> bool:
