@@ -141,10 +141,11 @@ async def release(job: Job) -> dict[str, float]:
     async def pay(number: int) -> int:
         return await call(number)
 
-    async with app:
+    async with app.client():
         await app.circuits.open("bank", by="bench")
-        for first in range(0, job.size, 5000):
-            await pay.start_many([(number,) for number in range(first, min(first + 5000, job.size))])
+        for first in range(0, job.size, 1000):
+            await pay.start_many([(number,) for number in range(first, min(first + 1000, job.size))])
+    async with app:
         begun = time.perf_counter()
         await _parked(app, job.size)
         parking = job.size / (time.perf_counter() - begun)

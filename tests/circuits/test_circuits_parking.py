@@ -8,6 +8,7 @@ from circuit_kit import ONCE, Bank, bank_app
 
 from redrive import Circuit, Redrive, RetryPolicy, StepFailed
 from redrive.core.circuit import CircuitStatus
+from redrive.store.faulty import Call, Fault
 from redrive.testing import Engine, Http, engine, faults
 
 
@@ -42,6 +43,24 @@ async def test_the_fifth_failure_opens_it_and_the_sixth_run_waits_without_a_call
         assert [(each.status, each.error_type) for each in step.attempts] == [
             ("PARKED", "redrive.CircuitOpen")
         ]
+
+
+async def test_the_store_is_not_asked_about_a_circuit_that_is_known_to_be_open_or_closed() -> None:
+    seen: list[str] = []
+
+    def plan(call: Call) -> Fault | None:
+        seen.append(call.name)
+        return None
+
+    app, pay, _ = bank_app()
+    async with engine(app, plan=plan) as e:
+        await e.run(pay, 1)
+        assert not {"permit", "circuit", "turn_circuit"} & set(seen)
+        await e.circuit("payments", "open")
+        await pay.start_many([(number,) for number in range(20)])
+        await e.settle()
+        assert "permit" not in seen
+        assert (await e.store.circuit("default", "payments", counted=100)).row.parked == 20
 
 
 async def test_a_worker_lets_nobody_through_while_it_weighs_what_it_just_recorded() -> None:

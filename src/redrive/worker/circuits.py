@@ -1,7 +1,7 @@
 """What a worker knows of circuits, so that nothing is asked on the way of a call while they are closed.
 
     lets       from memory: the generation under which a call goes out at once
-    ask        otherwise: wait for a weighing that is under way, ask the store for a permit
+    ask        otherwise: wait for a weighing that is under way; ask the store for a permit, unless it is open
     heed       what was recorded says something about a dependency: weigh it
     wait       for a branch that stays in memory: until one more may try
     follow     learn what others did, within a second
@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from redrive.clock import MICROS, Clock, Timer
-from redrive.core.circuit import Admitted, CircuitState, CircuitStatus, rules_of, wave
+from redrive.core.circuit import Admission, Admitted, CircuitState, CircuitStatus, rules_of, wave
 from redrive.core.outcome import Outcome
 from redrive.errors import StoreError
 from redrive.settle.settler import Settled, Settler, until_answered
@@ -79,6 +79,9 @@ class Circuits:
         if weighing is not None:
             await asyncio.wait([weighing])
             return None
+        row = self._rows.get(place)
+        if row is not None and row.is_open:
+            return Permit(admission=Admission.STAY_OUT, row=row)
         permit = await self._permit(ask)
         self.saw(permit.row)
         if permit.stale:
