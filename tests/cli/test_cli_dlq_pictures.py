@@ -74,7 +74,7 @@ _VARIES = [
     (r"\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)?", "<time>"),
     (r"next at \d\d:\d\d:\d\d", "next at <time>"),
     (r"\d{4}-\d\d-\d\d UTC", "<day> UTC"),
-    (r"\((now|\d+ m?s ago)\)|\b(now|\d+ m?s ago)\b *", "<ago>"),
+    (r"\((now|(\d+ (ms|s|m) )+ago)\)|\b(now|(\d+ (ms|s|m) )+ago)\b *", "<ago>"),
     (r" [█╌ ]*[█╌][█╌ ]* +(under )?[\d.]+ m?s\b", " <bar>"),
     (r"[▁▂▃▄▅▆▇█]{24}", "<trend>"),
     (r"\bset [0-9a-z]{26}", "set <id>"),
