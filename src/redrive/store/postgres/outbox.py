@@ -89,9 +89,7 @@ async def claim_deliveries(line: Line, clock: DatabaseClock, sink: str, limit: i
         items = taken([as_given(row) for row in rows], back)
         ids = [each.message.id for each in items]
         await line.rows(SQL["take_deliveries"], sink=sink, messages=ids, until=now + lease)
-    more = len(due) == limit
-    next_at = None if more else await line.value(SQL["next_delivery"], sink=sink, now=now)
-    return Deliveries(items=items, now=now, more=more, next_at=next_at)
+    return Deliveries(items=items, now=now, more=len(due) == limit)
 
 
 async def _kept_back(line: Line, sink: str, due: Sequence[Due]) -> dict[int, int]:

@@ -1,4 +1,6 @@
 -- The outbox: messages, sinks, deliveries. Messages are written by the function `publish` of the schema.
+-- Plans are made while the tables are small, and kept. What a statement is about is therefore said as an array, too, or
+-- looked up row by row behind OFFSET 0: that leaves no other way than the index.
 
 -- name: put_sink
 -- A sink that an app has.
@@ -22,12 +24,15 @@ WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at <= CAST(:
 
 -- name: due_deliveries
 -- Deliveries whose time has come and that nobody has in hand.
-SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at, d.fence,
-       d.attempt
-FROM redrive.deliveries AS d JOIN redrive.messages AS m ON m.id = d.message
-WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at <= CAST(:now AS bigint)
-  AND d.lease_until <= CAST(:now AS bigint)
-ORDER BY d.available_at, d.message LIMIT CAST(:most AS bigint) FOR NO KEY UPDATE OF d SKIP LOCKED;
+WITH due AS MATERIALIZED (
+    SELECT d.message, d.fence, d.attempt FROM redrive.deliveries AS d
+    WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at <= CAST(:now AS bigint)
+      AND d.lease_until <= CAST(:now AS bigint)
+    ORDER BY d.available_at, d.message LIMIT CAST(:most AS bigint) FOR NO KEY UPDATE SKIP LOCKED
+)
+SELECT n.id, n.public_id, n.tenant, n.topic, n.key, n.payload, n.run_id, n.correlation_id, n.created_at, due.fence,
+       due.attempt
+FROM due CROSS JOIN LATERAL (SELECT m.* FROM redrive.messages AS m WHERE m.id = due.message OFFSET 0) AS n;
 
 -- name: next_delivery
 -- When the next one is due, or would be if whoever has it died.
@@ -66,7 +71,8 @@ ORDER BY d.message FOR SHARE SKIP LOCKED;
 -- Deliveries that wait until an earlier one is over.
 UPDATE redrive.deliveries AS d SET behind = w.behind, available_at = NULL
 FROM unnest(CAST(:messages AS bigint[]), CAST(:behind AS bigint[])) AS w (message, behind)
-WHERE d.message = w.message AND d.sink = :sink AND d.status = 'PENDING';
+WHERE d.message = w.message AND d.sink = :sink AND d.status = 'PENDING'
+  AND d.message = ANY (CAST(:messages AS bigint[]));
 
 -- name: take_deliveries
 -- Deliveries that are under way from now on.
@@ -89,7 +95,8 @@ FROM unnest(CAST(:message AS bigint[]), CAST(:fence AS bigint[]), CAST(:status A
             CAST(:error AS text[]), CAST(:tried_at AS bigint[]), CAST(:available_at AS bigint[]),
             CAST(:behind AS bigint[]), CAST(:finished_at AS bigint[]))
     AS n (message, fence, status, attempt, error, tried_at, available_at, behind, finished_at)
-WHERE d.message = n.message AND d.sink = :sink AND d.fence = n.fence AND d.status = 'PENDING';
+WHERE d.message = n.message AND d.sink = :sink AND d.fence = n.fence AND d.status = 'PENDING'
+  AND d.message = ANY (CAST(:message AS bigint[]));
 
 -- name: release
 -- Deliveries of some messages are over: those behind them are due.
@@ -98,10 +105,10 @@ WHERE d.sink = :sink AND d.behind IS NOT NULL AND d.behind = ANY (CAST(:messages
 
 -- name: not_over
 -- The deliveries of a message that a person may decide on.
-SELECT d.message, d.sink, d.status, d.available_at
-FROM redrive.messages AS m JOIN redrive.deliveries AS d ON d.message = m.id
-WHERE m.public_id = :message AND (CAST(:sink AS text) IS NULL OR d.sink = :sink) AND d.finished_at IS NULL
-ORDER BY d.sink FOR NO KEY UPDATE OF d;
+SELECT d.message, d.sink, d.status, d.available_at FROM redrive.deliveries AS d
+WHERE d.message = (SELECT m.id FROM redrive.messages AS m WHERE m.public_id = :message)
+  AND (CAST(:sink AS text) IS NULL OR d.sink = :sink) AND d.finished_at IS NULL
+ORDER BY d.sink FOR NO KEY UPDATE;
 
 -- name: redeliver
 -- A delivery is due at once, with all its attempts before it; one that waits for another goes on waiting.
@@ -144,7 +151,7 @@ m.public_id >= 'msg-' || :run_id || '-' AND m.public_id < 'msg-' || :run_id || '
 
 -- name: messages.sink
 -- Messages that go to one sink.
-EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.sink = :sink);
+EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.sink = :sink OFFSET 0);
 
 -- name: messages.dead
 -- Messages that some sink did not take.
@@ -152,12 +159,12 @@ m.id = ANY (ARRAY(SELECT d.message FROM redrive.deliveries AS d WHERE d.status =
 
 -- name: messages.state
 -- Messages of which a delivery stands so.
-EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.status = :state);
+EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.status = :state OFFSET 0);
 
 -- name: messages.sink_state
 -- Messages of which the delivery to one sink stands so.
 EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.sink = (CAST(:sink_state AS text[]))[1]
-                                                AND d.status = (CAST(:sink_state AS text[]))[2]);
+                                                AND d.status = (CAST(:sink_state AS text[]))[2] OFFSET 0);
 
 -- name: messages.since
 -- Messages from this time on.
@@ -198,12 +205,13 @@ ORDER BY d.message, d.sink;
 
 -- name: blocked_keys
 -- Keys whose first message is dead, and how many wait behind it, counted up to a number.
-SELECT d.sink, d.tenant, d.key, m.public_id, m.topic, d.attempt, d.tried_at, d.error, (
+SELECT d.sink, d.tenant, d.key, n.public_id, n.topic, d.attempt, d.tried_at, d.error, (
     SELECT count(*) FROM (
         SELECT 1 FROM redrive.deliveries AS w
         WHERE w.sink = d.sink AND w.tenant = d.tenant AND w.key = d.key AND w.key IS NOT NULL
           AND w.finished_at IS NULL AND w.message > d.message LIMIT 1000) AS others)
-FROM redrive.deliveries AS d JOIN redrive.messages AS m ON m.id = d.message
+FROM redrive.deliveries AS d CROSS JOIN LATERAL (
+    SELECT m.public_id, m.topic FROM redrive.messages AS m WHERE m.id = d.message OFFSET 0) AS n
 WHERE d.status = 'DEAD' AND d.key IS NOT NULL AND (CAST(:tenant AS text) IS NULL OR d.tenant = :tenant)
 ORDER BY d.message LIMIT CAST(:most AS bigint);
 
