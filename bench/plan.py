@@ -79,6 +79,7 @@ METRICS = {
     "kept": Metric("kept of the speed", "%"),
     "failed": Metric("failing runs without a handler", "/s"),
     "handled": Metric("failing runs with a handler", "/s"),
+    "kept_cpu": Metric("kept of the speed, by processor time", "%"),
     "cpu_empty": Metric("CPU per 1,000 steps, empty store", "s", more_is_better=False),
     "cpu_full": Metric("CPU per 1,000 steps, full store", "s", more_is_better=False),
 }

@@ -16,22 +16,17 @@ DELETE FROM redrive.sink_topics WHERE sink = :name;
 INSERT INTO redrive.sink_topics (sink, topic, wild)
 SELECT :name, t.topic, t.wild FROM unnest(CAST(:topics AS text[]), CAST(:wild AS boolean[])) AS t (topic, wild);
 
--- name: any_due
--- Whether a claim would find something.
-SELECT 1 FROM redrive.deliveries AS d
-WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at <= CAST(:now AS bigint)
-  AND d.lease_until <= CAST(:now AS bigint) LIMIT 1;
-
 -- name: due_deliveries
--- Deliveries whose time has come and that nobody has in hand.
+-- Deliveries that nobody has in hand and whose time has come, within a span of time.
 WITH due AS MATERIALIZED (
-    SELECT d.message, d.fence, d.attempt FROM redrive.deliveries AS d
-    WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at <= CAST(:now AS bigint)
+    SELECT d.message, d.fence, d.attempt, d.available_at FROM redrive.deliveries AS d
+    WHERE d.sink = :sink AND d.available_at IS NOT NULL
+      AND d.available_at >= CAST(:since AS bigint) AND d.available_at < CAST(:before AS bigint)
       AND d.lease_until <= CAST(:now AS bigint)
     ORDER BY d.available_at, d.message LIMIT CAST(:most AS bigint) FOR NO KEY UPDATE SKIP LOCKED
 )
 SELECT n.id, n.public_id, n.tenant, n.topic, n.key, n.payload, n.run_id, n.correlation_id, n.created_at, due.fence,
-       due.attempt
+       due.attempt, due.available_at
 FROM due CROSS JOIN LATERAL (SELECT m.* FROM redrive.messages AS m WHERE m.id = due.message OFFSET 0) AS n;
 
 -- name: next_delivery
@@ -69,10 +64,8 @@ ORDER BY d.message FOR SHARE SKIP LOCKED;
 
 -- name: wait_behind
 -- Deliveries that wait until an earlier one is over.
-UPDATE redrive.deliveries AS d SET behind = w.behind, available_at = NULL
-FROM unnest(CAST(:messages AS bigint[]), CAST(:behind AS bigint[])) AS w (message, behind)
-WHERE d.message = w.message AND d.sink = :sink AND d.status = 'PENDING'
-  AND d.message = ANY (CAST(:messages AS bigint[]));
+UPDATE redrive.deliveries AS d SET behind = CAST(:behind AS bigint), available_at = NULL
+WHERE d.sink = :sink AND d.message = ANY (CAST(:messages AS bigint[])) AND d.status = 'PENDING';
 
 -- name: take_deliveries
 -- Deliveries that are under way from now on.
@@ -85,18 +78,24 @@ SELECT d.message FROM redrive.deliveries AS d
 WHERE d.sink = :sink AND d.message = ANY (CAST(:messages AS bigint[])) AND d.finished_at IS NULL
 ORDER BY d.message FOR NO KEY UPDATE;
 
--- name: mark_delivery
--- What became of deliveries; whoever claimed one after us goes before us.
+-- name: mark_delivered
+-- Deliveries that arrived, which most of them do; whoever claimed one after us goes before us.
 UPDATE redrive.deliveries AS d SET
-    status = n.status, attempt = n.attempt, lease_until = 0,
-    error = CASE WHEN n.tried_at IS NULL THEN d.error ELSE n.error END, tried_at = COALESCE(n.tried_at, d.tried_at),
-    available_at = n.available_at, behind = n.behind, finished_at = n.finished_at
-FROM unnest(CAST(:message AS bigint[]), CAST(:fence AS bigint[]), CAST(:status AS text[]), CAST(:attempt AS integer[]),
-            CAST(:error AS text[]), CAST(:tried_at AS bigint[]), CAST(:available_at AS bigint[]),
-            CAST(:behind AS bigint[]), CAST(:finished_at AS bigint[]))
-    AS n (message, fence, status, attempt, error, tried_at, available_at, behind, finished_at)
-WHERE d.message = n.message AND d.sink = :sink AND d.fence = n.fence AND d.status = 'PENDING'
-  AND d.message = ANY (CAST(:message AS bigint[]));
+    status = 'DELIVERED', attempt = d.attempt + 1, lease_until = 0, error = NULL, tried_at = CAST(:now AS bigint),
+    available_at = NULL, finished_at = CAST(:now AS bigint)
+WHERE d.sink = :sink AND d.message = ANY (CAST(:messages AS bigint[])) AND d.status = 'PENDING'
+  AND d.fence = (CAST(:fences AS bigint[]))[array_position(CAST(:messages AS bigint[]), d.message)];
+
+-- name: mark_delivery
+-- What became of a delivery; whoever claimed it after us goes before us.
+UPDATE redrive.deliveries AS d SET
+    status = :status, attempt = CAST(:attempt AS integer), lease_until = 0,
+    error = CASE WHEN CAST(:tried_at AS bigint) IS NULL THEN d.error ELSE :error END,
+    tried_at = COALESCE(CAST(:tried_at AS bigint), d.tried_at),
+    available_at = CAST(:available_at AS bigint), behind = CAST(:behind AS bigint),
+    finished_at = CAST(:finished_at AS bigint)
+WHERE d.message = CAST(:message AS bigint) AND d.sink = :sink AND d.fence = CAST(:fence AS bigint)
+  AND d.status = 'PENDING';
 
 -- name: release
 -- Deliveries of some messages are over: those behind them are due.
