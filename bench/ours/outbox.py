@@ -10,6 +10,7 @@ import sys
 import time
 from typing import Any
 
+from bench.cpu import Cpu
 from bench.ours.job import Job
 from bench.ours.witness import check_settings
 from redrive import Message, Redrive, publish
@@ -95,6 +96,7 @@ async def outbox(job: Job) -> dict[str, float]:
     plain, talking = _five(app, "plain", publishes=False), _five(app, "talking", publishes=True)
     size, sent = min(BURST, job.size), 0
     spent = {"plain": 0.0, "talking": 0.0}
+    used = {"plain": 0.0, "talking": 0.0}
     async with app:
         await check_settings(app.runtime.store)
         for flow in (plain, talking):
@@ -102,19 +104,22 @@ async def outbox(job: Job) -> dict[str, float]:
         sent += WARM_UP * STEPS
         await counter.reach(sent)
         for _ in range(max(1, job.size // size)):
-            begun = time.perf_counter()
+            begun, cpu = time.perf_counter(), Cpu(job.server)
             await _burst(plain, size)
             spent["plain"] += time.perf_counter() - begun
-            begun = time.perf_counter()
+            used["plain"] += cpu.all + cpu.there
+            begun, cpu = time.perf_counter(), Cpu(job.server)
             await _burst(talking, size)
             sent += size * STEPS
             await counter.reach(sent)
             spent["talking"] += time.perf_counter() - begun
+            used["talking"] += cpu.all + cpu.there
     steps = max(1, job.size // size) * size * STEPS
     return {
         "steps": steps / spent["talking"],
         "empty": steps / spent["plain"],
         "kept": spent["plain"] / spent["talking"] * 100,
+        "kept_cpu": used["plain"] / used["talking"] * 100,
     }
 
 
@@ -131,12 +136,13 @@ async def relay(job: Job) -> dict[str, float]:
     app = Redrive(job.url)
     app.subscribe("*", name="counter")(counter)
     _five(app, "plain", publishes=False)
-    base, begun = _memory(), time.perf_counter()
+    base, begun, cpu = _memory(), time.perf_counter(), Cpu(job.server)
     async with app:
         await counter.reach(job.size)
         rate = job.size / (time.perf_counter() - begun)
         await _all_noted(app)
-    return {"messages": rate, "added": _memory() - base}
+        used = cpu.per_thousand(job.size)
+    return {"messages": rate, "added": _memory() - base, **used}
 
 
 async def webhook(job: Job) -> dict[str, float]:
@@ -152,17 +158,18 @@ async def webhook(job: Job) -> dict[str, float]:
         app = Redrive(job.url, allow_hosts="127.0.0.1")
         app.webhook("hook", url, "*", secret=SECRET, concurrency=32)
         _five(app, "plain", publishes=False)
-        begun = time.perf_counter()
+        begun, cpu = time.perf_counter(), Cpu(job.server)
         async with app:
             await _all_noted(app)
             rate = job.size / (time.perf_counter() - begun)
+            used = cpu.per_thousand(job.size)
         receiver.stdin.write("\n")
         receiver.stdin.flush()
         assert int(receiver.stdout.readline()) >= job.size
     finally:
         receiver.kill()
         receiver.wait()
-    return {"messages": rate}
+    return {"messages": rate, **used}
 
 
 async def _fill(job: Job, topics: str, sink: str) -> None:

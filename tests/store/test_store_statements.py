@@ -70,10 +70,10 @@ TOGETHER = {
 ONLY_POSTGRES = {
     "lock_circuit",
     "one_at_a_time", "missing_roles", "me", "backend", "not_member_of", "tenant_tables", "strong_roles",
-    "probe", "foreign_rows", "moment", "hold",
+    "probe", "foreign_rows", "moment", "hold", "mark_delivered",
 }  # fmt: skip
 # SQLite migrates beside nobody; on PostgreSQL a person decides when.
-ONLY_SQLITE = {"live_workers"}
+ONLY_SQLITE = {"any_due", "live_workers"}
 
 
 def test_both_stores_call_the_same_thing_by_the_same_name() -> None:

@@ -87,7 +87,7 @@ class ClaimedDelivery:
 class Deliveries:
     """What a claim got, those with equal keys in order.
 
-    `more`: another claim may get more at once. `next_at`: when the next delivery is due, if one is.
+    `more`: another claim may get more at once. `next_at`: when the next delivery is due, where nothing was.
     """
 
     items: tuple[ClaimedDelivery, ...]

@@ -109,3 +109,23 @@ async def test_nodes_that_claim_note_and_decide_at_once_keep_every_key_in_order(
     for key in {name[:2] for name in names}:
         mine = [name for name in dict.fromkeys(got) if name.startswith(key)]
         assert mine == sorted(mine)
+
+
+async def test_what_is_committed_late_is_found_though_there_is_plenty_to_do(two: Any) -> None:
+    """A claim begins to look where the last one found something; that must not hide anything for long."""
+    kit, _ = two
+    outbox = await Outbox.open(kit, sink())
+    await outbox.publish(*(say(f"m{n:03}") for n in range(100)))
+    assert len(await outbox.deliver(limit=2)) == 2
+    await outbox.publish(say("late"))
+    earlier = kit.clock.now() - 60_000_000
+    await kit.by_hand(
+        "UPDATE redrive.deliveries SET available_at = ? "
+        "WHERE message = (SELECT max(id) FROM redrive.messages)",
+        earlier,
+    )
+    seen: list[str] = []
+    for _ in range(25):
+        seen += await outbox.deliver(limit=2)
+    assert "late" in seen
+    assert len(seen) == 50, "there was always something else to do"

@@ -13,7 +13,7 @@ from postgres_kit import Bench
 
 from redrive.store.filters import conditions, given, hint
 from redrive.store.pages import Window
-from redrive.store.postgres import chores, claims, lists, reads, settings, starts, workers
+from redrive.store.postgres import chores, claims, lists, outbox, reads, settings, starts, workers
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import Statement, in_schema, prepare
 from redrive.store.selection import LetterFilter, RunFilter
@@ -141,3 +141,24 @@ async def test_each_list_uses_the_index_made_for_it(
     found = scans(lines)
     assert [each for each in found if each.startswith(index)], lines
     assert not [each for each in lines if "Seq Scan" in each]
+
+
+RELAYED = (
+    "due_deliveries", "next_delivery", "first_others", "ahead", "hold", "wait_behind",
+    "take_deliveries", "going_on", "mark_delivered", "mark_delivery", "release", "not_over", "redeliver",
+    "skip",
+    "deliveries_of", "blocked_keys",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RELAYED)
+async def test_the_relay_finds_deliveries_and_messages_by_index(bench: Bench, name: str) -> None:
+    async with bench.line() as line:
+        lines = await plan(line, outbox.SQL[name])
+    found = scans(lines)
+    assert [each for each in lines if re.search(r"Seq Scan on|Hash Join|Merge Join|Bitmap", each)] == []
+    assert found
+    aimless = [each for each in found if each.endswith(": ") and not each.startswith("deliveries_dead")]
+    # An index whose first column is not asked for is walked through from end to end.
+    aimless += [each for each in found if each.startswith("deliveries_pkey") and "message" not in each]
+    assert aimless == []

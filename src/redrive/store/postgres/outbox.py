@@ -8,8 +8,10 @@ written: whoever ends it does so before, and then it is not waited for, or after
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from redrive.core.delivery import DeliveryMark, Due, Lane, kept_back, lanes, waiting
+from redrive.core.states import DeliveryStatus
 from redrive.core.transition import AuditWrite
 from redrive.store.outbox import (
     BlockedKey,
@@ -27,6 +29,7 @@ from redrive.store.postgres.sql import load
 from redrive.store.postgres.text import as_given, as_stored
 
 __all__ = [
+    "Floors",
     "blocked_keys",
     "claim_deliveries",
     "decide_deliveries",
@@ -39,6 +42,8 @@ __all__ = [
 
 SQL = load("outbox.sql")
 MOMENT = load("chores.sql")["moment"]
+
+_LOOK_AT_ALL = 20
 
 
 # -- sinks ---------------------------------------------------------------------------------------------
@@ -75,23 +80,56 @@ async def remove_sink(line: Line, clock: DatabaseClock, name: str, audit: AuditW
 # -- deliveries ----------------------------------------------------------------------------------------
 
 
-async def claim_deliveries(line: Line, clock: DatabaseClock, sink: str, limit: int, lease: int) -> Deliveries:
+class Floors:
+    """Where a claim begins to look, for each sink: a hint that spares it what was delivered before.
+
+    An index keeps delivered rows until they are vacuumed, and a claim would pass over all of them. What is
+    due since earlier than the hint, because it was committed late, is found when there is little else to do,
+    and by every twentieth claim in any case.
+    """
+
+    def __init__(self) -> None:
+        self._floors: dict[str, int] = {}
+        self._claims: dict[str, int] = {}
+
+    def of(self, sink: str) -> int:
+        """The time before which nothing is looked for, this time."""
+        claims = self._claims[sink] = self._claims.get(sink, 0) + 1
+        return 0 if claims % _LOOK_AT_ALL == 0 else self._floors.get(sink, 0)
+
+    def found(self, sink: str, first: int | None) -> None:
+        """Remember since when the first of those was due that a claim found."""
+        self._floors[sink] = first or 0
+
+
+async def claim_deliveries(
+    line: Line, clock: DatabaseClock, floors: Floors, sink: str, limit: int, lease: int
+) -> Deliveries:
     """Take due deliveries; those that an earlier one of their key keeps back wait behind it."""
     now = await _now(line, clock)
-    if await line.value(SQL["any_due"], sink=sink, now=now) is None:
-        next_at = await line.value(SQL["next_delivery"], sink=sink, now=now)
-        return Deliveries(items=(), now=now, next_at=next_at)
     async with line.transaction():
-        rows = await line.rows(SQL["due_deliveries"], sink=sink, now=now, most=limit)
+        rows = await _due(line, floors, sink, now, limit)
         due = [Due(row[0], row[2], row[4]) for row in rows]
         back = await _kept_back(line, sink, due)
         await _wait_behind(line, sink, back)
         items = taken([as_given(row) for row in rows], back)
-        ids = [each.message.id for each in items]
-        await line.rows(SQL["take_deliveries"], sink=sink, messages=ids, until=now + lease)
-    more = len(due) == limit
-    next_at = None if more else await line.value(SQL["next_delivery"], sink=sink, now=now)
-    return Deliveries(items=items, now=now, more=more, next_at=next_at)
+        if items:
+            ids = [each.message.id for each in items]
+            await line.rows(SQL["take_deliveries"], sink=sink, messages=ids, until=now + lease)
+    next_at = None if rows else await line.value(SQL["next_delivery"], sink=sink, now=now)
+    return Deliveries(items=items, now=now, more=len(due) == limit, next_at=next_at)
+
+
+async def _due(line: Line, floors: Floors, sink: str, now: int, limit: int) -> list[Any]:
+    """What is due and free; all of it is looked at, unless there is enough above the hint."""
+    since = floors.of(sink)
+    ask = SQL["due_deliveries"]
+    rows = await line.rows(ask, sink=sink, now=now, since=since, before=now + 1, most=limit)
+    if since and len(rows) < limit:
+        most = limit - len(rows)
+        rows += await line.rows(ask, sink=sink, now=now, since=0, before=since, most=most)
+    floors.found(sink, min((row[-1] for row in rows), default=None))
+    return rows
 
 
 async def _kept_back(line: Line, sink: str, due: Sequence[Due]) -> dict[int, int]:
@@ -119,8 +157,9 @@ async def _wait_behind(line: Line, sink: str, back: dict[int, int]) -> None:
     if not back:
         return
     held = {row[0] for row in await line.rows(SQL["hold"], sink=sink, messages=list(set(back.values())))}
-    wait = {message: behind for message, behind in back.items() if behind in held}
-    await line.rows(SQL["wait_behind"], sink=sink, messages=list(wait), behind=list(wait.values()))
+    for ahead in held:
+        messages = [message for message, behind in back.items() if behind == ahead]
+        await line.rows(SQL["wait_behind"], sink=sink, messages=messages, behind=ahead)
 
 
 async def note_deliveries(
@@ -128,34 +167,38 @@ async def note_deliveries(
 ) -> None:
     """Write what became of deliveries; whoever waits behind one that is over is due."""
     now = await _now(line, clock)
-    ahead = [mark.behind for mark in marks if mark.behind is not None]
+    arrived = sorted((mark.message, mark.fence) for mark in marks if mark.status is DeliveryStatus.DELIVERED)
+    others = [mark for mark in marks if mark.status is not DeliveryStatus.DELIVERED]
     over = [mark.message for mark in marks if mark.over and mark.keyed]
-    if not ahead and not over and not audit:
-        await _mark(line, sink, now, marks, set())
+    if not others and not over and not audit:
+        await _mark_delivered(line, sink, now, arrived)
         return
     async with line.transaction():
-        going_on: set[int] = set()
-        if ahead:
-            # What is to wait behind a delivery that is over by the end of this would wait for ever.
-            all_of_them = [*ahead, *(mark.message for mark in marks)]
-            found = await line.rows(SQL["going_on"], sink=sink, messages=all_of_them)
-            going_on = {row[0] for row in found} - {mark.message for mark in marks if mark.over}
-        await _mark(line, sink, now, marks, going_on)
+        going_on = await _going_on(line, sink, marks)
+        await _mark_delivered(line, sink, now, arrived)
+        for mark in sorted(others, key=lambda each: each.message):
+            values = dict(zip(MARK, map(as_stored, mark_values(mark, now, going_on)), strict=True))
+            await line.rows(SQL["mark_delivery"], sink=sink, **values)
         if over:
             await line.rows(SQL["release"], sink=sink, messages=over, now=now)
         if audit:
             await note(line, clock, audit)
 
 
-async def _mark(line: Line, sink: str, now: int, marks: Sequence[DeliveryMark], going_on: set[int]) -> None:
-    if not marks:
-        return
-    values = [mark_values(mark, now, going_on) for mark in sorted(marks, key=lambda mark: mark.message)]
-    columns = {
-        name: [as_stored(value) for value in column]
-        for name, column in zip(MARK, zip(*values, strict=True), strict=True)
-    }
-    await line.rows(SQL["mark_delivery"], sink=sink, **columns)
+async def _going_on(line: Line, sink: str, marks: Sequence[DeliveryMark]) -> set[int]:
+    """What may be waited for. Whoever waits behind a delivery that is over by the end would wait for ever."""
+    ahead = [mark.behind for mark in marks if mark.behind is not None]
+    if not ahead:
+        return set()
+    all_of_them = [*ahead, *(mark.message for mark in marks)]
+    found = await line.rows(SQL["going_on"], sink=sink, messages=all_of_them)
+    return {row[0] for row in found} - {mark.message for mark in marks if mark.over}
+
+
+async def _mark_delivered(line: Line, sink: str, now: int, arrived: Sequence[tuple[int, int]]) -> None:
+    if arrived:
+        messages, fences = zip(*arrived, strict=True)
+        await line.rows(SQL["mark_delivered"], sink=sink, now=now, messages=messages, fences=fences)
 
 
 # -- people --------------------------------------------------------------------------------------------

@@ -94,6 +94,7 @@ class PostgresStore:
         self._real_clock = clock
         self._clock = DatabaseClock(clock)
         self._patience = PATIENCE
+        self._floors = outbox.Floors()
         self._new_lines()
 
     def _new_lines(self) -> None:
@@ -226,7 +227,7 @@ class PostgresStore:
 
     async def claim_deliveries(self, sink: str, *, limit: int, lease: int) -> Deliveries:
         return await self._lines.run(
-            lambda line: outbox.claim_deliveries(line, self._clock, sink, limit, lease)
+            lambda line: outbox.claim_deliveries(line, self._clock, self._floors, sink, limit, lease)
         )
 
     async def note_deliveries(

@@ -91,10 +91,7 @@ def claim_deliveries(con: sqlite3.Connection, now: int, sink: str, limit: int, l
     items = taken(rows, back)
     ids = json.dumps([each.message.id for each in items])
     con.execute(SQL["take_deliveries"], {"sink": sink, "until": now + lease, "messages": ids})
-    more = len(due) == limit
-    return Deliveries(
-        items=items, now=now, more=more, next_at=None if more else next_delivery(con, now, sink)
-    )
+    return Deliveries(items=items, now=now, more=len(due) == limit)
 
 
 def _kept_back(con: sqlite3.Connection, sink: str, due: Sequence[Due]) -> dict[int, int]:

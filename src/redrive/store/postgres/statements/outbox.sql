@@ -1,4 +1,6 @@
 -- The outbox: messages, sinks, deliveries. Messages are written by the function `publish` of the schema.
+-- Plans are made while the tables are small, and kept. What a statement is about is therefore said as an array, too, or
+-- looked up row by row behind OFFSET 0: that leaves no other way than the index.
 
 -- name: put_sink
 -- A sink that an app has.
@@ -14,20 +16,18 @@ DELETE FROM redrive.sink_topics WHERE sink = :name;
 INSERT INTO redrive.sink_topics (sink, topic, wild)
 SELECT :name, t.topic, t.wild FROM unnest(CAST(:topics AS text[]), CAST(:wild AS boolean[])) AS t (topic, wild);
 
--- name: any_due
--- Whether a claim would find something.
-SELECT 1 FROM redrive.deliveries AS d
-WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at <= CAST(:now AS bigint)
-  AND d.lease_until <= CAST(:now AS bigint) LIMIT 1;
-
 -- name: due_deliveries
--- Deliveries whose time has come and that nobody has in hand.
-SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at, d.fence,
-       d.attempt
-FROM redrive.deliveries AS d JOIN redrive.messages AS m ON m.id = d.message
-WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at <= CAST(:now AS bigint)
-  AND d.lease_until <= CAST(:now AS bigint)
-ORDER BY d.available_at, d.message LIMIT CAST(:most AS bigint) FOR NO KEY UPDATE OF d SKIP LOCKED;
+-- Deliveries that nobody has in hand and whose time has come, within a span of time.
+WITH due AS MATERIALIZED (
+    SELECT d.message, d.fence, d.attempt, d.available_at FROM redrive.deliveries AS d
+    WHERE d.sink = :sink AND d.available_at IS NOT NULL
+      AND d.available_at >= CAST(:since AS bigint) AND d.available_at < CAST(:before AS bigint)
+      AND d.lease_until <= CAST(:now AS bigint)
+    ORDER BY d.available_at, d.message LIMIT CAST(:most AS bigint) FOR NO KEY UPDATE SKIP LOCKED
+)
+SELECT n.id, n.public_id, n.tenant, n.topic, n.key, n.payload, n.run_id, n.correlation_id, n.created_at, due.fence,
+       due.attempt, due.available_at
+FROM due CROSS JOIN LATERAL (SELECT m.* FROM redrive.messages AS m WHERE m.id = due.message OFFSET 0) AS n;
 
 -- name: next_delivery
 -- When the next one is due, or would be if whoever has it died.
@@ -64,9 +64,8 @@ ORDER BY d.message FOR SHARE SKIP LOCKED;
 
 -- name: wait_behind
 -- Deliveries that wait until an earlier one is over.
-UPDATE redrive.deliveries AS d SET behind = w.behind, available_at = NULL
-FROM unnest(CAST(:messages AS bigint[]), CAST(:behind AS bigint[])) AS w (message, behind)
-WHERE d.message = w.message AND d.sink = :sink AND d.status = 'PENDING';
+UPDATE redrive.deliveries AS d SET behind = CAST(:behind AS bigint), available_at = NULL
+WHERE d.sink = :sink AND d.message = ANY (CAST(:messages AS bigint[])) AND d.status = 'PENDING';
 
 -- name: take_deliveries
 -- Deliveries that are under way from now on.
@@ -79,17 +78,24 @@ SELECT d.message FROM redrive.deliveries AS d
 WHERE d.sink = :sink AND d.message = ANY (CAST(:messages AS bigint[])) AND d.finished_at IS NULL
 ORDER BY d.message FOR NO KEY UPDATE;
 
--- name: mark_delivery
--- What became of deliveries; whoever claimed one after us goes before us.
+-- name: mark_delivered
+-- Deliveries that arrived, which most of them do; whoever claimed one after us goes before us.
 UPDATE redrive.deliveries AS d SET
-    status = n.status, attempt = n.attempt, lease_until = 0,
-    error = CASE WHEN n.tried_at IS NULL THEN d.error ELSE n.error END, tried_at = COALESCE(n.tried_at, d.tried_at),
-    available_at = n.available_at, behind = n.behind, finished_at = n.finished_at
-FROM unnest(CAST(:message AS bigint[]), CAST(:fence AS bigint[]), CAST(:status AS text[]), CAST(:attempt AS integer[]),
-            CAST(:error AS text[]), CAST(:tried_at AS bigint[]), CAST(:available_at AS bigint[]),
-            CAST(:behind AS bigint[]), CAST(:finished_at AS bigint[]))
-    AS n (message, fence, status, attempt, error, tried_at, available_at, behind, finished_at)
-WHERE d.message = n.message AND d.sink = :sink AND d.fence = n.fence AND d.status = 'PENDING';
+    status = 'DELIVERED', attempt = d.attempt + 1, lease_until = 0, error = NULL, tried_at = CAST(:now AS bigint),
+    available_at = NULL, finished_at = CAST(:now AS bigint)
+WHERE d.sink = :sink AND d.message = ANY (CAST(:messages AS bigint[])) AND d.status = 'PENDING'
+  AND d.fence = (CAST(:fences AS bigint[]))[array_position(CAST(:messages AS bigint[]), d.message)];
+
+-- name: mark_delivery
+-- What became of a delivery; whoever claimed it after us goes before us.
+UPDATE redrive.deliveries AS d SET
+    status = :status, attempt = CAST(:attempt AS integer), lease_until = 0,
+    error = CASE WHEN CAST(:tried_at AS bigint) IS NULL THEN d.error ELSE :error END,
+    tried_at = COALESCE(CAST(:tried_at AS bigint), d.tried_at),
+    available_at = CAST(:available_at AS bigint), behind = CAST(:behind AS bigint),
+    finished_at = CAST(:finished_at AS bigint)
+WHERE d.message = CAST(:message AS bigint) AND d.sink = :sink AND d.fence = CAST(:fence AS bigint)
+  AND d.status = 'PENDING';
 
 -- name: release
 -- Deliveries of some messages are over: those behind them are due.
@@ -98,10 +104,10 @@ WHERE d.sink = :sink AND d.behind IS NOT NULL AND d.behind = ANY (CAST(:messages
 
 -- name: not_over
 -- The deliveries of a message that a person may decide on.
-SELECT d.message, d.sink, d.status, d.available_at
-FROM redrive.messages AS m JOIN redrive.deliveries AS d ON d.message = m.id
-WHERE m.public_id = :message AND (CAST(:sink AS text) IS NULL OR d.sink = :sink) AND d.finished_at IS NULL
-ORDER BY d.sink FOR NO KEY UPDATE OF d;
+SELECT d.message, d.sink, d.status, d.available_at FROM redrive.deliveries AS d
+WHERE d.message = (SELECT m.id FROM redrive.messages AS m WHERE m.public_id = :message)
+  AND (CAST(:sink AS text) IS NULL OR d.sink = :sink) AND d.finished_at IS NULL
+ORDER BY d.sink FOR NO KEY UPDATE;
 
 -- name: redeliver
 -- A delivery is due at once, with all its attempts before it; one that waits for another goes on waiting.
@@ -144,7 +150,7 @@ m.public_id >= 'msg-' || :run_id || '-' AND m.public_id < 'msg-' || :run_id || '
 
 -- name: messages.sink
 -- Messages that go to one sink.
-EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.sink = :sink);
+EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.sink = :sink OFFSET 0);
 
 -- name: messages.dead
 -- Messages that some sink did not take.
@@ -152,12 +158,12 @@ m.id = ANY (ARRAY(SELECT d.message FROM redrive.deliveries AS d WHERE d.status =
 
 -- name: messages.state
 -- Messages of which a delivery stands so.
-EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.status = :state);
+EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.status = :state OFFSET 0);
 
 -- name: messages.sink_state
 -- Messages of which the delivery to one sink stands so.
 EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.sink = (CAST(:sink_state AS text[]))[1]
-                                                AND d.status = (CAST(:sink_state AS text[]))[2]);
+                                                AND d.status = (CAST(:sink_state AS text[]))[2] OFFSET 0);
 
 -- name: messages.since
 -- Messages from this time on.
@@ -198,12 +204,13 @@ ORDER BY d.message, d.sink;
 
 -- name: blocked_keys
 -- Keys whose first message is dead, and how many wait behind it, counted up to a number.
-SELECT d.sink, d.tenant, d.key, m.public_id, m.topic, d.attempt, d.tried_at, d.error, (
+SELECT d.sink, d.tenant, d.key, n.public_id, n.topic, d.attempt, d.tried_at, d.error, (
     SELECT count(*) FROM (
         SELECT 1 FROM redrive.deliveries AS w
         WHERE w.sink = d.sink AND w.tenant = d.tenant AND w.key = d.key AND w.key IS NOT NULL
           AND w.finished_at IS NULL AND w.message > d.message LIMIT 1000) AS others)
-FROM redrive.deliveries AS d JOIN redrive.messages AS m ON m.id = d.message
+FROM redrive.deliveries AS d CROSS JOIN LATERAL (
+    SELECT m.public_id, m.topic FROM redrive.messages AS m WHERE m.id = d.message OFFSET 0) AS n
 WHERE d.status = 'DEAD' AND d.key IS NOT NULL AND (CAST(:tenant AS text) IS NULL OR d.tenant = :tenant)
 ORDER BY d.message LIMIT CAST(:most AS bigint);
 
