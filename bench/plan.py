@@ -101,7 +101,6 @@ METRICS = {
     "second_3": Metric("calls in the third (wave of 1,000)", "", more_is_better=False),
     "busiest": Metric("calls in the busiest of ten seconds", "", more_is_better=False),
     "ten": Metric("calls in ten seconds", "", more_is_better=False),
-    "kept_cpu": Metric("kept of the speed, by processor time", "%"),
     "cpu_empty": Metric("CPU per 1,000 steps, empty store", "s", more_is_better=False),
     "cpu_full": Metric("CPU per 1,000 steps, full store", "s", more_is_better=False),
 }

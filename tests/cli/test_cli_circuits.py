@@ -69,6 +69,22 @@ def test_opening_closing_and_resetting(parked: str) -> None:
         assert words in audit
 
 
+def test_of_two_tenants_what_is_told_names_the_right_one(parked: str) -> None:
+    acme = ["payments", "--tenant", "acme"]
+    opened = piped("circuits", "open", *acme, "--yes").output
+    assert "opened circuit 'payments' of tenant 'acme': it is OPEN" in opened
+    ways = [opened, piped("circuits", "show", *acme).output, piped("doctor").output]
+    for told in ways:
+        assert "payments --tenant acme" in " ".join(told.split())
+    assert (
+        "would reset circuit 'payments' of tenant 'acme'"
+        in piped("circuits", "reset", *acme, "--dry-run").output
+    )
+    assert "--tenant" not in piped("runs", "why", parked).output
+    assert piped("circuits", "close", *acme).exit_code == 0
+    assert json.loads(piped("circuits", "show", "payments", "--json").output)["status"] == "OPEN"
+
+
 def test_a_dry_run_changes_nothing(parked: str) -> None:
     assert "would close circuit 'payments'" in piped("circuits", "close", "payments", "--dry-run").output
     assert json.loads(piped("circuits", "show", "payments", "--json").output)["status"] == "OPEN"

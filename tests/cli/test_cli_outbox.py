@@ -102,6 +102,14 @@ def test_what_cannot_be_done_says_so_with_its_exit_code(box: dict[str, str]) -> 
     assert piped("outbox", "list", "--topic", "a b").exit_code != 0
 
 
+def test_a_dry_run_refuses_what_would_be_refused(box: dict[str, str]) -> None:
+    assert piped("outbox", "skip", box["done"], "--dry-run").exit_code == 4
+    assert piped("outbox", "retry", box["dead"], "--sink", "nobody", "--dry-run").exit_code == 4
+    assert piped("outbox", "forget", "nobody", "--dry-run").exit_code == 3
+    assert "would skip" in piped("outbox", "skip", box["dead"], "--dry-run").stdout
+    assert ids("list", "--status", "dead") == [box["dead"]]
+
+
 def test_a_sink_is_forgotten(box: dict[str, str]) -> None:
     assert piped("outbox", "forget", "billing", "--dry-run").stdout == "would forget billing\n"
     assert piped("outbox", "forget", "billing", "--by", "kim").stdout == "forgot billing\n"

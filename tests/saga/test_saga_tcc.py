@@ -66,6 +66,27 @@ async def test_everything_is_confirmed_in_order_of_completion_before_the_run_suc
         assert run.letter is None
 
 
+async def test_what_the_function_says_last_and_what_confirms_it_have_places_of_their_own(
+    on_store: OnStore,
+) -> None:
+    outside, app = Outside(), new_app()
+    flight, hotel = (reservation(app, outside, name) for name in ("flight", "hotel"))
+
+    @app.workflow
+    async def travel(number: int) -> None:
+        await flight(number)
+        await hotel(number)
+        redrive.now()
+        redrive.publish("booked", {"number": number})  # it is on its way when the confirmations are planned
+
+    async with on_store(app) as e:
+        run = await e.run(travel, 7)
+        assert run.status == "SUCCESS"
+        assert outside.names[2:] == ["confirm_flight", "confirm_hotel"]
+        assert [step.kind for step in run.steps] == ["step", "step", "note", "publish", "confirm", "confirm"]
+        assert [message.topic for message in await e.published()] == ["booked"]
+
+
 @pytest.mark.parametrize("rollback", [False, True])
 async def test_when_the_run_fails_reservations_are_cancelled_in_reverse_whether_or_not_it_is_rolled_back(
     on_store: OnStore, rollback: bool

@@ -10,7 +10,7 @@ import click
 
 from redrive.cli.change import Change, changing
 from redrive.cli.exits import NOT_FOUND, Stopped
-from redrive.cli.hints import hint
+from redrive.cli.hints import circuit_hint
 from redrive.cli.output import Column, Output, clean, say, shown
 from redrive.cli.place import Place, ask, at_a_place
 
@@ -139,7 +139,8 @@ def open_(key: str, tenant: str, reason: str | None, change: Change, place: Plac
             return None
         return await app.circuits.open(key, tenant=tenant, by=change.by, reason=reason)
 
-    _done("open", "opened", key, ask(place, work), output, f"to go on: {hint('circuits', 'close', key)}")
+    way = f"to go on: {circuit_hint('close', key, tenant)}"
+    _done("open", "opened", _named(key, tenant), ask(place, work), output, way)
 
 
 @circuits.command()
@@ -159,7 +160,7 @@ def close(key: str, tenant: str, reason: str | None, change: Change, place: Plac
             return None
         return await app.circuits.close(key, tenant=tenant, by=change.by, reason=reason)
 
-    _done("close", "closed", key, ask(place, work), output)
+    _done("close", "closed", _named(key, tenant), ask(place, work), output)
 
 
 @circuits.command()
@@ -179,7 +180,7 @@ def reset(key: str, tenant: str, reason: str | None, change: Change, place: Plac
             return None
         return await app.circuits.reset(key, tenant=tenant, by=change.by, reason=reason)
 
-    _done("reset", "reset", key, ask(place, work), output)
+    _done("reset", "reset", _named(key, tenant), ask(place, work), output)
 
 
 @circuits.command("set", short_help="Set some of a circuit's settings, without a deploy.")
@@ -222,16 +223,28 @@ def set_(
             return await app.circuits.unset(key, tenant=tenant, by=change.by)
         return await app.circuits.set(key, tenant=tenant, by=change.by, **settings)
 
-    _done("set", "set", key, ask(place, work), output, "in force from the next call or failure on")
+    more = "in force from the next call or failure on"
+    _done("set", "set", _named(key, tenant), ask(place, work), output, more)
+
+
+def _named(key: str, tenant: str) -> tuple[str, str]:
+    """A circuit's key, and how it is called: with its tenant, if there is more than one."""
+    return key, f"circuit {key!r}{'' if tenant == 'default' else f' of tenant {tenant!r}'}"
 
 
 def _done(
-    verb: str, done: str, key: str, found: CircuitRecord | None, output: Output, more: str = ""
+    verb: str,
+    done: str,
+    named: tuple[str, str],
+    found: CircuitRecord | None,
+    output: Output,
+    more: str = "",
 ) -> None:
+    key, name = named
     if found is None:
-        output.done(key, {"key": key, "dry_run": True}, f"would {verb} circuit {key!r}")
+        output.done(key, {"key": key, "dry_run": True}, f"would {verb} {name}")
     else:
-        text = f"{done} circuit {key!r}: it is {found.status}, {_waiting(found)}"
+        text = f"{done} {name}: it is {found.status}, {_waiting(found)}"
         output.done(key, found, f"{text}; {more}" if more else text)
 
 
@@ -276,7 +289,9 @@ def _story(found: CircuitRecord) -> list[str]:
     if found.until is not None:
         said.append(f"It lets probes through at {found.until:%Y-%m-%d %H:%M:%S} UTC.")
     elif found.status == "OPEN":
-        said.append(f"It stays open until somebody closes it: {hint('circuits', 'close', found.key)}")
+        said.append(
+            f"It stays open until somebody closes it: {circuit_hint('close', found.key, found.tenant)}"
+        )
     if found.settings is not None:
         said += [
             f"  {name}={value}{'  (set by hand)' if name in (found.override or {}) else ''}"

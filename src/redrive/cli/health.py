@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from redrive.cli.hints import hint, rewritten, worker_hint
+from redrive.cli.hints import circuit_hint, hint, rewritten, worker_hint
 from redrive.clock import MICROS, SystemClock
 from redrive.core.circuit import CircuitStatus
 from redrive.core.redact import Redactor
@@ -173,7 +173,7 @@ async def _circuits(store: Store) -> AsyncIterator[Finding]:
         yield _note(
             "circuits",
             f"{row.key!r} of tenant {row.tenant!r} is {row.status} since {since}, {waiting}: {row.why}",
-            hint("circuits", "show", row.key),
+            circuit_hint("show", row.key, row.tenant),
         )
     if not found:
         yield _ok("circuits", "all closed")

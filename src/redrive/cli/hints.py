@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-__all__ = ["hint", "program", "rewritten", "ways_to_find", "worker_hint"]
+__all__ = ["circuit_hint", "hint", "program", "rewritten", "ways_to_find", "worker_hint"]
 
 _QUOTED = re.compile(r"`redrive ([^`]+)`")
 _ANY_APP = "module:app"
@@ -25,6 +25,12 @@ _ANY_APP = "module:app"
 def hint(*words: str) -> str:
     """`redrive WORDS`, for the store and the app that this command is about."""
     return " ".join([program(), *words, *_place()])
+
+
+def circuit_hint(verb: str, key: str, tenant: str) -> str:
+    """`redrive circuits VERB` for this tenant's circuit and no other's."""
+    whose = [] if tenant == "default" else ["--tenant", shlex.quote(tenant)]
+    return hint("circuits", verb, shlex.quote(key), *whose)
 
 
 def worker_hint() -> str:

@@ -12,7 +12,7 @@ from redrive.cli.exits import NOT_FOUND, REFUSED, Stopped
 from redrive.cli.hints import hint
 from redrive.cli.ids import find_run, given
 from redrive.cli.moment import MOMENT
-from redrive.cli.output import Column, Output, shown
+from redrive.cli.output import Column, Output, shown, told_tenant
 from redrive.cli.place import Place, ask, at_a_place
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ def outbox() -> None:
 @click.option("--key", metavar="KEY", help="Only messages with this key.")
 @click.option("--run", metavar="RUN", help="Only messages of this run.")
 @click.option("--sink", metavar="NAME", help="Only messages that go to this sink.")
-@click.option("--status", type=click.Choice(_STATES), help="Only with a delivery that stands so.")
+@click.option(
+    "--status", type=click.Choice(_STATES, case_sensitive=False), help="Only with a delivery that stands so."
+)
 @click.option("--tenant", metavar="NAME", help="Only messages of this tenant.  [default: all]")
 @click.option("--since", type=MOMENT, metavar="TIME", help="At or after: 2h (ago), or an ISO time.")
 @click.option("--until", type=MOMENT, metavar="TIME", help="Before.")
@@ -73,6 +75,7 @@ def list_(limit: int, cursor: str | None, output: Output, place: Place, **filter
         Column("TOPIC", lambda one: one.topic),
         Column("KEY", lambda one: one.key),
         Column("DELIVERIES", lambda one: ", ".join(_short(each) for each in one.deliveries)),
+        Column("TENANT", lambda one: told_tenant(one.tenant)),
     ]
     output.list(
         page.items,
@@ -126,6 +129,7 @@ def blocked(tenant: str | None, limit: int, output: Output, place: Place) -> Non
         Column("KEY", lambda one: one.key),
         Column("WAITING", lambda one: one.waiting),
         Column("ERROR", lambda one: one.error),
+        Column("TENANT", lambda one: told_tenant(one.tenant)),
     ]
     output.list(
         ask(place, lambda app: app.outbox.blocked(tenant=tenant, limit=limit)),
@@ -215,13 +219,10 @@ def _decide(
     async def work(app: Redrive) -> None:
         async def one(text: str) -> None:
             id = await _find(app, text)
-            if change.dry_run:
-                message = await app.outbox.get(id)
-                output.done(id, message, f"would {verb} {id}: {_where(message)}")
-                return
             act = getattr(app.outbox, verb)
-            message = await act(id, sink=sink, by=change.by, reason=reason)
-            output.done(id, message, f"{done} {id}: {_where(message)}")
+            message = await act(id, sink=sink, by=change.by, reason=reason, dry_run=change.dry_run)
+            told = f"would {verb}" if change.dry_run else done
+            output.done(id, message, f"{told} {id}: {_where(message)}")
 
         await each(wanted, one)
 
@@ -244,8 +245,7 @@ def forget(name: str, reason: str | None, change: Change, output: Output, place:
     change.confirm(f"forget sink {name} and skip what waits for it")
 
     async def work(app: Redrive) -> None:
-        if not change.dry_run:
-            await app.outbox.remove_sink(name, by=change.by, reason=reason)
+        await app.outbox.remove_sink(name, by=change.by, reason=reason, dry_run=change.dry_run)
 
     ask(place, work)
     output.done(name, {"sink": name}, f"{'would forget' if change.dry_run else 'forgot'} {name}")

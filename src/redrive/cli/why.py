@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import assert_never
 
-from redrive.cli.hints import hint, worker_hint
+from redrive.cli.hints import circuit_hint, hint, worker_hint
 from redrive.core.circuit import CircuitStatus
 from redrive.core.ending import LetterCode
 from redrive.core.saga import undone_step
@@ -91,8 +91,9 @@ def _parked(key: str, around: Surroundings) -> list[str]:
     if circuit.until is not None:
         said.append(f"It lets a few calls through as a test from {_clock(circuit.until)} on.")
     elif circuit.status is CircuitStatus.OPEN:
-        said.append(f"It stays open until somebody closes it: {hint('circuits', 'close', key)}")
-    said.append(f"{_count(circuit.parked, 'run waits', 'runs wait')} for it: {hint('circuits', 'show', key)}")
+        said.append(f"It stays open until somebody closes it: {circuit_hint('close', key, circuit.tenant)}")
+    waiting = _count(circuit.parked, "run waits", "runs wait")
+    said.append(f"{waiting} for it: {circuit_hint('show', key, circuit.tenant)}")
     return said
 
 

@@ -59,19 +59,21 @@ def run_failed(
     if ending.step is None:
         about = _json(category=ending.failure.category.value, code=ending.code.value)
         lines.append(_line(Event.ERROR_RECORDED, run, after=about))
-    if run.letter is not None:
-        lines.append(replay_ended(run, status))
+    if run.letter is not None and not run.unwritten:
+        lines += replay_ended(run, status)
     elif letter is not None:
         about = _json(code=letter.code, stage=letter.stage, category=letter.category, step=letter.step)
         lines.append(_line(Event.LETTER_CREATED, run, letter=letter.public_id, after=about))
     return tuple(lines)
 
 
-def replay_ended(run: RunView, status: RunStatus) -> AuditWrite:
-    """How a replay went."""
+def replay_ended(run: RunView, status: RunStatus) -> tuple[AuditWrite, ...]:
+    """How the replay of a letter went; nothing is said of one that nobody has seen."""
+    if run.unwritten:
+        return ()
     good = status in (RunStatus.SUCCESS, RunStatus.PARTIAL) or (run.undoing and status in _ROLLED_BACK)
     event = Event.REPLAY_SUCCEEDED if good else Event.REPLAY_FAILED
-    return _line(event, run, letter=run.letter, after=_became(status))
+    return (_line(event, run, letter=run.letter, after=_became(status)),)
 
 
 def rolled_back(outcome: Undone) -> tuple[AuditWrite, ...]:

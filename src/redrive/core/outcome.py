@@ -53,9 +53,9 @@ class RunView:
     """What there is to know of a run when deciding about it.
 
     `new_version` is set while a worker executes the run with other code than recorded its journal.
-    `letter` is set while the run is replayed: the letter that hears how it ends. `handler_for` is the
-    failed run that this one handles, or was started on behalf of. `undoing`: its function has ended, and
-    what it did is being undone.
+    `letter` is set while the run is replayed: the letter that hears how it ends; `unwritten`: it will be
+    written with that. `handler_for` is the failed run that this one handles, or was started on behalf of.
+    `undoing`: its function has ended, and what it did is being undone.
     """
 
     id: int
@@ -68,6 +68,7 @@ class RunView:
     deaths: int = 0
     new_version: str | None = None
     letter: str | None = None
+    unwritten: bool = False
     correlation_id: str | None = None
     started_at: int | None = None
     handler_for: str | None = None
@@ -112,9 +113,10 @@ class Began:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """An attempt returned a value. `admitted` is set for the probe of a circuit."""
+    """An attempt returned a value. `messages` are what it published on the way.
 
-    """An attempt returned a value. `messages` are what it published on the way."""
+    `admitted` is set for the probe of a circuit.
+    """
 
     run: RunView
     place: Place

@@ -22,6 +22,7 @@ from redrive.core.classify import Category
 from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.journal import EntryRow, entry_key
 from redrive.core.options import StepOptions
+from redrive.core.parking import CIRCUIT_OPEN
 from redrive.core.saga import LedgerRow, is_for_person, ledger, unfinished
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.errors import Conflict, InputError
@@ -159,7 +160,7 @@ def plan(subject: Subject, request: ReplayRequest) -> Plan:
     rows = ledger(subject.journal)
     if request.mode is Mode.ROLLBACK:
         return _rollback(subject, rows)
-    if rows or subject.status in _ROLLED_BACK:
+    if subject.status in _ROLLED_BACK or (rows and subject.status in _REPLAYABLE):
         return _undone(subject, rows, request)
     if subject.status not in _REPLAYABLE:
         raise Conflict(f"run {subject.run_id} is {subject.status}: only a failed or partial run is replayed")
@@ -428,7 +429,10 @@ def _refuse_second_call(failed: EntryRow) -> None:
 
 
 def _at_most_once(entry: EntryRow) -> bool:
-    return entry.options is not None and StepOptions.from_json(entry.options).at_most_once
+    """True if the step runs at most once and was called. One that waited for its circuit was not."""
+    if entry.options is None or not entry.attempt or not StepOptions.from_json(entry.options).at_most_once:
+        return False
+    return entry.failure is None or Ending.from_json(entry.failure).failure.error_type != CIRCUIT_OPEN
 
 
 def _is_skipped(entry: EntryRow, request: ReplayRequest) -> bool:

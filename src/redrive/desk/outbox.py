@@ -11,7 +11,7 @@ from redrive.clock import Clock
 from redrive.core.events import Event
 from redrive.core.states import DeliveryStatus
 from redrive.core.transition import AuditWrite
-from redrive.desk.checks import is_id, long_text, person, short_text
+from redrive.desk.checks import a_flag, is_id, long_text, person, short_text
 from redrive.desk.shapes import Shaper, moment
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.store.outbox import (
@@ -139,12 +139,14 @@ class Outbox:
         by: str,
         reason: str | None = None,
         tenant: str | None = None,
+        dry_run: bool = False,
     ) -> OutboxMessage:
         """Try at once what is dead or waits for its time, with all attempts before it.
 
-        At one sink, or at all where the message has not arrived.
+        At one sink, or at all where the message has not arrived. `dry_run` refuses what would be refused,
+        and changes nothing.
         """
-        return await self._decide(DeliveryChoice.RETRY, id, sink, by, reason, tenant)
+        return await self._decide(DeliveryChoice.RETRY, id, sink, by, reason, tenant, dry_run)
 
     async def skip(
         self,
@@ -154,16 +156,23 @@ class Outbox:
         by: str,
         reason: str | None = None,
         tenant: str | None = None,
+        dry_run: bool = False,
     ) -> OutboxMessage:
-        """Give up on a message, at one sink or at all where it has not arrived; its key goes on."""
-        return await self._decide(DeliveryChoice.SKIP, id, sink, by, reason, tenant)
+        """Give up on a message, at one sink or at all where it has not arrived; its key goes on.
 
-    async def remove_sink(self, name: str, *, by: str, reason: str | None = None) -> None:
+        `dry_run` as for `retry`.
+        """
+        return await self._decide(DeliveryChoice.SKIP, id, sink, by, reason, tenant, dry_run)
+
+    async def remove_sink(
+        self, name: str, *, by: str, reason: str | None = None, dry_run: bool = False
+    ) -> None:
         """Send nothing more to a sink that no app has any more, and skip what waits for it."""
         audit = self._line(Event.SINK_REMOVED, "", short_text("sink", name), by, reason)
-        if not await self._store.remove_sink(name, audit):
-            known = ", ".join(each.name for each in await self._store.sinks()) or "none"
-            raise NotFound(f"there is no sink {name!r}; there are: {known}")
+        known = [each.name for each in await self._store.sinks()]
+        is_there = name in known if a_flag("dry_run", dry_run) else await self._store.remove_sink(name, audit)
+        if not is_there:
+            raise NotFound(f"there is no sink {name!r}; there are: {', '.join(known) or 'none'}")
 
     async def _decide(
         self,
@@ -173,10 +182,13 @@ class Outbox:
         by: str,
         reason: str | None,
         tenant: str | None,
+        dry_run: bool,
     ) -> OutboxMessage:
         row = await self._find(id, tenant)
         _refuse_pointless(row, choice, sink)
         audit = self._line(_EVENTS[choice], row.tenant, id, by, reason)
+        if a_flag("dry_run", dry_run):
+            return self._message(row)
         decision = DeliveryDecision(message=id, choice=choice, sink=sink, audit=audit)
         if await self._store.decide_deliveries(decision):
             self._ring()

@@ -160,8 +160,10 @@ class Replayer:
                 if row.digest != order.request.digest:
                     raise Conflict(f"key {order.key!r} was used for another decision on {case.subject}")
                 return _told(row, row.number, row.at)
-        if order.request.undo is not None and case.run.status is RunStatus.COMPENSATING:
-            return _decided_before(case, order.request)
+        if order.request.undo is not None:
+            before = _decided_before(case, order.request)
+            if before is not None or case.run.status is RunStatus.COMPENSATING:
+                return before
         last = case.replays[-1] if case.replays else None
         letter = case.letter
         if order.of_run and letter is not None and letter.status in CLOSED:

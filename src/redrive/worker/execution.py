@@ -493,8 +493,16 @@ class Execution:
 
     def number_from(self, rows: Iterable[EntryRow]) -> None:
         """Number new entries behind those on record."""
-        known = Journal(rows)
-        self._journal.next_index, self._journal.next_done = known.next_index, known.next_done
+        self._number_behind(Journal(rows))
+
+    def follow(self, before: Execution) -> None:
+        """Number new entries behind what another execution recorded, some of which may be on its way."""
+        self._number_behind(before._journal)
+
+    def _number_behind(self, known: Journal) -> None:
+        journal = self._journal
+        journal.next_index = max(journal.next_index, known.next_index)
+        journal.next_done = max(journal.next_done, known.next_done)
 
     def next_index(self) -> int:
         """The number of a new entry."""

@@ -359,6 +359,7 @@ class Worker:
     def confirm(self, before: Execution, ended: Ended) -> None:
         """The function of a run returned, and what it reserved is to be confirmed."""
         after = Execution(self, before.claimed, before.workflow, claimed_at=before.claimed_at, ended=ended)
+        after.follow(before)
         if self._stopping:
             after.wind_up()
         self._begin(after)

@@ -10,6 +10,7 @@ Any worker may take this up at any point: everything it needs is in the journal.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from redrive.actions import Manual
@@ -53,6 +54,7 @@ class _Rollback:
     _run: RunRow
     _letter: LetterRow | None
     _cause: Ending
+    _stopped_before: bool
 
     def __init__(self, execution: Execution, branch: Branch) -> None:
         self._execution = execution
@@ -85,8 +87,10 @@ class _Rollback:
             lambda: execution.worker.store.cases([execution.claimed.public_id]), execution.clock
         )
         self._run, self._letter = case.run, case.letter
+        execution.view = replace(execution.view, unwritten=case.letter is None)
         ending = _UNKNOWN if case.run.failure is None else Ending.from_json(case.run.failure)
         self._cause = ending.cause or ending
+        self._stopped_before = ending.cause is not None
 
     async def _effects(self, journal: list[EntryRow]) -> tuple[Happened, ...]:
         execution = self._execution
@@ -152,16 +156,21 @@ class _Rollback:
         raise PutDown
 
     async def _end(self, rows: tuple[LedgerRow, ...] = (), *, forward: bool = False) -> None:
-        letter, stuck = self._letter, LetterCode.COMPENSATION_FAILED
-        fresh = letter is None or (letter.code != stuck and letter.failure != self._run.failure)
         await self._execution.settle(
             Undone(
                 run=self._execution.view,
                 ending=self._cause,
                 ends_as=self._ends_as,
-                fresh=fresh,
+                fresh=self._is_fresh(),
                 forward=forward,
                 count=sum(not row.is_left_alone for row in rows),
                 uncertain=tuple(row.undone.name for row in rows if row.is_left_alone),
             )
         )
+
+    def _is_fresh(self) -> bool:
+        """True if nobody was told of the failure: a rollback that stopped was told of, letter or not."""
+        letter = self._letter
+        if letter is None:
+            return not self._stopped_before
+        return letter.code != LetterCode.COMPENSATION_FAILED and letter.failure != self._run.failure

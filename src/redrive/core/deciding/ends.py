@@ -49,7 +49,7 @@ def answered(run: RunView, change: RunWrite, resolution: str) -> Transition:
         change=change,
         move=LetterMove(letter=run.letter, status=LetterStatus.RESOLVED, by=ENGINE, resolution=resolution),
         ends_replay=run.letter,
-        audit=(replay_ended(run, change.status),),
+        audit=replay_ended(run, change.status),
     )
 
 
