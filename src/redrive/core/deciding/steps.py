@@ -1,0 +1,198 @@
+"""What follows from what became of one entry: a step, a note, a sleep."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from redrive.core.auditing import failed_attempt
+from redrive.core.deciding.pieces import (
+    awake,
+    cut_short,
+    entry_of,
+    micros,
+    progress,
+    put_by,
+    sleep,
+    to_repeat,
+    transition,
+)
+from redrive.core.ending import Ending, code_for
+from redrive.core.failure import Failure
+from redrive.core.outcome import Began, Interrupted, Noted, Raised, Returned, Slept, Woke
+from redrive.core.parking import marks_of
+from redrive.core.quick import quick
+from redrive.core.states import StepStatus
+from redrive.core.transition import AttemptEnd, AttemptWrite, EntryWrite, RunWrite, Transition
+from redrive.core.verdict import Verdict, judge
+from redrive.policy import RetryPolicy
+
+__all__ = ["began", "interrupted", "noted", "raised", "returned", "slept", "woke"]
+
+_EntryWrite = quick(EntryWrite)
+
+
+def returned(outcome: Returned) -> Transition:
+    """The step succeeded."""
+    entry = _EntryWrite(
+        index=outcome.place.index,
+        key=outcome.place.key,
+        kind=outcome.place.kind,
+        name=outcome.place.name,
+        status=StepStatus.SUCCESS,
+        attempt=outcome.attempt,
+        began_ago=outcome.began_ago,
+        done=outcome.done,
+        input=outcome.input,
+        output=outcome.output,
+    )
+    change = awake(outcome.run) if outcome.resumes else None
+    decided = progress(outcome.run, entry, change=change, messages=outcome.messages)
+    return decided if outcome.admitted is None else replace(decided, marks=marks_of(outcome))
+
+
+def began(outcome: Began) -> Transition:
+    """An attempt is under way, and may be cut short from now on."""
+    entry = EntryWrite(
+        index=outcome.place.index,
+        key=outcome.place.key,
+        kind=outcome.place.kind,
+        name=outcome.place.name,
+        status=StepStatus.RUNNING,
+        attempt=outcome.attempt,
+        limit_in=outcome.limit,
+        input=outcome.input,
+        options=outcome.options,
+    )
+    return transition(outcome.run, entry, change=awake(outcome.run) if outcome.resumes else None)
+
+
+def raised(outcome: Raised, policy: RetryPolicy, draw: float) -> Transition:
+    """An attempt failed: it is tried again, or the step has failed for good."""
+    verdict = _judge(outcome, policy, draw)
+    if verdict.retry:
+        return _retried(outcome, verdict)
+    return _failed(outcome, verdict)
+
+
+def _judge(outcome: Raised, policy: RetryPolicy, draw: float) -> Verdict:
+    if outcome.cause is not None:
+        return Verdict(retry=False, why=outcome.failure.message)
+    if outcome.last:
+        return Verdict(retry=False, why="the run is ending")
+    return judge(
+        outcome.failure,
+        policy,
+        outcome.step,
+        attempt=outcome.attempt,
+        first_ago=outcome.first_ago / 1e6,
+        draw=draw,
+    )
+
+
+def _retried(outcome: Raised, verdict: Verdict) -> Transition:
+    delay = micros(verdict.delay)
+    entry = entry_of(
+        outcome.place,
+        StepStatus.RETRYING,
+        attempt=outcome.attempt,
+        began_ago=outcome.began_ago,
+        wake_in=delay,
+        input=outcome.input,
+    )
+    change = awake(outcome.run) if outcome.resumes else None
+    if outcome.taken:
+        change = RunWrite(status=put_by(outcome.run, delay), wake_in=delay, take=True)
+    elif outcome.idle:
+        change = sleep(outcome.run, delay, outcome.hold)
+    return _settled(outcome, entry, change, _attempt(outcome, verdict, delay), verdict)
+
+
+def _failed(outcome: Raised, verdict: Verdict) -> Transition:
+    ending = Ending(
+        failure=outcome.failure,
+        code=outcome.cause or code_for(outcome.failure, exhausted=verdict.exhausted),
+        reason=_why_step(outcome, verdict),
+        stage=outcome.stage,
+        step=outcome.place.name,
+        step_index=outcome.place.index,
+        attempts=outcome.attempt,
+    )
+    entry = EntryWrite(
+        index=outcome.place.index,
+        key=outcome.place.key,
+        kind=outcome.place.kind,
+        name=outcome.place.name,
+        status=StepStatus.FAILED,
+        attempt=outcome.attempt,
+        began_ago=outcome.began_ago,
+        done=outcome.done,
+        input=outcome.input,
+        failure=ending.to_json(),
+    )
+    change = awake(outcome.run) if outcome.resumes else None
+    if outcome.taken:
+        change = RunWrite(status=put_by(outcome.run), wake_in=0, take=True)
+    return _settled(outcome, entry, change, _attempt(outcome, verdict, None), verdict)
+
+
+def _settled(
+    outcome: Raised, entry: EntryWrite, change: RunWrite | None, attempt: AttemptWrite, verdict: Verdict
+) -> Transition:
+    lost = cut_short(outcome.others, AttemptEnd.LOST)
+    decided = progress(
+        outcome.run, entry, *to_repeat(outcome.others), change=change, attempts=(attempt, *lost)
+    )
+    only_if = (entry.index, entry.attempt) if outcome.taken else None
+    return replace(decided, only_if=only_if, audit=failed_attempt(outcome, verdict), marks=marks_of(outcome))
+
+
+def _why_step(outcome: Raised, verdict: Verdict) -> str:
+    tries = "once" if outcome.attempt == 1 else f"{outcome.attempt} times"
+    failure = outcome.failure
+    return f"step {outcome.place.name!r} failed {tries} ({failure.category.value}): {verdict.why}"
+
+
+def _attempt(outcome: Raised, verdict: Verdict, next_in: int | None) -> AttemptWrite:
+    return AttemptWrite(
+        index=outcome.place.index,
+        attempt=outcome.attempt,
+        end=outcome.end,
+        began_ago=outcome.began_ago,
+        category=outcome.failure.category.value,
+        failure=_failure_json(outcome.failure),
+        decision=verdict.to_json(),
+        next_in=next_in,
+    )
+
+
+def _failure_json(failure: Failure) -> str:
+    return json.dumps(failure.to_json())
+
+
+def interrupted(outcome: Interrupted) -> Transition:
+    """Workflow code cancelled what was under way."""
+    entry = entry_of(
+        outcome.place, StepStatus.CANCELLED, attempt=outcome.attempt, began_ago=outcome.began_ago
+    )
+    decided = progress(outcome.run, entry, change=awake(outcome.run) if outcome.resumes else None)
+    return decided if outcome.admitted is None else replace(decided, marks=marks_of(outcome))
+
+
+def noted(outcome: Noted) -> Transition:
+    """A value stays what it is now."""
+    entry = entry_of(outcome.place, StepStatus.SUCCESS, done=outcome.done, output=outcome.output)
+    return transition(outcome.run, entry, messages=outcome.messages)
+
+
+def slept(outcome: Slept) -> Transition:
+    """A wait begins."""
+    entry = entry_of(outcome.place, StepStatus.RUNNING, wake_in=outcome.delay)
+    change = sleep(outcome.run, outcome.delay, outcome.hold) if outcome.idle else None
+    return progress(outcome.run, entry, change=change)
+
+
+def woke(outcome: Woke) -> Transition:
+    """A wait is over."""
+    entry = entry_of(outcome.place, StepStatus.SUCCESS, done=outcome.done)
+    return progress(outcome.run, entry, change=awake(outcome.run) if outcome.resumes else None)
