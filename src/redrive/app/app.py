@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-import inspect
-import json
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 from redrive.allowed import read_allowed
 from redrive.app import sinks
-from redrive.app.dependencies import check_circuit
+from redrive.app.catalogue import catalogue_of, version_of
+from redrive.app.checks import check_options, read_rules
+from redrive.app.decorators import StepDecorator, WorkflowDecorator
 from redrive.app.handle import RunHandle
 from redrive.app.handlers import Handlers
 from redrive.app.opening import make_store
+from redrive.app.registering_steps import StepRequest, register_step
+from redrive.app.registering_workflows import WorkflowRequest, register_workflow
 from redrive.app.runtime import Runtime
-from redrive.app.undoing import (
-    CANCEL,
-    CONFIRM,
-    UNDO,
-    Follower,
-    Followers,
-    How,
-    Role,
-    accepts_nothing,
-    check_how,
-)
-from redrive.app.version import code_version
-from redrive.app.workflow import START_OPTIONS, Workflow
+from redrive.app.undoing import Followers, How
+from redrive.app.workflow import Workflow
 from redrive.clock import SystemClock
 from redrive.core.classify import Rule
-from redrive.core.index import MOST_FIELDS, parts
-from redrive.core.options import StepOptions
-from redrive.core.payload import Signature
-from redrive.core.payload.resolve import read_signature
 from redrive.desk.audit import Audit
 from redrive.desk.circuits import Circuits
 from redrive.desk.dlq import DeadLetters
@@ -44,15 +31,15 @@ from redrive.desk.policies import Policies
 from redrive.desk.runs import Runs
 from redrive.desk.saga import Ledger
 from redrive.desk.workflows import Workflows
-from redrive.duration import Duration, seconds
-from redrive.errors import ConfigurationError, RegistrationError, UnknownWorkflow
+from redrive.duration import Duration
+from redrive.errors import ConfigurationError, UnknownWorkflow
 from redrive.policy import Circuit, RetryPolicy
 from redrive.settings import Settings
 from redrive.sinks import Sink, SinkDefinition
 from redrive.store.elsewhere import check_elsewhere
-from redrive.store.records import Catalogue, CatalogueItem
+from redrive.store.records import Catalogue
 from redrive.store.sealed import refuse_unreadable
-from redrive.worker.definition import Step, Undo, WorkflowDefinition
+from redrive.worker.definition import Step
 
 __all__ = ["Redrive"]
 
@@ -60,29 +47,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 Subscribed = TypeVar("Subscribed", bound=Callable[..., Any])
-
-_DEFAULT_TIMEOUT = 600.0
-
-
-class _StepDecorator(Protocol):
-    """What `@app.step(...)` decorates with. A `def` step is awaited in `async def` workflows and called
-    plainly elsewhere, so what calling it gives cannot be said more precisely."""
-
-    @overload
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, Coroutine[Any, Any, R]]: ...
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> Step[P, Any]: ...
-
-
-class _WorkflowDecorator(Protocol):
-    """What `@app.workflow(...)` decorates with."""
-
-    @overload
-    def __call__(
-        self, fn: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> Workflow[P, Coroutine[Any, Any, R], R]: ...
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> Workflow[P, R, R]: ...
 
 
 class Redrive:
@@ -98,7 +62,7 @@ class Redrive:
             known = ", ".join(Settings.__dataclass_fields__)
             raise ConfigurationError(f"unknown settings: {', '.join(sorted(unknown))}; there are: {known}")
         self.settings = Settings.load({"url": url, **settings})
-        self.rules = _rules(classify)
+        self.rules = read_rules(classify)
         self.registered_workflows: dict[str, Workflow[Any, Any, Any]] = {}
         self.registered_steps: dict[str, Step[Any, Any]] = {}
         self.handlers = Handlers(self)
@@ -131,7 +95,7 @@ class Redrive:
         confirm: How | None = None,
         cancel: How | None = None,
         pivot: bool = False,
-    ) -> _StepDecorator: ...
+    ) -> StepDecorator: ...
     def step(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a step: its result is recorded, its failures are retried.
 
@@ -143,122 +107,12 @@ class Redrive:
         `cancel` end what it reserves, when the run succeeds or fails; each a function or a declared action.
         `pivot`: once it has happened, the run is not rolled back any more.
         """
-        _check_options("step", self._register_step, options)
+        check_options("step", StepRequest, options)
         names = sys._getframe(1).f_locals  # types defined beside the function, inside another function
+        asked = StepRequest(**options)
         if fn is not None:
-            return self._register_step(fn, names, **options)
-        return lambda fn: self._register_step(fn, names, **options)
-
-    def _register_step(
-        self,
-        fn: Callable[..., Any],
-        names: Mapping[str, Any],
-        *,
-        name: str | None = None,
-        retry: RetryPolicy | None = None,
-        timeout: Duration | None = None,
-        heartbeat_timeout: Duration | None = None,
-        circuit: Circuit | None = None,
-        at_most_once: bool = False,
-        transactional: bool = False,
-        effect: str | None = None,
-        compensate: How | None = None,
-        confirm: How | None = None,
-        cancel: How | None = None,
-        pivot: bool = False,
-    ) -> Step[Any, Any]:
-        name = _name("step", name, fn, self.registered_steps)
-        what = f"step {name!r}"
-        _check_flags(what, at_most_once=at_most_once, transactional=transactional, pivot=pivot)
-        _check_following(what, compensate, confirm, cancel)
-        if effect is not None and not isinstance(effect, str):
-            raise RegistrationError(f"effect of {what} is {effect!r}; give a few words, or leave it out")
-        if at_most_once and retry is not None:
-            raise RegistrationError(f"{what} runs at most once, so it cannot have retry=; remove one of them")
-        if at_most_once and transactional:
-            raise RegistrationError(
-                f"{what}: a transactional step takes effect exactly once, at_most_once adds nothing"
-            )
-        if transactional:
-            _check_transactional(what, fn)
-        _check_retry(what, retry)
-        check_circuit(what, circuit, self.registered_steps)
-        options = StepOptions(
-            retry=retry,
-            timeout=_limit(timeout, f"timeout of {what}") or _DEFAULT_TIMEOUT,
-            heartbeat_timeout=_limit(heartbeat_timeout, f"heartbeat_timeout of {what}"),
-            at_most_once=at_most_once,
-            transactional=transactional,
-            effect=effect,
-            circuit=circuit,
-            pivot=pivot,
-        )
-        signature = Signature.of(fn, skip_first=transactional, names=names)
-        step: Step[Any, Any] = Step(
-            fn, name=name, options=options, signature=signature, registrar=self._register_undo
-        )
-        follows = [(how, role) for how, role in ((confirm, CONFIRM), (cancel, CANCEL)) if how is not None]
-        made = {role: self._make_follower(step, how, role, names) for how, role in follows}
-        if compensate is not None:
-            self._register_undo(step, compensate, names)
-        if made:
-            step.confirm = made[CONFIRM]
-            step.cancel = Undo(step=made[CANCEL], uncertain=accepts_nothing(made[CANCEL]))
-            step.marked(confirm=step.confirm.name, cancel=made[CANCEL].name)
-        self.registered_steps[name] = step
-        self._changed()
-        return step
-
-    def _register_undo(
-        self,
-        step: Step[Any, Any],
-        how: How,
-        names: Mapping[str, Any],
-        *,
-        uncertain: bool = False,
-        name: str | None = None,
-        retry: RetryPolicy | None = None,
-        timeout: Duration | None = None,
-    ) -> Step[Any, Any]:
-        _check_flags(f"the compensation of step {step.name!r}", uncertain=uncertain)
-        if step.undo is not None or step.cancel is not None:
-            by = (step.undo or step.cancel).step.name  # type: ignore[union-attr]
-            raise RegistrationError(f"step {step.name!r} is undone by {by!r} already; it has one way back")
-        made = self._make_follower(
-            step, how, UNDO, names, name=name, retry=retry, timeout=timeout, uncertain=uncertain
-        )
-        step.undo = Undo(step=made, uncertain=uncertain)
-        step.marked(undo=made.name)
-        self._changed()
-        return made
-
-    def _make_follower(
-        self,
-        step: Step[Any, Any],
-        how: How,
-        role: Role,
-        names: Mapping[str, Any],
-        *,
-        uncertain: bool = False,
-        name: str | None = None,
-        retry: RetryPolicy | None = None,
-        timeout: Duration | None = None,
-    ) -> Step[Any, Any]:
-        """Register what undoes, confirms or cancels a step, as a step of its own."""
-        check_how(step.name, how, role)
-        what = f"what is to {role.verb} step {step.name!r}"
-        _check_retry(what, retry)
-        if callable(how):
-            chosen, kind = _name("step", name, how, self.registered_steps), None
-        else:
-            chosen, kind = name or f"{step.name}.{role.verb}", how.kind
-        options = StepOptions(
-            retry=retry, timeout=_limit(timeout, f"timeout of {what}") or _DEFAULT_TIMEOUT, action=kind
-        )
-        made = self.followers.make(step, how, role, names, chosen, options)
-        self.followers.add(Follower(of=step, step=made, uncertain=uncertain))
-        self.registered_steps[chosen] = made
-        return made
+            return register_step(self, fn, names, asked)
+        return lambda fn: register_step(self, fn, names, asked)
 
     def connection(self, name: str, url: str) -> None:
         """Register a database of your own under a name, for the declared action `Sql`."""
@@ -288,7 +142,7 @@ class Redrive:
         dlq_retention: Duration | None = None,
         index: Sequence[str] = (),
         on_failure: Workflow[Any, Any, Any] | str | None = None,
-    ) -> _WorkflowDecorator: ...
+    ) -> WorkflowDecorator: ...
     def workflow(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a workflow.
 
@@ -299,56 +153,12 @@ class Redrive:
         `index` names fields of the input to search runs and dead letters by, as in `["customer.email"]`;
         `on_failure` is a workflow, or its name, that is started with a `FailureEvent` when a run fails.
         """
-        _check_options("workflow", self._register_workflow, options)
+        check_options("workflow", WorkflowRequest, options)
         names = sys._getframe(1).f_locals
+        asked = WorkflowRequest(**options)
         if fn is not None:
-            return self._register_workflow(fn, names, **options)
-        return lambda fn: self._register_workflow(fn, names, **options)
-
-    def _register_workflow(
-        self,
-        fn: Callable[..., Any],
-        names: Mapping[str, Any],
-        *,
-        name: str | None = None,
-        retry: RetryPolicy | None = None,
-        timeout: Duration | None = None,
-        rollback: bool = False,
-        dead_letter: bool = True,
-        max_crashes: int = 3,
-        dlq_retention: Duration | None = None,
-        index: Sequence[str] = (),
-        on_failure: Workflow[Any, Any, Any] | str | None = None,
-    ) -> Workflow[Any, Any, Any]:
-        name = _name("workflow", name, fn, self.registered_workflows)
-        what = f"workflow {name!r}"
-        _check_flags(what, dead_letter=dead_letter, rollback=rollback)
-        if isinstance(max_crashes, bool) or not isinstance(max_crashes, int) or max_crashes < 1:
-            raise RegistrationError(
-                f"max_crashes of {what} is {max_crashes!r}; give a whole number from 1 on"
-            )
-        _check_retry(what, retry)
-        definition = WorkflowDefinition(
-            name=name,
-            fn=fn,
-            signature=Signature.of(fn, reserved=START_OPTIONS, names=names),
-            is_async=inspect.iscoroutinefunction(fn),
-        )
-        workflow: Workflow[Any, Any, Any] = Workflow(
-            self,
-            definition,
-            retry=retry,
-            timeout=_limit(timeout, f"timeout of {what}"),
-            dead_letter=dead_letter,
-            max_crashes=max_crashes,
-            dlq_retention=_limit(dlq_retention, f"dlq_retention of {what}"),
-            index=_index(what, index, definition.signature),
-            rollback=rollback,
-        )
-        self.handlers.note(name, on_failure)
-        self.registered_workflows[name] = workflow
-        self._changed()
-        return workflow
+            return register_workflow(self, fn, names, asked)
+        return lambda fn: register_workflow(self, fn, names, asked)
 
     def on_failure(self, workflow: Callable[P, R] | Workflow[P, Any, Any], /) -> Workflow[P, Any, Any]:
         """Let a workflow handle the failures of all workflows; a plain function becomes a workflow first.
@@ -357,12 +167,16 @@ class Redrive:
         handler that run's workflow has of its own. What it does itself when it fails is a dead letter.
         """
         names = sys._getframe(1).f_locals
-        handler = workflow if isinstance(workflow, Workflow) else self._register_workflow(workflow, names)
+        handler = (
+            workflow
+            if isinstance(workflow, Workflow)
+            else register_workflow(self, workflow, names, WorkflowRequest())
+        )
         self.handlers.note_for_all(handler)
-        self._changed()
+        self.changed()
         return handler
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
         """Something was registered: what was worked out from all registrations is worked out anew."""
         self._version = None
         self.registrations += 1
@@ -425,23 +239,12 @@ class Redrive:
         if self.settings.version:
             return self.settings.version
         if self._version is None:
-            functions = [(f"workflow {name}", w.fn) for name, w in self.registered_workflows.items()]
-            functions += [(f"step {name}{_written(s)}", s.fn) for name, s in self.registered_steps.items()]
-            self._version = code_version(functions)
+            self._version = version_of(self.registered_workflows, self.registered_steps)
         return self._version
 
     def catalogue(self) -> Catalogue:
         """What this code registers, for processes that do not have it."""
-        return Catalogue(
-            version=self.version,
-            workflows=tuple(
-                _item(name, w.options_text, w.definition.signature)
-                for name, w in self.registered_workflows.items()
-            ),
-            steps=tuple(
-                _item(name, s.options_text, s.signature) for name, s in self.registered_steps.items()
-            ),
-        )
+        return catalogue_of(self.version, self.registered_workflows, self.registered_steps)
 
     # -- opening --------------------------------------------------------------------------------------
 
@@ -586,121 +389,3 @@ class Redrive:
     def workflows(self) -> Workflows:
         """Pause and resume workflows."""
         return self.runtime.workflows
-
-
-def _name(kind: str, name: str | None, fn: Callable[..., Any], taken: dict[str, Any]) -> str:
-    if isinstance(fn, Step | Workflow):
-        raise RegistrationError(f"@app.{kind} decorates a plain function, and {fn!r} is registered already")
-    if not callable(fn) or isinstance(fn, type):
-        raise RegistrationError(
-            f"@app.{kind} decorates a function, not {fn!r}; options have names, as in @app.{kind}(name=...)"
-        )
-    chosen = name if name is not None else getattr(fn, "__name__", None)
-    if chosen is None:
-        raise RegistrationError(f"{fn!r} has no name of its own; give it one with @app.{kind}(name=...)")
-    if not _can_be_name(chosen):
-        raise RegistrationError(
-            f"{chosen!r} cannot name a {kind}: use a text of 1 to 200 printable characters, but not / or #"
-        )
-    if chosen.startswith("redrive."):
-        raise RegistrationError(f"{kind} {chosen!r}: names that begin with 'redrive.' are the engine's own")
-    if chosen in taken:
-        raise RegistrationError(
-            f"two functions are registered as {kind} {chosen!r} ({_called(taken[chosen].fn)} and "
-            f"{_called(fn)}); give one of them another name="
-        )
-    return chosen
-
-
-def _can_be_name(text: Any) -> bool:
-    """True for what can stand in journal keys, in every store and in one line of a log."""
-    return (
-        isinstance(text, str) and 0 < len(text) <= 200 and text.isprintable() and not set(text) & {"/", "#"}
-    )
-
-
-def _called(fn: Callable[..., Any]) -> str:
-    return getattr(fn, "__qualname__", None) or repr(fn)
-
-
-def _check_options(kind: str, register: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Refuse options that do not exist, at the decorator and not at the function below it."""
-    parameters = inspect.signature(register).parameters.values()
-    known = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
-    unknown = ", ".join(name for name in options if name not in known)
-    if unknown:
-        raise RegistrationError(f"@app.{kind} has no option {unknown}; it has {', '.join(known)}")
-
-
-def _check_flags(what: str, **flags: Any) -> None:
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise RegistrationError(f"{name} of {what} is {value!r}; give True or False")
-
-
-def _check_following(what: str, compensate: Any, confirm: Any, cancel: Any) -> None:
-    if (confirm is None) != (cancel is None):
-        raise RegistrationError(
-            f"{what}: confirm= and cancel= go together; what is reserved ends in one of them"
-        )
-    if compensate is not None and cancel is not None:
-        raise RegistrationError(f"{what} has compensate= and cancel=; give the one way back that it has")
-
-
-def _written(step: Step[Any, Any]) -> str:
-    """What a declared action says, which is its code."""
-    return "" if step.action is None else f" {json.dumps(step.action.to_json(), sort_keys=True)}"
-
-
-def _check_transactional(what: str, fn: Callable[..., Any]) -> None:
-    if not inspect.iscoroutinefunction(fn):
-        raise RegistrationError(f"{what} is transactional and must be an `async def` function")
-    first = next(iter(read_signature(fn).parameters.values()), None)
-    if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
-        raise RegistrationError(f"{what} is transactional and must take `tx` as its first parameter")
-
-
-def _check_retry(what: str, retry: Any) -> None:
-    if retry is not None and not isinstance(retry, RetryPolicy):
-        raise RegistrationError(f"retry of {what} takes a RetryPolicy, not {type(retry).__name__}")
-
-
-def _index(what: str, fields: Any, signature: Signature) -> tuple[str, ...]:
-    """The fields to search by, each once; whatever cannot be one is refused."""
-    if isinstance(fields, str) or not isinstance(fields, Sequence):
-        raise RegistrationError(f'index of {what} is {fields!r}; give a list, as in ["customer.email"]')
-    for field in fields:
-        known = signature.parameters
-        if not isinstance(field, str) or not all(parts(field)) or parts(field)[0] not in known:
-            raise RegistrationError(
-                f"index of {what} has {field!r}; give a parameter ({', '.join(known) or 'there is none'}), "
-                "and behind dots the names inside its value"
-            )
-    if len(fields) > MOST_FIELDS:
-        raise RegistrationError(f"index of {what} has {len(fields)} fields; {MOST_FIELDS} are the most")
-    return tuple(dict.fromkeys(fields))
-
-
-def _limit(value: Duration | None, what: str) -> float | None:
-    """A time limit in seconds, if one was given."""
-    length = None if value is None else seconds(value, what)
-    if length == 0:
-        raise RegistrationError(f"{what} is {value!r}; give a duration longer than nothing, or leave it out")
-    return length
-
-
-def _rules(classify: Any) -> tuple[Rule, ...]:
-    rules = tuple(classify) if isinstance(classify, Iterable) else (classify,)
-    for rule in rules:
-        if not isinstance(rule, Rule):
-            raise ConfigurationError(f"classify holds {rule!r}; give a list of Rule(when, category)")
-    return rules
-
-
-def _item(name: str, options: str, signature: Signature) -> CatalogueItem:
-    return CatalogueItem(
-        name=name,
-        options=options,
-        schema_in=json.dumps(signature.schema_in()),
-        schema_out=json.dumps(signature.schema_out()),
-    )

@@ -1,0 +1,97 @@
+"""Registering workflows."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from redrive.app.checks import check_flags, check_retry, chosen_name, time_limit
+from redrive.app.workflow import START_OPTIONS, Workflow
+from redrive.core.index import MOST_FIELDS, parts
+from redrive.core.payload import Signature
+from redrive.duration import Duration
+from redrive.errors import RegistrationError
+from redrive.policy import RetryPolicy
+from redrive.worker.definition import WorkflowDefinition
+
+if TYPE_CHECKING:
+    from redrive.app.app import Redrive
+
+__all__ = ["WorkflowRequest", "register_workflow"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowRequest:
+    """What `@app.workflow` was told, not checked yet."""
+
+    name: str | None = None
+    retry: RetryPolicy | None = None
+    timeout: Duration | None = None
+    rollback: bool = False
+    dead_letter: bool = True
+    max_crashes: int = 3
+    dlq_retention: Duration | None = None
+    index: Sequence[str] = ()
+    on_failure: Workflow[Any, Any, Any] | str | None = None
+
+
+def register_workflow(
+    app: Redrive, fn: Callable[..., Any], names: Mapping[str, Any], asked: WorkflowRequest
+) -> Workflow[Any, Any, Any]:
+    """Make a function a workflow of the app. `names` are those that its annotations may refer to."""
+    name = chosen_name("workflow", asked.name, fn, app.registered_workflows)
+    what = f"workflow {name!r}"
+    _check(what, asked)
+    definition = WorkflowDefinition(
+        name=name,
+        fn=fn,
+        signature=Signature.of(fn, reserved=START_OPTIONS, names=names),
+        is_async=inspect.iscoroutinefunction(fn),
+    )
+    workflow = _workflow(app, what, definition, asked)
+    app.handlers.note(name, asked.on_failure)
+    app.registered_workflows[name] = workflow
+    app.changed()
+    return workflow
+
+
+def _check(what: str, asked: WorkflowRequest) -> None:
+    check_flags(what, dead_letter=asked.dead_letter, rollback=asked.rollback)
+    most = asked.max_crashes
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise RegistrationError(f"max_crashes of {what} is {most!r}; give a whole number from 1 on")
+    check_retry(what, asked.retry)
+
+
+def _workflow(
+    app: Redrive, what: str, definition: WorkflowDefinition, asked: WorkflowRequest
+) -> Workflow[Any, Any, Any]:
+    return Workflow(
+        app,
+        definition,
+        retry=asked.retry,
+        timeout=time_limit(asked.timeout, f"timeout of {what}"),
+        dead_letter=asked.dead_letter,
+        max_crashes=asked.max_crashes,
+        dlq_retention=time_limit(asked.dlq_retention, f"dlq_retention of {what}"),
+        index=_index(what, asked.index, definition.signature),
+        rollback=asked.rollback,
+    )
+
+
+def _index(what: str, fields: Any, signature: Signature) -> tuple[str, ...]:
+    """The fields to search by, each once; whatever cannot be one is refused."""
+    if isinstance(fields, str) or not isinstance(fields, Sequence):
+        raise RegistrationError(f'index of {what} is {fields!r}; give a list, as in ["customer.email"]')
+    for field in fields:
+        known = signature.parameters
+        if not isinstance(field, str) or not all(parts(field)) or parts(field)[0] not in known:
+            raise RegistrationError(
+                f"index of {what} has {field!r}; give a parameter ({', '.join(known) or 'there is none'}), "
+                "and behind dots the names inside its value"
+            )
+    if len(fields) > MOST_FIELDS:
+        raise RegistrationError(f"index of {what} has {len(fields)} fields; {MOST_FIELDS} are the most")
+    return tuple(dict.fromkeys(fields))
