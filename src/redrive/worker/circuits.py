@@ -4,7 +4,7 @@
     ask        otherwise: wait for a weighing that is under way; ask the store for a permit, unless it is open
     heed       what was recorded says something about a dependency: weigh it
     wait       for a branch that stays in memory: until one more may try
-    follow     learn what others did, within a second
+    catch_up   learn what others did: with every claim, and twice a second
 
 A circuit that never turned is not in memory, and is closed.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -35,6 +36,7 @@ __all__ = ["Circuits", "Heeding"]
 log = logging.getLogger("redrive.worker")
 
 _REFRESH = 0.5  # how long to trust what is in memory, in seconds: half of what is promised
+_MOMENT = 0.01  # how long what was just learnt is as good as new
 _MARGIN = 5 * MICROS  # changes may become visible this much later than they say they were made
 _WAVE = 1.0  # seconds between two waves of branches that wait in memory
 
@@ -52,6 +54,7 @@ class Circuits:
         self._again: set[CircuitPlace] = set()
         self._queues: dict[CircuitPlace, _Queue] = {}
         self._since = 0
+        self._caught_up_at = -math.inf
 
     # -- calls -----------------------------------------------------------------------------------------
 
@@ -153,10 +156,18 @@ class Circuits:
         """Learn what others change, for as long as the task lives."""
         while True:
             await self._clock.sleep(_REFRESH)
-            try:
-                await self.refresh()
-            except StoreError as error:
-                log.warning("what became of circuits is not known at the moment: %s", error)
+            await self.catch_up()
+
+    async def catch_up(self) -> None:
+        """Learn what others changed, unless that was done a moment ago; a store in trouble is asked later."""
+        now = self._clock.monotonic()
+        if now - self._caught_up_at < _MOMENT:
+            return
+        try:
+            await self.refresh()
+            self._caught_up_at = now
+        except StoreError as error:
+            log.warning("what became of circuits is not known at the moment: %s", error)
 
     # -- waiting in memory -----------------------------------------------------------------------------
 

@@ -304,6 +304,8 @@ class Worker:
         self._claim_under_way = True
         try:
             claims = await self.store.claim(claim)
+            if claims.runs and self.circuits.wanted:
+                await self.circuits.catch_up()  # before anything of theirs is called
         except StoreError as error:
             log.warning("no work can be claimed at the moment: %s", error)
             await self.clock.sleep(min(_PAUSE, self.settings.lease / 10))
