@@ -81,7 +81,7 @@ async def test_a_letter_is_found_by_any_tag_and_hides_no_other(kit: Kit, tag: st
     assert len(await listed(owner=tag)) == 2
 
 
-@pytest.mark.parametrize("name", ["\x1a0", "日本語", "'", "\\", "a\0b"])
+@pytest.mark.parametrize("name", ["\x1a0", "日本語", "'", "\\"])
 async def test_a_line_is_found_by_any_name(kit: Kit, name: str) -> None:
     await kit.store.note([noted(by=name, subject=name), noted()])
     (line,) = await audited(kit, by=name)
