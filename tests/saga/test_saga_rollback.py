@@ -546,3 +546,54 @@ async def test_a_run_that_comes_back_to_its_worker_is_executed_there_once() -> N
         e.worker.bell.ring()
         assert (await e.finish(handle)).status == "CANCELLED"
         assert (held.dead, outside.undone) == (True, ["undo_flight"])
+
+
+# -- beside what else follows a failure -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+async def test_failure_handlers_are_told_once_when_the_rollback_is_over_or_stuck(stuck: bool) -> None:
+    app, outside, told = new_app(), Outside(broken={"visa": Refused}), []
+    flight, visa = deed(app, outside, "flight"), deed(app, outside, "visa")
+
+    @app.workflow
+    async def tell(event: redrive.FailureEvent) -> None:
+        told.append((event.code, event.step, list(outside.undone)))
+
+    @app.workflow(rollback=True, on_failure=tell)
+    async def travel(number: int) -> None:
+        await flight(number)
+        await visa(number)
+
+    if stuck:
+        outside.broken["undo_flight"] = Refused
+    async with engine(app) as e:
+        run = await e.run(travel, 1)
+        await e.finish_all()
+        step, code = ("undo_flight", "compensation_failed") if stuck else ("visa", "non_retryable")
+        assert told == [(code, step, ["undo_flight"])]
+        if stuck:
+            del outside.broken["undo_flight"]
+            await (await app.saga(run.id)).resume(by="ada")
+            await e.finish_all()
+            assert (await app.runs.get(run.id)).status == "COMPENSATED"
+            assert len(told) == 1
+
+
+async def test_a_step_that_an_open_circuit_kept_from_being_called_is_not_uncertain() -> None:
+    app, outside = new_app(), Outside()
+    flight = deed(app, outside, "flight")
+    car = deed(app, outside, "car", circuit=redrive.Circuit("cars"), uncertain=True)
+
+    @app.workflow(rollback=True, timeout="10m")
+    async def travel(number: int) -> None:
+        await flight(number)
+        await car(number)
+
+    async with engine(app) as e:
+        await e.circuit("cars", "open")
+        await app.circuits.open("cars", by="ada")  # and it stays so
+        run = await e.run(travel, 1)
+        assert (run.status, run.described.parked_on) == ("TIMED_OUT", None)
+        assert outside.names == ["flight", "undo_flight"]
+        assert await ledger_of(e, run.id) == [("flight", "undo_flight", "SUCCESS")]
