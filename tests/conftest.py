@@ -7,12 +7,15 @@ import signal
 from collections.abc import AsyncIterator
 
 import cluster
+import hypothesis
 import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # A shell starts background jobs deaf to Ctrl-C, and what they start inherits that. Tests press it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    hypothesis.settings.register_profile("patient", deadline=None)  # how busy a machine is, is no property
+    hypothesis.settings.load_profile("patient")
     config.addinivalue_line("markers", "slow: a long proof; `./dev prove` runs these")
 
 

@@ -124,6 +124,7 @@ def test_a_step_has_one_way_back() -> None:
 
     async def again(order: Order, result: Receipt) -> None: ...
 
+    refuses("compensate has no option circuit", lambda: charge.compensate(circuit=None))
     charge.compensate(refund)
     refuses("is undone by 'refund' already", lambda: charge.compensate(again))
     refuses("nothing undoes it", lambda: app.registered_steps["refund"].compensate(again))

@@ -26,6 +26,8 @@ __all__ = ["Step", "Undo", "WorkflowDefinition"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_OF_UNDO = ("uncertain", "name", "retry", "timeout")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undo:
@@ -121,6 +123,8 @@ class Step(Generic[P, R]):
         registrar = self._registrar
         if registrar is None:
             raise RegistrationError(f"{self.name!r} was registered to undo another step; nothing undoes it")
+        if unknown := ", ".join(sorted(options.keys() - set(_OF_UNDO))):
+            raise RegistrationError(f"compensate has no option {unknown}; it has {', '.join(_OF_UNDO)}")
         names = sys._getframe(1).f_locals
         if fn is not None:
             return registrar(self, fn, names, **options)
