@@ -7,11 +7,17 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import cluster
+import pytest
 
 from redrive import Redrive
 from redrive.testing import Engine, engine
 
-KINDS = ["sqlite", *cluster.POSTGRES]
+# The store suite runs on every PostgreSQL there is; for what stands on it, one is enough until `./dev prove`.
+KINDS = [
+    "sqlite",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in cluster.POSTGRES[:-1]),
+    *cluster.POSTGRES[-1:],
+]
 OnStore = Callable[..., AbstractAsyncContextManager[Engine]]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import cluster
+import engines
 import pytest
 from circuit_crew import build
 
@@ -20,7 +21,7 @@ from redrive.settle.turning import turn, turn_to
 from redrive.store.circuits import CircuitRow
 
 CREW = Path(__file__).with_name("circuit_crew.py")
-PLACES = ["sqlite", *cluster.POSTGRES]
+PLACES = engines.KINDS
 PATIENCE = 90.0
 CALLERS = 50
 

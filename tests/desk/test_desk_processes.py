@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import cluster
+import engines
 import pytest
 from desk_kit import shop
 
 from redrive import Redrive, RunFailed
 
 PEOPLE = Path(__file__).with_name("desk_people.py")
-PLACES = ["sqlite", *cluster.POSTGRES]
+PLACES = engines.KINDS
 PATIENCE = 60
 
 

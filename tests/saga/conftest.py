@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import cluster
+import engines
 import pytest
 from saga_kit import OnStore
 
@@ -14,7 +15,7 @@ from redrive import Redrive
 from redrive.testing import Engine, engine
 
 
-@pytest.fixture(params=["sqlite", *cluster.POSTGRES])
+@pytest.fixture(params=engines.KINDS)
 async def on_store(request: pytest.FixtureRequest) -> AsyncIterator[OnStore]:
     """`engine` on an empty database of each kind."""
     if request.param == "sqlite":

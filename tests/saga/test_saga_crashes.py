@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import cluster
+import engines
 import pytest
 from saga_kit import Refused, deed, new_app, trip
 from saga_worker import build
@@ -18,7 +19,7 @@ from saga_worker import build
 from redrive.testing import Engine, RunReport, crash_everywhere, engine
 
 WORKER = Path(__file__).with_name("saga_worker.py")
-PLACES = ["sqlite", *cluster.POSTGRES]
+PLACES = engines.KINDS
 BACK = ["undo_car", "undo_hotel", "undo_flight"]
 
 
