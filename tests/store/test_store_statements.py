@@ -55,7 +55,8 @@ TOGETHER = {
         "put_entry", "close_entries", "put_attempt", "put_letter",
     },
     "apply_and_tell": {
-        "reopen_run", "edit_input", "supersede", "loosen", "move_letter", "end_replay", "put_replay",
+        "reopen_run", "edit_input", "supersede", "loosen", "move_letter", "follow_run", "end_replay",
+        "put_replay",
         "know_circuit", "put_mark", "drop_probe",
         "last_message", "put_message", "put_deliveries",
     },
