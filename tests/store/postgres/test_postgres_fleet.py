@@ -188,6 +188,7 @@ def shuffled(storm: Storm, **events: int) -> list[str]:
     return storm.chance.sample(every, len(every))
 
 
+@pytest.mark.slow  # sometimes a frozen worker is not declared dead within a minute, and it is not known why
 async def test_a_fleet_in_a_storm(storm: Storm) -> None:
     events = shuffled(storm, kill=5, freeze=2, crash=2)
     await check(storm, await storm.blow(events, per_event=20))
