@@ -8,6 +8,8 @@
     │   ├── PayloadError        a value does not fit its type or cannot be written as JSON
     │   └── PayloadTooLarge     a value is larger than REDRIVE_MAX_PAYLOAD
     ├── NotFound                no such run or dead letter (for this tenant)
+    ├── NotSignedIn             nobody knows who asks: no credential, or one that does not hold
+    ├── NotAllowed              whoever asks may not do this; the message says what is missing
     ├── Conflict                the thing exists already, or moved on, in a way that contradicts the call
     ├── StoreError              the store cannot be used as it is
     │   ├── StoreUnavailable    it did not answer; the same call may be repeated
@@ -38,7 +40,9 @@ __all__ = [
     "InputError",
     "MisusedStep",
     "NonRetryable",
+    "NotAllowed",
     "NotFound",
+    "NotSignedIn",
     "PayloadError",
     "PayloadTooLarge",
     "PutDown",
@@ -94,6 +98,14 @@ class PayloadTooLarge(InputError):
 
 class NotFound(RedriveError):
     """There is no such thing, or it belongs to another tenant."""
+
+
+class NotSignedIn(RedriveError):
+    """No credential came with the call, or one that is unknown, expired or revoked. Sign in and repeat it."""
+
+
+class NotAllowed(RedriveError):
+    """Whoever asks is known and may not do this. Nothing was changed; the message says what is missing."""
 
 
 class Conflict(RedriveError):

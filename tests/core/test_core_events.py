@@ -47,6 +47,17 @@ AGREED = {
     "outbox.retried",
     "outbox.skipped",
     "outbox.sink_removed",
+    "user.created",
+    "user.changed",
+    "user.signed_in",
+    "user.refused",
+    "token.created",
+    "token.revoked",
+    "tenant.created",
+    "tenant.changed",
+    "tenant.entered",
+    "tenant.exported",
+    "tenant.erased",
 }
 """What is stored and exported: a name may be added, never changed."""
 

@@ -19,7 +19,7 @@ from redrive.store.faulty import (
     no_faults,
     nth,
 )
-from redrive.store.port import Store
+from redrive.store.port import People, Store
 from redrive.store.records import Claim, NewWorker, PolicyRow, Purge, Triage
 from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
 
@@ -45,8 +45,17 @@ async def test_without_a_plan_it_is_the_store_itself(kit: Kit) -> None:
 
 
 def test_it_has_every_method_of_the_port() -> None:
-    port = {name for name in vars(Store) if not name.startswith("_")}
+    port = {name for part in (People, Store) for name in vars(part) if not name.startswith("_")}
     assert port <= {name for name in vars(FaultyStore) if not name.startswith("_")}
+
+
+async def test_calls_about_people_and_calls_of_a_view_go_wrong_too(kit: Kit) -> None:
+    store = FaultyStore(kit.store, nth(2, FAIL))
+    assert await store.accounts.tenants() == []
+    with pytest.raises(StoreUnavailable):
+        await store.accounts.tenants()
+    assert (await store.confined("a").runs(RunFilter(), limit=1, cursor=None)).items == []
+    assert store.calls == ["accounts.tenants", "accounts.tenants", "runs"]
 
 
 async def test_every_call_is_passed_on_and_its_answer_back(kit: Kit) -> None:

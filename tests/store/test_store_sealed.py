@@ -22,6 +22,7 @@ from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transition import Transition
 from redrive.errors import ConfigurationError, DataRefused, InputError
 from redrive.store import open_store, port
+from redrive.store.accounts import AnswerRow, NewAnswer
 from redrive.store.port import Store
 from redrive.store.reseal import TABLES, Exchange, Texts, reseal
 from redrive.store.seal import Keyring, is_sealed, key_of
@@ -278,7 +279,7 @@ async def test_no_payload_lies_in_clear_and_each_comes_back(place: Any) -> None:
     kit = place(ring(OLD))
     run = await live(kit)
     found = await all_texts(kit)
-    empty = ["replays", "run_index", "sets", "set_items", "audit"]
+    empty = ["replays", "run_index", "sets", "set_items", "access_answers", "audit"]
     assert [name for name, texts in found.items() if not texts] == empty
     assert [text for texts in found.values() for text in texts if not is_sealed(text)] == []
     plain = place(None)
@@ -555,6 +556,18 @@ async def test_rewriting_reaches_sets_and_what_was_refused_in_them(place: Any) -
     assert found.request == asked
     (item,) = (await newer.set_items(found, None, limit=10, cursor=None)).items
     assert item.error == f"{SECRET} does not fit"
+
+
+async def test_remembered_answers_are_sealed_and_rewritten(place: Any) -> None:
+    accounts = place(ring(OLD)).store.accounts
+    asked = NewAnswer(tenant="acme", key="k", digest="d", patience=DAY, keeps=DAY)
+    assert await accounts.claim_answer(asked) is None
+    answer = AnswerRow(tenant="acme", key="k", digest="d", status=200, body=f'{{"pin":"{SECRET}"}}')
+    await accounts.keep_answer(answer)
+    kit = place(None)
+    assert SECRET not in (await all_texts(kit))["access_answers"][0]
+    await rewritten(kit, ring(NEW, OLD))
+    assert await place(ring(NEW)).store.accounts.claim_answer(asked) == answer
 
 
 def test_rewriting_knows_every_column_that_is_sealed() -> None:

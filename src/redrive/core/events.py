@@ -65,6 +65,18 @@ class Event(StrEnum):
     SAGA_SKIPPED = "saga.skipped"
     SAGA_MARKED_DONE = "saga.marked_done"
 
+    USER_CREATED = "user.created"
+    USER_CHANGED = "user.changed"
+    USER_SIGNED_IN = "user.signed_in"
+    USER_REFUSED = "user.refused"
+    TOKEN_CREATED = "token.created"
+    TOKEN_REVOKED = "token.revoked"
+    TENANT_CREATED = "tenant.created"
+    TENANT_CHANGED = "tenant.changed"
+    TENANT_ENTERED = "tenant.entered"
+    TENANT_EXPORTED = "tenant.exported"
+    TENANT_ERASED = "tenant.erased"
+
 
 _E = Event
 
@@ -111,6 +123,17 @@ EVENTS: dict[str, Label] = {
     _E.SAGA_RESUMED: Label("A rollback was resumed", "Wznowiono wycofywanie"),
     _E.SAGA_SKIPPED: Label("A compensation was skipped", "Pominięto kompensację"),
     _E.SAGA_MARKED_DONE: Label("A compensation was marked as done", "Oznaczono kompensację jako wykonaną"),
+    _E.USER_CREATED: Label("A user was created", "Utworzono użytkownika"),
+    _E.USER_CHANGED: Label("A user was changed", "Zmieniono użytkownika"),
+    _E.USER_SIGNED_IN: Label("A user signed in", "Użytkownik zalogował się"),
+    _E.USER_REFUSED: Label("A user was refused at sign-in", "Odmówiono logowania"),
+    _E.TOKEN_CREATED: Label("A token was created", "Utworzono token"),
+    _E.TOKEN_REVOKED: Label("A token was revoked", "Unieważniono token"),
+    _E.TENANT_CREATED: Label("A tenant was created", "Utworzono organizację"),
+    _E.TENANT_CHANGED: Label("A tenant was changed", "Zmieniono organizację"),
+    _E.TENANT_ENTERED: Label("An owner worked in another tenant", "Właściciel działał w innej organizacji"),
+    _E.TENANT_EXPORTED: Label("A tenant's data was exported", "Wyeksportowano dane organizacji"),
+    _E.TENANT_ERASED: Label("A tenant was erased", "Usunięto organizację"),
 }
 
 

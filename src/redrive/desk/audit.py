@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from redrive.desk.shapes import AuditRecord, Shaper
-from redrive.store.port import Store
+from redrive.store.port import People
 from redrive.store.records import Page
 from redrive.store.selection import AuditFilter
 
@@ -17,7 +17,7 @@ _BATCH = 500
 class Audit:
     """The audit log. Labels are in English, or in Polish with `language="pl"`."""
 
-    def __init__(self, store: Store, shaper: Shaper) -> None:
+    def __init__(self, store: People, shaper: Shaper) -> None:
         self._store = store
         self._shaper = shaper
 

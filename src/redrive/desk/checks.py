@@ -11,7 +11,7 @@ from redrive.core.auditing import ENGINE
 from redrive.core.payload import Signature, check_size
 from redrive.core.schema import problems
 from redrive.errors import InputError, PayloadError, UnknownWorkflow
-from redrive.store.port import Store
+from redrive.store.port import People
 from redrive.store.records import KnownItem
 
 __all__ = ["Checker", "a_flag", "as_json", "is_id", "long_text", "person", "short_text"]
@@ -29,7 +29,7 @@ class Checker:
 
     def __init__(
         self,
-        store: Store,
+        store: People,
         *,
         workflow: Callable[[str], Signature | None],
         step: Callable[[str], Signature | None],

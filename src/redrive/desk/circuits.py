@@ -18,7 +18,7 @@ from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.policy import Circuit
 from redrive.settle.turning import Decide, turn, turn_to
 from redrive.store.circuits import MOST_COUNTED, CircuitCase, CircuitRow, CircuitTurn
-from redrive.store.port import Store
+from redrive.store.port import People
 from redrive.store.records import Page
 from redrive.store.selection import CircuitFilter
 
@@ -52,7 +52,7 @@ class CircuitRecord:
 class Circuits:
     """Circuits of all tenants. One is there once something happened to it; until then it is closed."""
 
-    def __init__(self, store: Store, clock: Clock, on_turn: Callable[[CircuitRow], None]) -> None:
+    def __init__(self, store: People, clock: Clock, on_turn: Callable[[CircuitRow], None]) -> None:
         self._store = store
         self._clock = clock
         self._on_turn = on_turn

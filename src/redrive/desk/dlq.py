@@ -23,7 +23,7 @@ from redrive.desk.shapes import DeadLetter, Shaper
 from redrive.errors import InputError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.settle.settler import LocalSettler
-from redrive.store.port import Store
+from redrive.store.port import People
 from redrive.store.records import LetterRow, Page, Triage
 from redrive.store.selection import AuditFilter, GroupFilter, LetterFilter
 
@@ -51,7 +51,7 @@ class DeadLetters:
     """Dead letters as people see and handle them. A run's id finds its letter, too."""
 
     def __init__(
-        self, store: Store, clock: Clock, shaper: Shaper, replayer: Replayer, previewer: Previewer
+        self, store: People, clock: Clock, shaper: Shaper, replayer: Replayer, previewer: Previewer
     ) -> None:
         self._store = store
         self._clock = clock

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redrive.store.port import Store
+from redrive.store.port import People
 from redrive.store.selection import RunFilter
 
 __all__ = ["handled_by"]
@@ -10,7 +10,7 @@ __all__ = ["handled_by"]
 _MOST = 100
 
 
-async def handled_by(store: Store, *run_ids: str) -> list[str]:
+async def handled_by(store: People, *run_ids: str) -> list[str]:
     """The ids of the handlers of these runs' failures, oldest first; what a handler started is left out."""
     found: list[tuple[int, str]] = []
     for run_id in dict.fromkeys(run_ids):

@@ -12,7 +12,7 @@ from redrive.core.transition import AuditWrite
 from redrive.desk.checks import person, short_text
 from redrive.errors import InputError
 from redrive.policy import RetryPolicy
-from redrive.store.port import Store
+from redrive.store.port import People
 from redrive.store.records import PolicyRow
 
 __all__ = ["Policies", "StoredPolicy"]
@@ -33,7 +33,7 @@ class StoredPolicy:
 class Policies:
     """Stored retry policies: for a step, or for all steps of a workflow; of one tenant or of all."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: People, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 

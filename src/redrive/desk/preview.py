@@ -15,7 +15,7 @@ from redrive.core.replay import Mode, skipped_key
 from redrive.core.states import EXECUTED, EntryKind, StepStatus
 from redrive.desk.replaying import Order, Prepared, Replay, Replayer
 from redrive.desk.shapes import Shaper, changes_of
-from redrive.store.port import Store
+from redrive.store.port import People
 from redrive.store.records import KnownItem
 
 __all__ = ["DryRun", "PlannedStep", "Previewer"]
@@ -73,7 +73,7 @@ class DryRun:
 class Previewer:
     """Makes dry runs out of what a replay prepares."""
 
-    def __init__(self, store: Store, replayer: Replayer, shaper: Shaper) -> None:
+    def __init__(self, store: People, replayer: Replayer, shaper: Shaper) -> None:
         self._store = store
         self._replayer = replayer
         self._shaper = shaper

@@ -34,7 +34,7 @@ from redrive.errors import ConfigurationError, Conflict, InputError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.settle.settler import until_answered
 from redrive.settle.view import view_of
-from redrive.store.port import Store
+from redrive.store.port import People
 from redrive.store.records import Case, LetterRow, ReplayRow
 from redrive.store.seal import SEALED_ERROR, is_sealed, why_sealed
 
@@ -100,7 +100,7 @@ class Replayer:
 
     def __init__(
         self,
-        store: Store,
+        store: People,
         clock: Clock,
         checker: Checker,
         redactor: Redactor,

@@ -17,7 +17,7 @@ from redrive.desk.shapes import Run, Shaper
 from redrive.errors import Conflict, NotFound
 from redrive.settle.settler import LocalSettler
 from redrive.settle.view import open_steps, view_of
-from redrive.store.port import Store
+from redrive.store.port import People
 from redrive.store.records import Page, RunRow
 from redrive.store.selection import RunFilter
 
@@ -32,7 +32,7 @@ class Runs:
 
     def __init__(
         self,
-        store: Store,
+        store: People,
         clock: Clock,
         shaper: Shaper,
         replayer: Replayer,

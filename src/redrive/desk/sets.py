@@ -21,7 +21,7 @@ from redrive.desk.replaying import GOOD, Order
 from redrive.desk.shapes import Shaper, moment
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.store.filters import states
-from redrive.store.port import Store
+from redrive.store.port import People
 from redrive.store.records import NewSet, Page, SetItemRow, SetItemStatus, SetRow, SetStatus
 from redrive.store.seal import is_sealed
 from redrive.store.selection import AuditFilter, LetterFilter
@@ -113,7 +113,7 @@ class _Meant:
 class Sets:
     """Begins sets, shows them, stops them."""
 
-    def __init__(self, store: Store, clock: Clock, previewer: Previewer, shaper: Shaper) -> None:
+    def __init__(self, store: People, clock: Clock, previewer: Previewer, shaper: Shaper) -> None:
         self._store = store
         self._clock = clock
         self._previewer = previewer

@@ -20,7 +20,7 @@ from redrive.core.quick import quick
 from redrive.core.transition import Transition
 from redrive.errors import ConfigurationError, DataRefused, StoreError
 from redrive.policy import RetryPolicy
-from redrive.store.port import Store
+from redrive.store.port import People
 
 __all__ = ["LocalSettler", "Settled", "Settler", "load_policies", "until_answered"]
 
@@ -52,7 +52,7 @@ class Settler(Protocol):
 class LocalSettler:
     """Decides here and writes to the store. `worker` names whose fences are checked, if anyone's."""
 
-    def __init__(self, store: Store, clock: Clock, worker: int | None = None) -> None:
+    def __init__(self, store: People, clock: Clock, worker: int | None = None) -> None:
         self._store = store
         self._clock = clock
         self.worker = worker
@@ -89,7 +89,7 @@ async def until_answered(ask: Callable[[], Awaitable[T]], clock: Clock) -> T:
             pause = min(pause * 2, _LONGEST_PAUSE)
 
 
-async def load_policies(store: Store) -> PolicyBook:
+async def load_policies(store: People) -> PolicyBook:
     """All stored retry policies, ready for `find_policy`. One that cannot be read is left out."""
     book: PolicyBook = {}
     for row in await store.policies():

@@ -26,7 +26,7 @@ from redrive.core.keys import encode
 from redrive.core.transition import AuditWrite
 from redrive.duration import words
 from redrive.store.circuits import CircuitCase, CircuitPlace, CircuitRow, CircuitTurn
-from redrive.store.port import Store
+from redrive.store.port import People
 
 __all__ = ["Decide", "advanced", "turn", "turn_to", "weighed"]
 
@@ -43,7 +43,7 @@ _EVENTS = {
 }
 
 
-async def turn(store: Store, place: CircuitPlace, decide: Decide) -> tuple[CircuitRow, int]:
+async def turn(store: People, place: CircuitPlace, decide: Decide) -> tuple[CircuitRow, int]:
     """Turn a circuit as decided; returns how it stands then, and how many parked runs went on."""
     while True:
         case = await store.circuit(*place)

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 from redrive.clock import Clock, SystemClock
 from redrive.core.delivery import DeliveryMark
@@ -24,9 +25,11 @@ from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.errors import StoreUnavailable
+from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
+from redrive.store.faulty_accounts import FaultyAccounts
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
-from redrive.store.port import LeaseLine, Store, Transaction
+from redrive.store.port import LeaseLine, People, Store, Transaction
 from redrive.store.records import (
     AttemptRow,
     AuditRow,
@@ -287,6 +290,15 @@ class FaultyStore:
     async def changed(self) -> None:
         await self._inner.changed()
 
+    def confined(self, tenant: str, workflows: Collection[str] | None = None) -> People:
+        view = copy(self)
+        view._inner = cast(Store, self._inner.confined(tenant, workflows))
+        return view
+
+    @property
+    def accounts(self) -> Accounts:
+        return FaultyAccounts(self._inner.accounts, self._desk.call)
+
     def lease_line(self) -> LeaseLine:
         return _FaultyLease(self._inner.lease_line(), self._desk)
 
@@ -443,6 +455,9 @@ class FaultyStore:
 
     async def known(self, names: Sequence[str]) -> list[KnownItem]:
         return await self._desk.call("known", lambda: self._inner.known(names))
+
+    async def workflows(self) -> list[KnownItem]:
+        return await self._desk.call("workflows", self._inner.workflows)
 
     async def count_letters(self, where: LetterFilter) -> int:
         return await self._desk.call("count_letters", lambda: self._inner.count_letters(where))

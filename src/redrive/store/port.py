@@ -12,13 +12,14 @@ Errors: `StoreUnavailable` means "repeat it", `DataRefused` means "one of these 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from redrive.core.delivery import DeliveryMark
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
+from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.records import (
@@ -58,6 +59,7 @@ from redrive.store.selection import (
 
 __all__ = [
     "LeaseLine",
+    "People",
     "Store",
     "Transaction",
 ]
@@ -92,22 +94,17 @@ class Transaction(Protocol):
         """Undo everything. Harmless after `commit`."""
 
 
-class Store(Protocol):
-    """The whole port."""
-
-    async def open(self, *, migrate: bool = True) -> None:
-        """Connect; bring the schema up to date if that is safe, otherwise say what to do."""
-
-    async def close(self) -> None:
-        """Let go of every connection."""
+class People(Protocol):
+    """What is done for people: the half of the port that can be confined to one tenant."""
 
     def now(self) -> int:
         """The store's time in microseconds since 1970, as well as this process knows it."""
 
-    async def changed(self) -> None:
-        """Return when another process may have committed since this last returned: a hint, no promise."""
+    @property
+    def accounts(self) -> Accounts:
+        """The calls about people and their credentials."""
 
-    # -- accepting work ------------------------------------------------------------------------------
+    # -- accepting work -------------------------------------------------------------------------------
 
     async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[Started]:
         """Accept runs, each together with its idempotency key.
@@ -115,6 +112,146 @@ class Store(Protocol):
         A worker that is named, and alive, has those of them that are new, due and not paused from the
         beginning, as if it had claimed them at once. A repeat finds them taken, and brings none.
         """
+
+    async def apply(self, transitions: Sequence[Transition], *, worker: int | None = None) -> list[Answer]:
+        """Write each transition whose fence still holds; one commit for all of them."""
+
+    # -- deciding and noting --------------------------------------------------------------------------
+
+    async def triage(self, triage: Triage) -> bool:
+        """Note something on a letter; False if there is no such letter."""
+
+    async def note(self, lines: Sequence[AuditWrite]) -> None:
+        """Add lines to the audit log."""
+
+    async def begin_set(self, new: NewSet, audit: AuditWrite) -> None:
+        """Accept a set of letters to decide on."""
+
+    async def stop_set(self, public_id: str, audit: AuditWrite) -> bool:
+        """Let no further letter of a set be decided on; False if it is over already."""
+
+    # -- reading --------------------------------------------------------------------------------------
+
+    async def run(self, public_id: str, *, tenant: str | None = None) -> RunRow | None:
+        """One run with its payloads."""
+
+    async def runs_by_id(self, public_ids: Sequence[str]) -> list[RunRow]:
+        """Several runs with their payloads, for those who wait for results."""
+
+    async def runs(self, where: RunFilter, *, limit: int, cursor: str | None) -> Page[RunRow]:
+        """A page of runs, newest first."""
+
+    async def journal(self, run: int) -> list[EntryRow]:
+        """All entries of a run, superseded ones too, in order of their index."""
+
+    async def attempts(self, run: int) -> list[AttemptRow]:
+        """All tries of a run that did not succeed, in order of time."""
+
+    async def letter(self, public_id: str, *, tenant: str | None = None) -> LetterRow | None:
+        """One dead letter."""
+
+    async def letter_of(self, run: int) -> LetterRow | None:
+        """The dead letter of a run."""
+
+    async def cases(self, ids: Sequence[str]) -> list[Case]:
+        """What deciding about these takes, each named by its letter's or its run's id, if they exist.
+
+        All of it as of one moment: a letter that is open belongs to a run with the fence it was opened under.
+        """
+
+    async def audit(self, where: AuditFilter, *, limit: int, cursor: str | None) -> Page[AuditRow]:
+        """A page of the audit log, newest first."""
+
+    async def known(self, names: Sequence[str]) -> list[KnownItem]:
+        """The workflows and steps of these names, as far as any code registered them."""
+
+    async def workflows(self) -> list[KnownItem]:
+        """Every workflow that any code registered, as the newest of that code has it, by name."""
+
+    async def letters(self, where: LetterFilter, *, limit: int, cursor: str | None) -> Page[LetterRow]:
+        """A page of dead letters, newest first."""
+
+    async def count_letters(self, where: LetterFilter) -> int:
+        """How many letters match."""
+
+    async def set_of(self, public_id: str) -> SetRow | None:
+        """One set of letters."""
+
+    async def sets(self, tenant: str | None, *, limit: int, cursor: str | None) -> Page[SetRow]:
+        """A page of sets of letters, of one tenant or of all, the newest first."""
+
+    async def set_endings(self, set: SetRow) -> dict[RunStatus, int]:
+        """How many of the runs that a set let go on or started stand where; those purged are left out."""
+
+    async def set_items(
+        self, set: SetRow, status: SetItemStatus | None, *, limit: int, cursor: str | None
+    ) -> Page[SetItemRow]:
+        """A page of a set's letters, the last ones first."""
+
+    async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
+        """A page of failure groups, the one seen last first."""
+
+    # -- circuits and messages --------------------------------------------------------------------
+
+    async def circuit(self, tenant: str, key: str, *, counted: int = 1) -> CircuitCase:
+        """A circuit with all that deciding about it takes; one that was never heard of is closed.
+
+        The runs that wait for it are counted up to `counted`.
+        """
+
+    async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
+        """A page of circuits, those heard of last first."""
+
+    async def turn_circuit(self, turn: CircuitTurn) -> Turned:
+        """Write a circuit if it has the version it was read with, and let parked runs go on.
+
+        They are made due, those that came first before the others; what others hold is left alone.
+        """
+
+    async def message(self, public_id: str, *, tenant: str | None = None) -> MessageRow | None:
+        """One message with its deliveries."""
+
+    async def messages(self, where: OutboxFilter, *, limit: int, cursor: str | None) -> Page[MessageRow]:
+        """A page of messages with their deliveries, newest first."""
+
+    async def blocked_keys(self, *, tenant: str | None = None, limit: int) -> list[BlockedKey]:
+        """Keys whose first message is dead, so that those behind it wait for a person; oldest first."""
+
+    async def decide_deliveries(self, decision: DeliveryDecision) -> int:
+        """Retry or skip deliveries of a message that are not over; return how many that changed."""
+
+    # -- settings -------------------------------------------------------------------------------------
+
+    async def policies(self) -> list[PolicyRow]:
+        """All stored retry policies."""
+
+    async def set_policy(self, policy: PolicyRow, audit: AuditWrite) -> None:
+        """Store a policy, replacing the one with the same tenant, workflow and step."""
+
+    async def delete_policy(self, tenant: str, workflow: str, step: str, audit: AuditWrite) -> bool:
+        """Remove a policy; False if there was none, and then nothing is noted."""
+
+    async def paused(self) -> dict[str, str]:
+        """Paused workflows and who paused them."""
+
+
+class Store(People, Protocol):
+    """The whole port."""
+
+    def confined(self, tenant: str, workflows: Collection[str] | None = None) -> People:
+        """A view in which no other tenant exists, and of this one only runs of these workflows, if named.
+
+        It is made for one request: it writes only about runs that it has shown.
+        """
+
+    async def open(self, *, migrate: bool = True) -> None:
+        """Connect; bring the schema up to date if that is safe, otherwise say what to do."""
+
+    async def close(self) -> None:
+        """Let go of every connection."""
+
+    async def changed(self) -> None:
+        """Return when another process may have committed since this last returned: a hint, no promise."""
 
     # -- workers -------------------------------------------------------------------------------------
 
@@ -132,9 +269,6 @@ class Store(Protocol):
 
     async def claim(self, claim: Claim) -> Claims:
         """Give a live worker due runs, each under a fence one higher than before."""
-
-    async def apply(self, transitions: Sequence[Transition], *, worker: int | None = None) -> list[Answer]:
-        """Write each transition whose fence still holds; one commit for all of them."""
 
     def transaction(self, limit: float) -> Transaction:
         """A transaction for one step; it begins at its first statement and lasts at most `limit` seconds."""
@@ -183,18 +317,6 @@ class Store(Protocol):
 
     # -- circuits ------------------------------------------------------------------------------------
 
-    async def circuit(self, tenant: str, key: str, *, counted: int = 1) -> CircuitCase:
-        """A circuit with all that deciding about it takes; one that was never heard of is closed.
-
-        The runs that wait for it are counted up to `counted`.
-        """
-
-    async def turn_circuit(self, turn: CircuitTurn) -> Turned:
-        """Write a circuit if it has the version it was read with, and let parked runs go on.
-
-        They are made due, those that came first before the others; what others hold is left alone.
-        """
-
     async def permit(self, ask: Ask) -> Permit:
         """Ask to call a dependency whose circuit may not be closed; a permit is given to few.
 
@@ -211,9 +333,6 @@ class Store(Protocol):
 
     async def circuits_since(self, since: int) -> list[CircuitRow]:
         """Circuits that ever turned and were changed at `since` or later, without counting who waits."""
-
-    async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
-        """A page of circuits, those heard of last first."""
 
     # -- outbox --------------------------------------------------------------------------------------
 
@@ -234,81 +353,10 @@ class Store(Protocol):
 
     # -- people --------------------------------------------------------------------------------------
 
-    async def triage(self, triage: Triage) -> bool:
-        """Note something on a letter; False if there is no such letter."""
-
-    async def note(self, lines: Sequence[AuditWrite]) -> None:
-        """Add lines to the audit log."""
-
-    async def begin_set(self, new: NewSet, audit: AuditWrite) -> None:
-        """Accept a set of letters to decide on."""
-
-    async def stop_set(self, public_id: str, audit: AuditWrite) -> bool:
-        """Let no further letter of a set be decided on; False if it is over already."""
-
-    async def decide_deliveries(self, decision: DeliveryDecision) -> int:
-        """Retry or skip deliveries of a message that are not over; return how many that changed."""
-
     async def remove_sink(self, name: str, audit: AuditWrite) -> bool:
         """Send nothing more to a sink and skip what waits for it; False if there is none of that name."""
 
     # -- reading -------------------------------------------------------------------------------------
-
-    async def run(self, public_id: str, *, tenant: str | None = None) -> RunRow | None:
-        """One run with its payloads."""
-
-    async def runs_by_id(self, public_ids: Sequence[str]) -> list[RunRow]:
-        """Several runs with their payloads, for those who wait for results."""
-
-    async def runs(self, where: RunFilter, *, limit: int, cursor: str | None) -> Page[RunRow]:
-        """A page of runs, newest first."""
-
-    async def journal(self, run: int) -> list[EntryRow]:
-        """All entries of a run, superseded ones too, in order of their index."""
-
-    async def attempts(self, run: int) -> list[AttemptRow]:
-        """All tries of a run that did not succeed, in order of time."""
-
-    async def letter(self, public_id: str, *, tenant: str | None = None) -> LetterRow | None:
-        """One dead letter."""
-
-    async def letter_of(self, run: int) -> LetterRow | None:
-        """The dead letter of a run."""
-
-    async def cases(self, ids: Sequence[str]) -> list[Case]:
-        """What deciding about these takes, each named by its letter's or its run's id, if they exist.
-
-        All of it as of one moment: a letter that is open belongs to a run with the fence it was opened under.
-        """
-
-    async def audit(self, where: AuditFilter, *, limit: int, cursor: str | None) -> Page[AuditRow]:
-        """A page of the audit log, newest first."""
-
-    async def known(self, names: Sequence[str]) -> list[KnownItem]:
-        """The workflows and steps of these names, as far as any code registered them."""
-
-    async def letters(self, where: LetterFilter, *, limit: int, cursor: str | None) -> Page[LetterRow]:
-        """A page of dead letters, newest first."""
-
-    async def count_letters(self, where: LetterFilter) -> int:
-        """How many letters match."""
-
-    async def set_of(self, public_id: str) -> SetRow | None:
-        """One set of letters."""
-
-    async def sets(self, tenant: str | None, *, limit: int, cursor: str | None) -> Page[SetRow]:
-        """A page of sets of letters, of one tenant or of all, the newest first."""
-
-    async def set_endings(self, set: SetRow) -> dict[RunStatus, int]:
-        """How many of the runs that a set let go on or started stand where; those purged are left out."""
-
-    async def set_items(
-        self, set: SetRow, status: SetItemStatus | None, *, limit: int, cursor: str | None
-    ) -> Page[SetItemRow]:
-        """A page of a set's letters, the last ones first."""
-
-    async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
-        """A page of failure groups, the one seen last first."""
 
     async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
         """Due runs by workflow (counted up to 1,000) that nobody can claim.
@@ -316,34 +364,13 @@ class Store(Protocol):
         Those are runs of workflows which neither a live worker has registered nor the caller names here.
         """
 
-    async def message(self, public_id: str, *, tenant: str | None = None) -> MessageRow | None:
-        """One message with its deliveries."""
-
-    async def messages(self, where: OutboxFilter, *, limit: int, cursor: str | None) -> Page[MessageRow]:
-        """A page of messages with their deliveries, newest first."""
-
-    async def blocked_keys(self, *, tenant: str | None = None, limit: int) -> list[BlockedKey]:
-        """Keys whose first message is dead, so that those behind it wait for a person; oldest first."""
-
     async def sinks(self) -> list[SinkRow]:
         """All sinks, and how much waits for each."""
 
     # -- settings ------------------------------------------------------------------------------------
-
-    async def policies(self) -> list[PolicyRow]:
-        """All stored retry policies."""
-
-    async def set_policy(self, policy: PolicyRow, audit: AuditWrite) -> None:
-        """Store a policy, replacing the one with the same tenant, workflow and step."""
-
-    async def delete_policy(self, tenant: str, workflow: str, step: str, audit: AuditWrite) -> bool:
-        """Remove a policy; False if there was none, and then nothing is noted."""
 
     async def pause(self, workflow: str, audit: AuditWrite) -> None:
         """Let no run of the workflow be claimed until it is resumed."""
 
     async def resume(self, workflow: str, audit: AuditWrite) -> None:
         """Undo `pause`; nothing is noted if it was not paused."""
-
-    async def paused(self) -> dict[str, str]:
-        """Paused workflows and who paused them."""

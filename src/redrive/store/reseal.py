@@ -82,6 +82,7 @@ TABLES = (
     Table(name="set_items", key=("set_id", "number"), start=(-1, -1), sealed=("error",)),
     Table(name="messages", key=("id",), start=(-1,), sealed=("payload",)),
     Table(name="deliveries", key=("message", "sink"), start=(-1, ""), sealed=("error",)),
+    Table(name="access_answers", key=("tenant", "key"), start=("", ""), sealed=("body",)),
     Table(name="audit", key=("id",), start=(-1,), sealed=("before", "after"), fixed=True),
 )
 """Every table with sealed texts. Its columns stand in the order in which the statements name them."""

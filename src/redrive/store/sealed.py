@@ -11,17 +11,19 @@ the text stays sealed, and goes back to the store as it came.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import copy
+from typing import Any, cast
 
 from redrive.core.delivery import DeliveryMark
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.errors import ConfigurationError, InputError
+from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
-from redrive.store.port import LeaseLine, Store, Transaction
+from redrive.store.port import LeaseLine, People, Store, Transaction
 from redrive.store.records import (
     AttemptRow,
     AuditRow,
@@ -50,6 +52,7 @@ from redrive.store.records import (
     WorkerRow,
 )
 from redrive.store.seal import Keyring, is_sealed, why_sealed
+from redrive.store.sealed_accounts import SealedAccounts
 from redrive.store.sealing import Sealer, remade
 from redrive.store.selection import (
     AuditFilter,
@@ -148,6 +151,15 @@ class SealedStore:
 
     async def changed(self) -> None:
         await self._inner.changed()
+
+    def confined(self, tenant: str, workflows: Collection[str] | None = None) -> People:
+        view = copy(self)
+        view._inner = cast(Store, self._inner.confined(tenant, workflows))
+        return view
+
+    @property
+    def accounts(self) -> Accounts:
+        return SealedAccounts(self._inner.accounts, self._sealer)
 
     # -- accepting work ------------------------------------------------------------------------------
 
@@ -337,6 +349,9 @@ class SealedStore:
 
     async def known(self, names: Sequence[str]) -> list[KnownItem]:
         return await self._inner.known(names)
+
+    async def workflows(self) -> list[KnownItem]:
+        return await self._inner.workflows()
 
     async def letters(self, where: LetterFilter, *, limit: int, cursor: str | None) -> Page[LetterRow]:
         self._refuse_text(where)

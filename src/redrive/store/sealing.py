@@ -34,6 +34,7 @@ from redrive.core.transition import (
 )
 from redrive.core.verdict import Verdict
 from redrive.errors import ConfigurationError
+from redrive.store.accounts import AnswerRow
 from redrive.store.outbox import BlockedKey, DeliveryRow, MessageRow
 from redrive.store.records import (
     AttemptRow,
@@ -82,6 +83,7 @@ SEALED: dict[type[Any], tuple[str, ...]] = {
     DeliveryMark: ("error",),
     DeliveryRow: ("error",),
     BlockedKey: ("error",),
+    AnswerRow: ("body",),
 }
 """The payloads of each record."""
 

@@ -13,20 +13,24 @@ import asyncpg
 import pytest
 from letter_kit import reopens
 from postgres_kit import Bench
-from store_kit import DAY, HandClock, entry, failed_try, noted, writes
+from store_kit import DAY, HandClock, becomes, entry, failed_try, noted, writes
 
+from redrive.core.roles import Role
+from redrive.core.states import RunStatus
 from redrive.errors import SchemaMismatch, StoreError
+from redrive.store.accounts import MemberRow, NewAnswer, SessionRow, TenantRow, TokenKind, TokenRow, UserRow
+from redrive.store.port import People
 from redrive.store.postgres import PostgresStore
 from redrive.store.postgres.line import Line
-from redrive.store.postgres.roles import prove_confined
+from redrive.store.postgres.roles import acting_for, prove_confined
 from redrive.store.postgres.sql import in_schema
-from redrive.store.records import PolicyRow
-from redrive.store.selection import LetterFilter, RunFilter
+from redrive.store.records import PolicyRow, Triage
+from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
 from redrive.store.statements import load
 
 TENANT_TABLES = {
     "runs", "inputs", "results", "entries", "attempts", "letters", "replays", "audit", "idempotency",
-    "policies",
+    "policies", "access_tenants", "access_members", "access_tokens", "access_sessions", "access_answers",
 }  # fmt: skip
 
 
@@ -60,9 +64,36 @@ async def two_tenants(bench: Bench) -> None:
         policy = PolicyRow(tenant=tenant, workflow="", step="", policy="{}", updated_at=0, updated_by="x")
         await bench.store.set_policy(policy, noted("policy.set", tenant=tenant))
         await bench.store.retire(worker)
+        await credentials_of(bench, tenant)
         runs.append(await kit.look(run))
     answers = await bench.store.apply([reopens(run) for run in runs])
     assert [answer.kept for answer in answers] == [True, True]
+
+
+async def credentials_of(bench: Bench, tenant: str) -> None:
+    """A tenant with a person, a token, a sign-in and a request under way."""
+    accounts, line = bench.store.accounts, noted(tenant=tenant)
+    await accounts.put_tenant(TenantRow(tenant=tenant), line)
+    member = MemberRow(user=f"u-{tenant}", tenant=tenant, role=Role.ADMIN)
+    await accounts.add_user(UserRow(id=member.user, email=f"{tenant}@x.org", members=(member,)), line)
+    token = {"kind": TokenKind.KEY, "role": Role.STAFF, "name": "ci", "created_by": "ann"}
+    await accounts.put_token(TokenRow(id=f"t-{tenant}", tenant=tenant, **token), None, line)
+    await accounts.put_session(SessionRow(hash=f"s-{tenant}", tenant=tenant, user=member.user), DAY)
+    await accounts.claim_answer(NewAnswer(tenant=tenant, key="k", digest="d", patience=DAY, keeps=DAY))
+
+
+async def test_a_tenant_sees_the_people_it_knows(bench: Bench) -> None:
+    await two_tenants(bench)
+    alone = bench.store.as_tenant("a").accounts
+    assert [user.email for user in await alone.users(None)] == ["a@x.org"]
+    assert [row.tenant for row in await alone.tenants()] == ["a"]
+    assert [row.tenant for row in await alone.tokens(None)] == ["a"]
+    assert not await alone.revoke_token("t-b", None, noted(tenant="a"))
+    taken = UserRow(id="u9", email="b@x.org", members=(MemberRow(user="u9", tenant="a", role=Role.STAFF),))
+    assert not await alone.add_user(taken, noted(tenant="a"))
+    new = UserRow(id="u8", email="new@x.org", members=(MemberRow(user="u8", tenant="a", role=Role.STAFF),))
+    assert await alone.add_user(new, noted(tenant="a"))
+    assert len(await alone.users("a")) == 2
 
 
 async def test_every_table_with_a_tenant_is_guarded_even_against_its_owner(bench: Bench) -> None:
@@ -122,25 +153,96 @@ async def test_the_owner_of_the_tables_sees_no_rows_either(bench: Bench) -> None
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE redrive.runs SET status = status",
         "DELETE FROM redrive.letters",
-        "INSERT INTO redrive.policies VALUES ('b', '', 'x', '{}', 0, '')",
         "SELECT * FROM redrive.workers",
         "UPDATE redrive.redrive_schema SET version = 9",
         "UPDATE redrive.audit SET by = 'nobody'",
         "DELETE FROM redrive.audit",
-        "INSERT INTO redrive.audit (tenant, at, event, by, subject) VALUES ('b', 0, '', '', '')",
         "DELETE FROM redrive.replays",
-        """SELECT redrive.decide_on_letters(0, ARRAY[0]::bigint[], ARRAY[true], '{"audit": [{
-               "t": 1, "tenant": "b", "event": "dlq.retry", "by": "x", "subject": "y"}]}')""",
-        """SELECT redrive.decide_on_letters(0, ARRAY[1]::bigint[], ARRAY[true], '{"moves": [{
-               "t": 1, "letter": "dl", "status": "OPEN"}]}')""",
+        "INSERT INTO redrive.pauses VALUES ('w', 0, 'eve')",
+        "SELECT password FROM redrive.access_users",
+        "UPDATE redrive.access_users SET password = 'x'",
+        "SELECT hash FROM redrive.access_tokens",
+        "UPDATE redrive.access_tokens SET role = 'OWNER'",
+        "SELECT hash FROM redrive.access_sessions",
+        "INSERT INTO redrive.access_sessions VALUES ('h', 'a', 'u', 0, 0)",
+        "INSERT INTO redrive.access_tenants VALUES ('c', 0, '', NULL)",
     ],
 )
-async def test_for_a_tenant_s_user_nothing_is_written_yet(bench: Bench, statement: str) -> None:
-    async with bench.line() as line, line.transaction(role="redrive_app"):
+async def test_a_tenant_s_user_may_not_do_everything(bench: Bench, statement: str) -> None:
+    async with bench.line() as line, acting_for(line, "a"):
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await line.script(statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO redrive.policies VALUES ('b', '', 'x', '{}', 0, '')",
+        "INSERT INTO redrive.policies VALUES ('', '', 'x', '{}', 0, '')",
+        "INSERT INTO redrive.audit (tenant, at, event, by, subject) VALUES ('b', 0, '', '', '')",
+        "INSERT INTO redrive.access_members VALUES ('u', 'b', 'ADMIN', 0, 1)",
+        "UPDATE redrive.runs SET tenant = 'b'",
+        """SELECT redrive.decide_on_letters(0, ARRAY[0]::bigint[], ARRAY[true], '{"audit": [{
+               "t": 1, "tenant": "b", "event": "dlq.retry", "by": "x", "subject": "y"}]}')""",
+    ],
+)
+async def test_a_tenant_s_user_writes_nothing_for_another(bench: Bench, statement: str) -> None:
+    await two_tenants(bench)
+    async with bench.line() as line, acting_for(line, "a"):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
+            await line.script(statement)
+
+
+@pytest.mark.parametrize("table", ["runs", "letters", "entries", "policies"])
+async def test_a_change_that_forgets_its_tenant_changes_no_other_s_rows(bench: Bench, table: str) -> None:
+    await two_tenants(bench)
+    async with bench.line() as line, acting_for(line, "a"):
+        changed = await line.con.fetch(
+            in_schema(f"UPDATE redrive.{table} SET tenant = tenant RETURNING tenant", bench.address.schema)
+        )
+    assert {row["tenant"] for row in changed} == {"a"}
+
+
+async def test_without_the_view_the_database_alone_keeps_tenants_apart(bench: Bench) -> None:
+    """Nothing adds the tenant to the questions: row level security alone is left."""
+    await two_tenants(bench)
+    rows = (await bench.store.runs(RunFilter(), limit=10, cursor=None)).items
+    theirs = next(row for row in rows if row.tenant == "b")
+    alone = bench.store.as_tenant("a")
+    assert await alone.run(theirs.public_id) is None
+    assert await alone.journal(theirs.id) == await alone.cases([theirs.public_id]) == []
+    assert {run.tenant for run in (await alone.runs(RunFilter(), limit=10, cursor=None)).items} == {"a"}
+    assert (await alone.audit(AuditFilter(tenant="b"), limit=10, cursor=None)).items == []
+    (answer,) = await alone.apply([becomes(theirs, RunStatus.FAILED)])
+    assert not answer.kept
+    note = Triage(letter=f"dl-{theirs.public_id}", owner="eve", audit=noted(tenant="a"))
+    assert not await alone.triage(note)
+    with pytest.raises(StoreError, match="row-level security"):
+        await alone.start([bench.kit.new(tenant="b")])
+    assert await bench.store.run(theirs.public_id) == await bench.store.run(theirs.public_id)
+    letter = await bench.store.letter_of(theirs.id)
+    assert letter is not None
+    assert (letter.owner, letter.status) == (None, "REPLAYING")
+
+
+async def test_a_connection_never_keeps_a_tenant(bench: Bench) -> None:
+    """One connection at a time, used in turn for two tenants, for the engine, and after a call that fails."""
+    await two_tenants(bench)
+    store = await bench.beside(pool_size="2")
+
+    async def seen(people: People) -> set[str]:
+        return {run.tenant for run in (await people.runs(RunFilter(), limit=10, cursor=None)).items}
+
+    for tenant in ("a", "b", "a"):
+        assert await seen(store.as_tenant(tenant)) == {tenant}
+        assert await seen(store) == {"a", "b"}
+        with pytest.raises(StoreError):
+            await store.as_tenant(tenant).start([bench.kit.new(tenant="c")])
+        assert await seen(store) == {"a", "b"}
+    async with store._lines.line() as line:
+        assert await line.con.fetchval("SELECT current_setting('redrive.tenant', true)") in ("", None)
+        assert await line.con.fetchval("SELECT current_user") == "redrive_engine"
 
 
 async def test_the_engine_may_not_touch_the_record_of_migrations(bench: Bench) -> None:
@@ -170,53 +272,11 @@ async def test_nobody_was_given_the_right_to_change_the_audit_log(bench: Bench) 
     assert rows == []
 
 
-async def test_confined_reading_finds_the_tenant_s_own_and_nothing_else(bench: Bench) -> None:
-    await two_tenants(bench)
-    rows = (await bench.store.runs(RunFilter(), limit=10, cursor=None)).items
-    mine, theirs = (next(row for row in rows if row.tenant == tenant) for tenant in ("a", "b"))
-    seen = bench.store.confined("a")
-    assert (await seen.run(mine.public_id)) == await bench.store.run(mine.public_id)
-    assert await seen.run(theirs.public_id) is None
-    assert [row.id for row in await seen.runs_by_id([mine.public_id, theirs.public_id])] == [mine.id]
-    assert [row.id for row in (await seen.runs(RunFilter(), limit=10, cursor=None)).items] == [mine.id]
-    assert (await seen.runs(RunFilter(tenant="b"), limit=10, cursor=None)).items == []
-    assert len(await seen.journal(mine.id)) == len(await seen.attempts(mine.id)) == 1
-    assert await seen.journal(theirs.id) == await seen.attempts(theirs.id) == []
-    letter = await seen.letter_of(mine.id)
-    assert letter is not None
-    assert await seen.letter(letter.public_id) == letter
-    assert await seen.letter_of(theirs.id) is None
-    assert await seen.letter(f"dl-{theirs.public_id}") is None
-    assert [row.tenant for row in (await seen.letters(LetterFilter(), limit=10, cursor=None)).items] == ["a"]
-    everywhere = PolicyRow(tenant="", workflow="", step="", policy="{}", updated_at=0, updated_by="x")
-    await bench.store.set_policy(everywhere, noted("policy.set", tenant=""))
-    assert [row.tenant for row in await seen.policies()] == ["", "a"]
-
-
 @pytest.mark.parametrize("tenant", ["", "a' OR '1'='1", "*", "%", "A"])
 async def test_no_name_of_a_tenant_opens_another_s_rows(bench: Bench, tenant: str) -> None:
     await two_tenants(bench)
     page = await bench.store.confined(tenant).runs(RunFilter(), limit=10, cursor=None)
     assert page.items == []
-
-
-async def test_a_confined_first_page_is_full_however_many_newer_rows_others_have(bench: Bench) -> None:
-    mine = (await bench.kit.start(25, tenant="a"))[::-1]
-    await bench.store.start([bench.kit.new(tenant="b") for _ in range(2000)])
-    for seen in (bench.store.confined("a"), bench.store):
-        where = RunFilter() if seen is not bench.store else RunFilter(tenant="a")
-        page = await seen.runs(where, limit=20, cursor=None)
-        assert [row.public_id for row in page.items] == mine[:20]
-        rest = await seen.runs(where, limit=20, cursor=page.next)
-        assert [row.public_id for row in rest.items] == mine[20:]
-
-
-async def test_after_confined_reading_the_connection_is_the_engine_s_again(bench: Bench) -> None:
-    await two_tenants(bench)
-    store = await bench.beside(pool_size="2")
-    for _ in range(4):
-        await store.confined("a").runs(RunFilter(), limit=10, cursor=None)
-    assert len((await store.runs(RunFilter(), limit=10, cursor=None)).items) == 2
 
 
 # -- proof at the start --------------------------------------------------------------------------------

@@ -1,59 +1,41 @@
-"""What may be read for one tenant's user: each call is a transaction in which no other tenant exists."""
+"""Connections for one tenant's user: each use is a transaction in which no other tenant exists."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
 
-from redrive.core.journal import EntryRow
-from redrive.store.postgres import lists, reads, settings
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.lines import Lines
 from redrive.store.postgres.roles import acting_for
-from redrive.store.records import AttemptRow, LetterRow, Page, PolicyRow, RunRow
-from redrive.store.selection import LetterFilter, RunFilter
 
-__all__ = ["Confined"]
+__all__ = ["AnyLines", "TenantLines"]
 
 Result = TypeVar("Result")
 
 
-class Confined:
-    """The reading calls of the port, as `redrive_app` and for one tenant. See `redrive.store.port`."""
+class AnyLines(Protocol):
+    """Connections, whoever they act for."""
+
+    async def run(self, work: Callable[[Line], Awaitable[Result]]) -> Result:
+        """Do one thing on a connection."""
+
+    async def picture(self, work: Callable[[Line], Awaitable[Result]]) -> Result:
+        """Read several things as they were at one moment."""
+
+
+class TenantLines:
+    """The engine's connections, each use one transaction as `redrive_app` for one tenant."""
 
     def __init__(self, lines: Lines, tenant: str) -> None:
         self._lines = lines
-        self.tenant = tenant
+        self._tenant = tenant
 
-    async def run(self, public_id: str) -> RunRow | None:
-        return await self._read(lambda line: reads.run(line, public_id, None))
+    async def run(self, work: Callable[[Line], Awaitable[Result]]) -> Result:
+        async with self._lines.line() as line, acting_for(line, self._tenant):
+            return await work(line)
 
-    async def runs_by_id(self, public_ids: Sequence[str]) -> list[RunRow]:
-        return await self._read(lambda line: reads.runs_by_id(line, public_ids))
-
-    async def runs(self, where: RunFilter, *, limit: int, cursor: str | None) -> Page[RunRow]:
-        return await self._read(lambda line: lists.runs(line, where, limit, cursor))
-
-    async def journal(self, run: int) -> list[EntryRow]:
-        return await self._read(lambda line: reads.journal(line, run))
-
-    async def attempts(self, run: int) -> list[AttemptRow]:
-        return await self._read(lambda line: reads.attempts(line, run))
-
-    async def letter(self, public_id: str) -> LetterRow | None:
-        return await self._read(lambda line: reads.letter(line, public_id, None))
-
-    async def letter_of(self, run: int) -> LetterRow | None:
-        return await self._read(lambda line: reads.letter_of(line, run))
-
-    async def letters(self, where: LetterFilter, *, limit: int, cursor: str | None) -> Page[LetterRow]:
-        mine = replace(where, tenant=where.tenant or self.tenant)  # said aloud, it finds the tenant's index
-        return await self._read(lambda line: lists.letters(line, mine, limit, cursor))
-
-    async def policies(self) -> list[PolicyRow]:
-        return await self._read(settings.policies)
-
-    async def _read(self, work: Callable[[Line], Awaitable[Result]]) -> Result:
-        async with self._lines.line() as line, acting_for(line, self.tenant):
+    async def picture(self, work: Callable[[Line], Awaitable[Result]]) -> Result:
+        # The picture comes first: setting the tenant is a query, and after one it would be too late.
+        async with self._lines.line() as line, line.picture(), acting_for(line, self._tenant):
             return await work(line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 from redrive.core.quick import quick
 from redrive.core.transition import AuditWrite
@@ -19,7 +20,7 @@ from redrive.store.records import Case, KnownItem, LetterRow, ReplayRow, Triage
 from redrive.store.rows import known_item, letter_row, replay_row
 from redrive.store.shapes import owner_and_tags
 
-__all__ = ["cases", "known", "note", "triage"]
+__all__ = ["cases", "known", "note", "triage", "workflows"]
 
 SQL = load("desk.sql")
 
@@ -29,19 +30,18 @@ WRITES = load("writes.sql")
 
 async def cases(line: Line, ids: Sequence[str]) -> list[Case]:
     """Runs with their letters, journals and replays, each named by its letter's or its own id."""
-    async with line.picture():
-        named = await _letters(line, "letters_by_id", ids)
-        known = {letter.public_id for letter in named}
-        others = [id for id in ids if id not in known]
-        of_runs = await _letters(line, "letters_of_runs", others) if others else []
-        letters = {letter.run_id: letter for letter in named + of_runs}
-        runs = await runs_by_id(line, [*letters, *others])
-        entries = await journals(line, [run.id for run in runs])
-        found = [
-            _Case(run=run, letter=letters.get(run.public_id), journal=entries.get(run.id, ()), replays=())
-            for run in runs
-        ]
-        replays = await _replays(line, [case.subject for case in found])
+    named = await _letters(line, "letters_by_id", ids)
+    known = {letter.public_id for letter in named}
+    others = [id for id in ids if id not in known]
+    of_runs = await _letters(line, "letters_of_runs", others) if others else []
+    letters = {letter.run_id: letter for letter in named + of_runs}
+    runs = await runs_by_id(line, [*letters, *others])
+    entries = await journals(line, [run.id for run in runs])
+    found = [
+        _Case(run=run, letter=letters.get(run.public_id), journal=entries.get(run.id, ()), replays=())
+        for run in runs
+    ]
+    replays = await _replays(line, [case.subject for case in found])
     return [replace(case, replays=replays.get(case.subject, ())) if replays else case for case in found]
 
 
@@ -71,6 +71,15 @@ async def note(line: Line, clock: DatabaseClock, lines: Iterable[AuditWrite]) ->
 
 async def known(line: Line, names: Sequence[str]) -> list[KnownItem]:
     """Workflows and steps of these names, each once, newest code first."""
-    found = [known_item(as_given(row)) for row in await line.rows(SQL["known"], names=names)]
+    return _newest(await line.rows(SQL["known"], names=names))
+
+
+async def workflows(line: Line) -> list[KnownItem]:
+    """Every workflow, each once, by name."""
+    return _newest(await line.rows(SQL["workflows"]))
+
+
+def _newest(rows: Iterable[Any]) -> list[KnownItem]:
+    found = (known_item(as_given(row)) for row in rows)
     newest = groupby(found, key=lambda item: (item.kind, item.name))
     return [next(items) for _, items in newest]

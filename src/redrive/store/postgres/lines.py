@@ -127,6 +127,11 @@ class Lines:
             self._drop(line, raised)
         return meaning(raised, self._address.where)
 
+    async def picture(self, work: Callable[[Line], Awaitable[Result]]) -> Result:
+        """Read several things on a connection as they were at one moment."""
+        async with self.line() as line, line.picture():
+            return await work(line)
+
     def _check(self) -> None:
         if self._closed:
             raise StoreError("the store is closed")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from copy import copy
 
 from redrive.clock import MICROS, Clock
 from redrive.core.delivery import DeliveryMark
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
+from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
+from redrive.store.confined import Confined
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
-from redrive.store.port import LeaseLine, Transaction
+from redrive.store.port import LeaseLine, People, Transaction
 from redrive.store.postgres import (
     chores,
     circuits,
@@ -29,9 +32,10 @@ from redrive.store.postgres import (
     workers,
     writes,
 )
+from redrive.store.postgres.accounts import PostgresAccounts
 from redrive.store.postgres.address import locate
 from redrive.store.postgres.bell import Bell
-from redrive.store.postgres.confined import Confined
+from redrive.store.postgres.confined import TenantLines
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import session
 from redrive.store.postgres.lines import Lines
@@ -121,9 +125,19 @@ class PostgresStore:
     async def changed(self) -> None:
         await self._bell.changed()
 
-    def confined(self, tenant: str) -> Confined:
-        """Reading for one tenant's user, with the database itself standing guard."""
-        return Confined(self._lines, tenant)
+    def confined(self, tenant: str, workflows: Collection[str] | None = None) -> People:
+        """This store for one tenant's user; the database itself stands guard beside the view."""
+        return Confined(self.as_tenant(tenant), tenant, workflows)
+
+    def as_tenant(self, tenant: str) -> People:
+        """This store acting for one tenant's user, with nothing but the database on guard."""
+        view = copy(self)
+        view._lines = TenantLines(self._lines, tenant)  # type: ignore[assignment]  # no more of it is used
+        return view
+
+    @property
+    def accounts(self) -> Accounts:
+        return PostgresAccounts(self._lines, self._clock, self._address)
 
     # -- accepting work ------------------------------------------------------------------------------
 
@@ -282,13 +296,16 @@ class PostgresStore:
         return await self._lines.run(lambda line: reads.letter_of(line, run))
 
     async def cases(self, ids: Sequence[str]) -> list[Case]:
-        return await self._lines.run(lambda line: desk.cases(line, ids))
+        return await self._lines.picture(lambda line: desk.cases(line, ids))
 
     async def audit(self, where: AuditFilter, *, limit: int, cursor: str | None) -> Page[AuditRow]:
         return await self._lines.run(lambda line: lists.audit(line, where, limit, cursor))
 
     async def known(self, names: Sequence[str]) -> list[KnownItem]:
         return await self._lines.run(lambda line: desk.known(line, names))
+
+    async def workflows(self) -> list[KnownItem]:
+        return await self._lines.run(desk.workflows)
 
     async def letters(self, where: LetterFilter, *, limit: int, cursor: str | None) -> Page[LetterRow]:
         return await self._lines.run(lambda line: lists.letters(line, where, limit, cursor))

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 from redrive.core.quick import quick
 from redrive.store.records import Case, KnownItem, LetterRow, ReplayRow, Triage
@@ -18,7 +19,7 @@ from redrive.store.sqlite.reads import runs_by_id
 from redrive.store.sqlite.writes import note
 from redrive.store.statements import load
 
-__all__ = ["cases", "known", "triage"]
+__all__ = ["cases", "known", "triage", "workflows"]
 
 SQL = load(__package__, "desk.sql")
 
@@ -64,8 +65,16 @@ def triage(con: sqlite3.Connection, now: int, triage: Triage) -> bool:
 
 def known(con: sqlite3.Connection, names: Sequence[str]) -> list[KnownItem]:
     """Workflows and steps of these names, each once, newest code first."""
-    found = [known_item(row) for row in con.execute(SQL["known"], (_json(names),))]
-    newest = groupby(found, key=lambda item: (item.kind, item.name))
+    return _newest(con.execute(SQL["known"], (_json(names),)))
+
+
+def workflows(con: sqlite3.Connection) -> list[KnownItem]:
+    """Every workflow, each once, by name."""
+    return _newest(con.execute(SQL["workflows"]))
+
+
+def _newest(rows: Iterable[Any]) -> list[KnownItem]:
+    newest = groupby(map(known_item, rows), key=lambda item: (item.kind, item.name))
     return [next(items) for _, items in newest]
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from redrive.clock import Clock
 from redrive.core.delivery import DeliveryMark
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
+from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
+from redrive.store.confined import Confined
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
-from redrive.store.port import LeaseLine, Transaction
+from redrive.store.port import LeaseLine, People, Transaction
 from redrive.store.records import (
     AttemptRow,
     AuditRow,
@@ -62,6 +64,7 @@ from redrive.store.sqlite import (
     workers,
     writes,
 )
+from redrive.store.sqlite.accounts import SqliteAccounts
 from redrive.store.sqlite.bell import Bell, data_version
 from redrive.store.sqlite.connection import Address, locate
 from redrive.store.sqlite.lease import FileLease, MemoryLease
@@ -105,6 +108,13 @@ class SqliteStore:
 
     async def changed(self) -> None:
         await self._bell.changed()
+
+    def confined(self, tenant: str, workflows: Collection[str] | None = None) -> People:
+        return Confined(self, tenant, workflows)
+
+    @property
+    def accounts(self) -> Accounts:
+        return SqliteAccounts(self._lines, self.now)
 
     # -- accepting work ------------------------------------------------------------------------------
 
@@ -273,6 +283,9 @@ class SqliteStore:
 
     async def known(self, names: Sequence[str]) -> list[KnownItem]:
         return await self._lines.read(lambda con: desk.known(con, names))
+
+    async def workflows(self) -> list[KnownItem]:
+        return await self._lines.read(desk.workflows)
 
     async def letters(self, where: LetterFilter, *, limit: int, cursor: str | None) -> Page[LetterRow]:
         return await self._lines.read(lambda con: lists.letters(con, where, limit, cursor))

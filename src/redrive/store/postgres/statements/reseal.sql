@@ -254,3 +254,23 @@ FROM n WHERE t.message = n.message AND t.sink = n.sink RETURNING 1;
 -- A page of lines of the audit log, behind a place.
 SELECT tenant, id, before, after FROM redrive.audit
 WHERE id > :id ORDER BY id LIMIT :most;
+
+-- name: texts.access_answers
+-- A page of remembered answers, behind a place.
+SELECT tenant, tenant, key, body FROM redrive.access_answers
+WHERE (tenant, key) > (:tenant, :key) ORDER BY tenant, key LIMIT :most;
+
+-- name: swap.access_answers
+-- Exchange the texts of remembered answers.
+WITH n AS (
+    SELECT n.* FROM unnest(
+        CAST(:tenant AS text[]), CAST(:key AS text[]),
+        CAST(:old_body AS text[]),
+        CAST(:new_body AS text[]))
+        AS n (tenant, key, old_body, new_body)
+    JOIN redrive.access_answers AS t ON t.tenant = n.tenant AND t.key = n.key
+    WHERE t.body IS NOT DISTINCT FROM n.old_body
+    FOR UPDATE OF t SKIP LOCKED
+)
+UPDATE redrive.access_answers AS t SET body = n.new_body
+FROM n WHERE t.tenant = n.tenant AND t.key = n.key RETURNING 1;

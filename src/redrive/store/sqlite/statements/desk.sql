@@ -31,3 +31,9 @@ SELECT c.kind, c.name, c.version, c.options, c.schema_in, c.schema_out
 FROM catalogue AS c JOIN versions AS v ON v.version = c.version
 WHERE c.kind IN ('workflow', 'step') AND c.name IN (SELECT value FROM json_each(?))
 ORDER BY c.kind, c.name, v.seq DESC;
+
+-- name: workflows
+-- Every workflow that any code registered, the newest of that code first.
+SELECT c.kind, c.name, c.version, c.options, c.schema_in, c.schema_out
+FROM catalogue AS c JOIN versions AS v ON v.version = c.version
+WHERE c.kind = 'workflow' ORDER BY c.name, v.seq DESC;

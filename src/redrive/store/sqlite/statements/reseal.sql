@@ -124,3 +124,13 @@ WHERE message = ? AND sink = ? AND error IS ?;
 -- A page of lines of the audit log, behind a place.
 SELECT tenant, id, before, after FROM audit
 WHERE id > ? ORDER BY id LIMIT ?;
+
+-- name: texts.access_answers
+-- A page of remembered answers, behind a place.
+SELECT tenant, tenant, key, body FROM access_answers
+WHERE (tenant, key) > (?, ?) ORDER BY tenant, key LIMIT ?;
+
+-- name: swap.access_answers
+-- Exchange the texts of remembered answers.
+UPDATE access_answers SET body = ?
+WHERE tenant = ? AND key = ? AND body IS ?;

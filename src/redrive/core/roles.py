@@ -1,0 +1,123 @@
+"""Who may do what: one table of roles and permissions, and the rules about handing them on.
+
+    OWNER    everything, of all tenants          alias SUPER_ADMIN
+    ADMIN    everything of one tenant            alias ORG_ADMIN
+    STAFF    starts and cancels runs, comments, assigns; decides nothing about dead letters
+    VIEWER   looks
+
+Seeing hidden payloads is no matter of rank: it is given to a person or a token by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from redrive.errors import InputError, NotAllowed
+
+__all__ = ["ALIASES", "ALL_TENANTS", "GRANTS", "Permission", "Principal", "Role", "role_of"]
+
+ALL_TENANTS = "*"
+"""What an owner says to mean every tenant at once; no tenant may be called so."""
+
+
+class Role(StrEnum):
+    """What somebody is to a tenant."""
+
+    OWNER = "OWNER"
+    ADMIN = "ADMIN"
+    STAFF = "STAFF"
+    VIEWER = "VIEWER"
+
+
+ALIASES = {"SUPER_ADMIN": Role.OWNER, "ORG_ADMIN": Role.ADMIN}
+"""Other names that roles go by."""
+
+
+class Permission(StrEnum):
+    """One kind of thing that can be done."""
+
+    LOOK = "look"
+    START = "start"
+    CANCEL = "cancel"
+    NOTE = "note"
+    DECIDE = "decide"
+    SET_POLICIES = "set policies"
+    MANAGE_PEOPLE = "manage people"
+    PAUSE = "pause workflows"
+    MANAGE_TENANTS = "manage tenants"
+    SEE_PAYLOADS = "see payloads"
+
+
+_P = Permission
+_VIEWER = frozenset({_P.LOOK})
+_STAFF = _VIEWER | {_P.START, _P.CANCEL, _P.NOTE}
+_ADMIN = _STAFF | {_P.DECIDE, _P.SET_POLICIES, _P.MANAGE_PEOPLE}
+
+GRANTS: dict[Role, frozenset[Permission]] = {
+    Role.VIEWER: _VIEWER,
+    Role.STAFF: _STAFF,
+    Role.ADMIN: _ADMIN,
+    Role.OWNER: _ADMIN | {_P.PAUSE, _P.MANAGE_TENANTS},
+}
+"""The table. Pausing a workflow stops it for all tenants, so it belongs to those who answer for all."""
+
+_RANK = (Role.VIEWER, Role.STAFF, Role.ADMIN, Role.OWNER)
+
+
+def role_of(name: str) -> Role:
+    """The role that a name or an alias stands for."""
+    wanted = name.upper().replace("-", "_") if isinstance(name, str) else ""
+    for role in Role:
+        if wanted == role:
+            return role
+    if wanted in ALIASES:
+        return ALIASES[wanted]
+    raise InputError(f"there is no role {name!r:.60}; there are {', '.join(Role)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """Whoever sends a request: who it is, for which tenant, and what that allows.
+
+    `workflows` limits a token to runs and letters of these; None means all.
+    """
+
+    who: str
+    tenant: str
+    role: Role
+    payloads: bool = False
+    workflows: frozenset[str] | None = None
+
+    def may(self, permission: Permission) -> bool:
+        """True if this is allowed."""
+        if permission is Permission.SEE_PAYLOADS:
+            return self.payloads
+        return permission in GRANTS[self.role]
+
+    def need(self, permission: Permission) -> None:
+        """Refuse what is not allowed, and say what is missing."""
+        if self.may(permission):
+            return
+        if permission is Permission.SEE_PAYLOADS:
+            raise NotAllowed("hidden payloads are shown to those only who were given the permission for it")
+        least = next(role for role in _RANK if permission in GRANTS[role])
+        raise NotAllowed(f"this needs the role {least} or higher ({permission}); yours is {self.role}")
+
+    def enter(self, tenant: str | None) -> str:
+        """The tenant to work for: one's own, or the one that an owner names."""
+        if tenant is None or tenant == self.tenant:
+            return self.tenant
+        if self.role is Role.OWNER:
+            return tenant
+        raise NotAllowed("another tenant can be named by an OWNER only; leave `tenant` out")
+
+    def need_grant(self, role: Role, *, payloads: bool, workflows: Iterable[str] | None = None) -> None:
+        """Refuse to hand on more than one has."""
+        if _RANK.index(role) > _RANK.index(self.role):
+            raise NotAllowed(f"a {self.role} cannot make somebody {role}")
+        if payloads and not self.payloads:
+            raise NotAllowed("who may not see hidden payloads cannot allow it to others")
+        if self.workflows is not None and (workflows is None or not self.workflows.issuperset(workflows)):
+            raise NotAllowed(f"this token is for {', '.join(sorted(self.workflows))} and cannot give more")

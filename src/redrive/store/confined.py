@@ -1,0 +1,300 @@
+"""A store seen by one tenant's user: a view in which no other tenant exists.
+
+Every question gets the tenant, every row of another is taken for missing, and what would be written for
+another is refused. On PostgreSQL the store below it acts as `redrive_app` for the tenant as well, so that a
+slip here finds a second lock; on SQLite this is the lock.
+
+Runs are known inside by numbers that say nothing about their tenant. So a view remembers the numbers it has
+shown, answers for those only, and writes about those only. It is made for one request and dropped with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from redrive.core.journal import EntryRow
+from redrive.core.states import RunStatus
+from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
+from redrive.errors import InputError, NotAllowed
+from redrive.store.accounts import Accounts
+from redrive.store.circuits import CircuitCase, CircuitRow, CircuitTurn, Turned
+from redrive.store.outbox import BlockedKey, DeliveryDecision, MessageRow
+from redrive.store.records import (
+    AttemptRow,
+    AuditRow,
+    Case,
+    GroupPage,
+    KnownItem,
+    LetterRow,
+    NewSet,
+    Page,
+    PolicyRow,
+    RunRow,
+    SetItemRow,
+    SetItemStatus,
+    SetRow,
+    Started,
+    Triage,
+)
+from redrive.store.selection import (
+    AuditFilter,
+    CircuitFilter,
+    GroupFilter,
+    LetterFilter,
+    OutboxFilter,
+    RunFilter,
+)
+
+if TYPE_CHECKING:
+    from redrive.store.port import People
+
+__all__ = ["Confined"]
+
+Where = TypeVar("Where", RunFilter, LetterFilter)
+
+
+class Confined:
+    """The people's half of the port for one tenant, or for some workflows of it."""
+
+    def __init__(self, inner: People, tenant: str, workflows: Collection[str] | None = None) -> None:
+        self._inner = inner
+        self._tenant = tenant
+        self._workflows = None if workflows is None else frozenset(workflows)
+        self._shown: set[int] = set()
+
+    def now(self) -> int:
+        return self._inner.now()
+
+    @property
+    def accounts(self) -> Accounts:
+        return self._inner.accounts
+
+    # -- accepting work ------------------------------------------------------------------------------
+
+    async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[Started]:
+        self._own(run.tenant for run in runs)
+        self._named(run.workflow for run in runs)
+        return await self._inner.start(runs, worker=worker)
+
+    async def apply(self, transitions: Sequence[Transition], *, worker: int | None = None) -> list[Answer]:
+        for each in transitions:
+            self._own(about.tenant for about in (each, *each.starts, *each.audit))
+            if each.run not in self._shown:
+                raise NotAllowed("a run is changed only through the view that showed it")
+        return await self._inner.apply(transitions, worker=worker)
+
+    # -- deciding and noting -------------------------------------------------------------------------
+
+    async def triage(self, triage: Triage) -> bool:
+        self._own([triage.audit.tenant])
+        if await self.letter(triage.letter) is None:
+            return False
+        return await self._inner.triage(triage)
+
+    async def note(self, lines: Sequence[AuditWrite]) -> None:
+        self._own(line.tenant for line in lines)
+        await self._inner.note(lines)
+
+    async def begin_set(self, new: NewSet, audit: AuditWrite) -> None:
+        self._own([new.tenant, audit.tenant])
+        if new.where is not None:
+            await self._inner.begin_set(replace(new, where=self._narrowed(new.where)), audit)
+        elif self._workflows is None:
+            await self._inner.begin_set(new, audit)
+        else:
+            raise NotAllowed(f"this token decides on many by a filter that names one of: {self._listed}")
+
+    async def stop_set(self, public_id: str, audit: AuditWrite) -> bool:
+        self._own([audit.tenant])
+        return await self.set_of(public_id) is not None and await self._inner.stop_set(public_id, audit)
+
+    # -- reading -------------------------------------------------------------------------------------
+
+    async def run(self, public_id: str, *, tenant: str | None = None) -> RunRow | None:
+        if self._excludes(tenant):
+            return None
+        return self._show(await self._inner.run(public_id, tenant=self._tenant))
+
+    async def runs_by_id(self, public_ids: Sequence[str]) -> list[RunRow]:
+        found = [self._show(row) for row in await self._inner.runs_by_id(public_ids)]
+        return [row for row in found if row is not None]
+
+    async def runs(self, where: RunFilter, *, limit: int, cursor: str | None) -> Page[RunRow]:
+        if self._excludes(where.tenant):
+            return Page([], None, None)
+        page = await self._inner.runs(self._narrowed(where), limit=limit, cursor=cursor)
+        return Page([row for row in map(self._show, page.items) if row is not None], page.next, page.prev)
+
+    async def journal(self, run: int) -> list[EntryRow]:
+        return await self._inner.journal(run) if run in self._shown else []
+
+    async def attempts(self, run: int) -> list[AttemptRow]:
+        return await self._inner.attempts(run) if run in self._shown else []
+
+    async def letter(self, public_id: str, *, tenant: str | None = None) -> LetterRow | None:
+        if self._excludes(tenant):
+            return None
+        return self._show_letter(await self._inner.letter(public_id, tenant=self._tenant))
+
+    async def letter_of(self, run: int) -> LetterRow | None:
+        return self._show_letter(await self._inner.letter_of(run)) if run in self._shown else None
+
+    async def cases(self, ids: Sequence[str]) -> list[Case]:
+        return [case for case in await self._inner.cases(ids) if self._show(case.run) is not None]
+
+    async def audit(self, where: AuditFilter, *, limit: int, cursor: str | None) -> Page[AuditRow]:
+        if self._excludes(where.tenant):
+            return Page([], None, None)
+        return await self._inner.audit(replace(where, tenant=self._tenant), limit=limit, cursor=cursor)
+
+    async def known(self, names: Sequence[str]) -> list[KnownItem]:
+        return await self._inner.known(names)
+
+    async def workflows(self) -> list[KnownItem]:
+        return [item for item in await self._inner.workflows() if self._covers(item.name)]
+
+    async def letters(self, where: LetterFilter, *, limit: int, cursor: str | None) -> Page[LetterRow]:
+        if self._excludes(where.tenant):
+            return Page([], None, None)
+        page = await self._inner.letters(self._narrowed(where), limit=limit, cursor=cursor)
+        found = map(self._show_letter, page.items)
+        return Page([row for row in found if row is not None], page.next, page.prev)
+
+    async def count_letters(self, where: LetterFilter) -> int:
+        return 0 if self._excludes(where.tenant) else await self._inner.count_letters(self._narrowed(where))
+
+    async def set_of(self, public_id: str) -> SetRow | None:
+        found = await self._inner.set_of(public_id)
+        return found if found is not None and found.tenant == self._tenant else None
+
+    async def sets(self, tenant: str | None, *, limit: int, cursor: str | None) -> Page[SetRow]:
+        self._not_for_some("sets")
+        if self._excludes(tenant):
+            return Page([], None, None)
+        return await self._inner.sets(self._tenant, limit=limit, cursor=cursor)
+
+    async def set_endings(self, set: SetRow) -> dict[RunStatus, int]:
+        return await self._inner.set_endings(set) if set.tenant == self._tenant else {}
+
+    async def set_items(
+        self, set: SetRow, status: SetItemStatus | None, *, limit: int, cursor: str | None
+    ) -> Page[SetItemRow]:
+        if set.tenant != self._tenant:
+            return Page([], None, None)
+        return await self._inner.set_items(set, status, limit=limit, cursor=cursor)
+
+    async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
+        if self._excludes(where.tenant):
+            return GroupPage([], None, None, self.now())
+        page = await self._inner.groups(replace(where, tenant=self._tenant), limit=limit, cursor=cursor)
+        own = [row for row in page.items if row.tenant == self._tenant and self._covers(row.workflow)]
+        return replace(page, items=own)
+
+    # -- circuits and messages -----------------------------------------------------------------------
+
+    async def circuit(self, tenant: str, key: str, *, counted: int = 1) -> CircuitCase:
+        self._own([tenant])
+        return await self._inner.circuit(tenant, key, counted=counted)
+
+    async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
+        self._not_for_some("circuits")
+        if self._excludes(where.tenant):
+            return Page([], None, None)
+        return await self._inner.circuits(replace(where, tenant=self._tenant), limit=limit, cursor=cursor)
+
+    async def turn_circuit(self, turn: CircuitTurn) -> Turned:
+        self._not_for_some("circuits")
+        self._own([turn.tenant, *(line.tenant for line in turn.audit)])
+        return await self._inner.turn_circuit(turn)
+
+    async def message(self, public_id: str, *, tenant: str | None = None) -> MessageRow | None:
+        self._not_for_some("messages")
+        if self._excludes(tenant):
+            return None
+        return await self._inner.message(public_id, tenant=self._tenant)
+
+    async def messages(self, where: OutboxFilter, *, limit: int, cursor: str | None) -> Page[MessageRow]:
+        self._not_for_some("messages")
+        if self._excludes(where.tenant):
+            return Page([], None, None)
+        return await self._inner.messages(replace(where, tenant=self._tenant), limit=limit, cursor=cursor)
+
+    async def blocked_keys(self, *, tenant: str | None = None, limit: int) -> list[BlockedKey]:
+        self._not_for_some("messages")
+        if self._excludes(tenant):
+            return []
+        return await self._inner.blocked_keys(tenant=self._tenant, limit=limit)
+
+    async def decide_deliveries(self, decision: DeliveryDecision) -> int:
+        self._own([decision.audit.tenant])
+        if await self.message(decision.message) is None:
+            return 0
+        return await self._inner.decide_deliveries(decision)
+
+    # -- settings ------------------------------------------------------------------------------------
+
+    async def policies(self) -> list[PolicyRow]:
+        return [row for row in await self._inner.policies() if row.tenant in ("", self._tenant)]
+
+    async def set_policy(self, policy: PolicyRow, audit: AuditWrite) -> None:
+        self._own([policy.tenant, audit.tenant])
+        self._named([policy.workflow])
+        await self._inner.set_policy(policy, audit)
+
+    async def delete_policy(self, tenant: str, workflow: str, step: str, audit: AuditWrite) -> bool:
+        self._own([tenant, audit.tenant])
+        self._named([workflow])
+        return await self._inner.delete_policy(tenant, workflow, step, audit)
+
+    async def paused(self) -> dict[str, str]:
+        return await self._inner.paused()
+
+    # -- what belongs to whom ------------------------------------------------------------------------
+
+    def _own(self, tenants: Iterable[str]) -> None:
+        if any(tenant != self._tenant for tenant in tenants):
+            raise NotAllowed(f"this is done for tenant {self._tenant!r}, nothing of another is written")
+
+    def _named(self, workflows: Iterable[str]) -> None:
+        if not all(map(self._covers, workflows)):
+            raise NotAllowed(f"this token is for these workflows only: {self._listed}")
+
+    def _not_for_some(self, what: str) -> None:
+        """Refuse what says nothing about workflows to a view of some of them."""
+        if self._workflows is not None:
+            raise NotAllowed(f"this token is for these workflows only: {self._listed}; {what} are of all")
+
+    @property
+    def _listed(self) -> str:
+        return ", ".join(sorted(self._workflows or ()))
+
+    def _excludes(self, tenant: str | None) -> bool:
+        return tenant not in (None, self._tenant)
+
+    def _covers(self, workflow: str) -> bool:
+        return self._workflows is None or workflow in self._workflows
+
+    def _narrowed(self, where: Where) -> Where:
+        """The filter for this tenant; a view of some workflows asks for one of them at a time."""
+        workflow = where.workflow
+        if self._workflows is not None and workflow is None:
+            if len(self._workflows) > 1:
+                raise InputError(f"this token is for several workflows; name one of them: {self._listed}")
+            workflow = self._listed
+        if workflow is not None and not self._covers(workflow):
+            raise NotAllowed(f"this token is for these workflows only: {self._listed}")
+        return replace(where, tenant=self._tenant, workflow=workflow)
+
+    def _show(self, row: RunRow | None) -> RunRow | None:
+        if row is None or row.tenant != self._tenant or not self._covers(row.workflow):
+            return None
+        self._shown.add(row.id)
+        return row
+
+    def _show_letter(self, row: LetterRow | None) -> LetterRow | None:
+        if row is None or row.tenant != self._tenant or not self._covers(row.workflow):
+            return None
+        self._shown.add(row.run)
+        return row

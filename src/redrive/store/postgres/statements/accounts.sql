@@ -1,0 +1,155 @@
+-- Tenants, people, tokens, sessions, remembered answers.
+
+-- name: tenants
+-- All registered tenants.
+SELECT tenant, created_at, created_by, disabled_at FROM redrive.access_tenants ORDER BY tenant;
+
+-- name: put_tenant
+-- Register a tenant, or let it be disabled or not.
+INSERT INTO redrive.access_tenants AS t (tenant, created_at, created_by, disabled_at)
+VALUES (:tenant, COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())), :created_by,
+        CASE WHEN CAST(:disabled AS boolean) THEN COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) END)
+ON CONFLICT (tenant) DO UPDATE SET
+    disabled_at = CASE WHEN CAST(:disabled AS boolean) THEN excluded.created_at END
+WHERE (t.disabled_at IS NULL) = CAST(:disabled AS boolean)
+RETURNING 1;
+
+-- name: user
+-- A person, by id or by address.
+SELECT id, email, password, created_at, disabled_at FROM redrive.access_users
+WHERE id = CAST(:id AS text) OR (CAST(:id AS text) IS NULL AND email = CAST(:email AS text));
+
+-- name: users
+-- The people of a tenant, or of all.
+SELECT u.id, u.email, CAST(NULL AS text), u.created_at, u.disabled_at FROM redrive.access_users AS u
+WHERE CAST(:tenant AS text) IS NULL
+   OR EXISTS (SELECT 1 FROM redrive.access_members AS m WHERE m.user_id = u.id AND m.tenant = CAST(:tenant AS text))
+ORDER BY u.email;
+
+-- name: members
+-- What people are to a tenant, or to all.
+SELECT user_id, tenant, role, payloads, active FROM redrive.access_members
+WHERE user_id = ANY (CAST(:users AS text[])) AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
+ORDER BY user_id, tenant;
+
+-- name: insert_user
+-- Write a new person; an address is given to one only.
+INSERT INTO redrive.access_users (id, email, password, created_at)
+VALUES (:id, :email, CAST(:password AS text), COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())))
+ON CONFLICT DO NOTHING RETURNING id;
+
+-- name: change_user
+-- Another password for a person, or the end of all sign-ins.
+UPDATE redrive.access_users SET password = COALESCE(CAST(:password AS text), password),
+    disabled_at = CASE WHEN CAST(:disabled AS boolean) THEN COALESCE(disabled_at, COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp()))) END
+WHERE id = :id AND email = :email
+RETURNING id;
+
+-- name: put_member
+-- What a person is to a tenant.
+INSERT INTO redrive.access_members (user_id, tenant, role, payloads, active)
+VALUES (:user, :tenant, :role, :payloads, :active)
+ON CONFLICT (user_id, tenant) DO UPDATE SET
+    role = excluded.role, payloads = excluded.payloads, active = excluded.active;
+
+-- name: token
+-- A token with its hash.
+SELECT id, kind, tenant, role, name, created_by, payloads, workflows, hash, user_id, created_at, expires_at, revoked_at
+FROM redrive.access_tokens WHERE id = :id;
+
+-- name: tokens
+-- The tokens of a tenant, or of all.
+SELECT id, kind, tenant, role, name, created_by, payloads, workflows, '', user_id, created_at, expires_at, revoked_at
+FROM redrive.access_tokens WHERE CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text) ORDER BY id DESC;
+
+-- name: put_token
+-- Keep a new token.
+INSERT INTO redrive.access_tokens (id, tenant, kind, role, name, created_by, payloads, workflows, user_id, created_at,
+                                   expires_at, hash)
+VALUES (:id, :tenant, :kind, :role, :name, :created_by, :payloads, :workflows, :user,
+        COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())),
+        COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) + CAST(:lasts AS bigint), :hash)
+ON CONFLICT (id) DO NOTHING RETURNING id;
+
+-- name: revoke_token
+-- Let a token hold no longer.
+UPDATE redrive.access_tokens SET revoked_at = COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp()))
+WHERE id = :id AND revoked_at IS NULL AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
+RETURNING id;
+
+-- name: session
+-- One sign-in.
+SELECT hash, tenant, user_id, created_at, expires_at FROM redrive.access_sessions WHERE hash = :hash;
+
+-- name: put_session
+-- Keep a sign-in.
+INSERT INTO redrive.access_sessions (hash, tenant, user_id, created_at, expires_at)
+VALUES (:hash, :tenant, :user, COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())),
+        COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) + CAST(:lasts AS bigint))
+ON CONFLICT (hash) DO NOTHING;
+
+-- name: old_sessions
+-- Sign-ins that have expired.
+DELETE FROM redrive.access_sessions WHERE expires_at <= COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp()));
+
+-- name: end_sessions
+-- End one sign-in, or all of a person.
+DELETE FROM redrive.access_sessions WHERE hash = CAST(:hash AS text) OR user_id = CAST(:user AS text);
+
+-- name: put_answer
+-- Begin a request; one that was given up may be begun again.
+INSERT INTO redrive.access_answers AS a (tenant, key, digest, begun_at, expires_at)
+VALUES (:tenant, :key, :digest, COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())),
+        COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) + CAST(:keeps AS bigint))
+ON CONFLICT (tenant, key) DO UPDATE SET begun_at = excluded.begun_at
+WHERE a.status IS NULL AND a.digest = excluded.digest AND a.begun_at <= excluded.begun_at - CAST(:patience AS bigint)
+RETURNING key;
+
+-- name: answer
+-- A request that was begun, and its answer.
+SELECT tenant, key, digest, status, body FROM redrive.access_answers WHERE tenant = :tenant AND key = :key;
+
+-- name: keep_answer
+-- Remember the answer to a request.
+UPDATE redrive.access_answers SET status = :status, body = :body WHERE tenant = :tenant AND key = :key AND status IS NULL;
+
+-- name: drop_answer
+-- Forget a request that came to nothing.
+DELETE FROM redrive.access_answers WHERE tenant = :tenant AND key = :key AND status IS NULL;
+
+-- name: old_answers
+-- Answers that were kept long enough.
+DELETE FROM redrive.access_answers
+WHERE tenant = :tenant AND expires_at <= COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp()));
+
+-- name: tables_of_tenants
+-- Our tables with a tenant in them, and whether their rows belong to runs.
+SELECT c.relname AS name,
+       EXISTS (SELECT 1 FROM pg_catalog.pg_attribute AS r
+               WHERE r.attrelid = c.oid AND r.attname = 'run' AND NOT r.attisdropped) AS of_run
+FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+WHERE n.nspname = :schema AND c.relkind IN ('r', 'p') AND c.relname = ANY (CAST(:ours AS text[]))
+  AND EXISTS (SELECT 1 FROM pg_catalog.pg_attribute AS a
+              WHERE a.attrelid = c.oid AND a.attname = 'tenant' AND NOT a.attisdropped)
+ORDER BY c.relname;
+
+-- name: some_runs
+-- Runs of a tenant that is erased, a few at a time.
+SELECT id FROM redrive.runs WHERE tenant = :tenant ORDER BY id LIMIT CAST(:most AS bigint);
+
+-- name: erase_of_runs
+-- Remove what belongs to runs from a table.
+DELETE FROM redrive.{table} WHERE tenant = :tenant AND run = ANY (CAST(:runs AS bigint[])) RETURNING 1;
+
+-- name: erase_runs
+-- Remove runs.
+DELETE FROM redrive.runs WHERE tenant = :tenant AND id = ANY (CAST(:runs AS bigint[])) RETURNING 1;
+
+-- name: erase_rows
+-- Remove what else a tenant has in a table.
+DELETE FROM redrive.{table} WHERE tenant = :tenant RETURNING 1;
+
+-- name: erase_strangers
+-- Remove people whom no tenant knows any more.
+DELETE FROM redrive.access_users AS u
+WHERE NOT EXISTS (SELECT 1 FROM redrive.access_members AS m WHERE m.user_id = u.id);

@@ -1,0 +1,75 @@
+"""Who may do what, and who may hand it on."""
+
+from __future__ import annotations
+
+import pytest
+
+from redrive.core.roles import GRANTS, Permission, Principal, Role, role_of
+from redrive.errors import InputError, NotAllowed
+
+
+def somebody(role: Role = Role.ADMIN, **more: object) -> Principal:
+    return Principal(who="ann", tenant="acme", role=role, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("OWNER", "OWNER"),
+        ("super_admin", "OWNER"),
+        ("ORG_ADMIN", "ADMIN"),
+        ("org-admin", "ADMIN"),
+        ("staff", "STAFF"),
+    ],
+)
+def test_roles_are_known_by_name_and_alias(name: str, role: str) -> None:
+    assert role_of(name) is Role(role)
+
+
+@pytest.mark.parametrize("name", ["", "root", "ADMIN ", None, 7])
+def test_other_names_are_refused(name: object) -> None:
+    with pytest.raises(InputError, match="there are OWNER, ADMIN, STAFF, VIEWER"):
+        role_of(name)  # type: ignore[arg-type]
+
+
+def test_each_role_may_all_that_the_one_below_it_may() -> None:
+    ranks = [GRANTS[role] for role in (Role.VIEWER, Role.STAFF, Role.ADMIN, Role.OWNER)]
+    assert all(lower < higher for lower, higher in zip(ranks, ranks[1:], strict=False))
+
+
+def test_no_role_brings_the_sight_of_payloads() -> None:
+    assert not any(Permission.SEE_PAYLOADS in allowed for allowed in GRANTS.values())
+    assert not somebody(Role.OWNER).may(Permission.SEE_PAYLOADS)
+    assert somebody(Role.VIEWER, payloads=True).may(Permission.SEE_PAYLOADS)
+
+
+@pytest.mark.parametrize("permission", Permission)
+def test_what_is_missing_is_said(permission: Permission) -> None:
+    viewer = somebody(Role.VIEWER)
+    if viewer.may(permission):
+        viewer.need(permission)
+        return
+    with pytest.raises(NotAllowed, match=r"needs the role|permission for it"):
+        viewer.need(permission)
+
+
+def test_only_an_owner_works_for_another_tenant() -> None:
+    assert somebody().enter(None) == somebody().enter("acme") == "acme"
+    assert somebody(Role.OWNER).enter("globex") == "globex"
+    for role in (Role.ADMIN, Role.STAFF, Role.VIEWER):
+        with pytest.raises(NotAllowed):
+            somebody(role).enter("globex")
+
+
+def test_nobody_hands_on_more_than_they_have() -> None:
+    somebody().need_grant(Role.ADMIN, payloads=False)
+    somebody(Role.OWNER, payloads=True).need_grant(Role.OWNER, payloads=True)
+    with pytest.raises(NotAllowed):
+        somebody().need_grant(Role.OWNER, payloads=False)
+    with pytest.raises(NotAllowed):
+        somebody().need_grant(Role.VIEWER, payloads=True)
+    limited = somebody(workflows=frozenset({"fulfil"}))
+    limited.need_grant(Role.STAFF, payloads=False, workflows=["fulfil"])
+    for wider in (None, ["fulfil", "refund"]):
+        with pytest.raises(NotAllowed):
+            limited.need_grant(Role.STAFF, payloads=False, workflows=wider)

@@ -1,0 +1,238 @@
+"""People and credentials: every store keeps them alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from store_kit import DAY, SECOND, Kit, entry, failed_try, noted, writes
+
+from redrive.core.roles import Role
+from redrive.store.accounts import (
+    AnswerRow,
+    MemberRow,
+    NewAnswer,
+    SessionRow,
+    TenantRow,
+    TokenKind,
+    TokenRow,
+    UserRow,
+)
+from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
+
+
+def member(user: str = "u1", tenant: str = "acme", role: Role = Role.ADMIN, **more: bool) -> MemberRow:
+    return MemberRow(user=user, tenant=tenant, role=role, **more)
+
+
+def person(id: str = "u1", email: str = "ann@example.org", *members: MemberRow) -> UserRow:
+    return UserRow(id=id, email=email, password="hash", members=members or (member(id),))
+
+
+def token(id: str = "t1", tenant: str = "acme", **more: object) -> TokenRow:
+    given: dict[str, object] = {"kind": TokenKind.KEY, "role": Role.STAFF, "name": "ci", "created_by": "ann"}
+    return TokenRow(id=id, tenant=tenant, **{**given, **more})  # type: ignore[arg-type]
+
+
+async def events(kit: Kit) -> list[str]:
+    page = await kit.store.audit(AuditFilter(), limit=50, cursor=None)
+    return [line.event for line in reversed(page.items)]
+
+
+async def test_a_tenant_is_registered_once_disabled_and_enabled(kit: Kit) -> None:
+    accounts = kit.store.accounts
+    new = TenantRow(tenant="acme", created_by="ann")
+    assert await accounts.put_tenant(new, noted("tenant.created", tenant="acme"))
+    assert not await accounts.put_tenant(new, noted("tenant.created", tenant="acme"))
+    assert await accounts.put_tenant(replace(new, disabled_at=1), noted("tenant.changed", tenant="acme"))
+    (row,) = await accounts.tenants()
+    assert (row.tenant, row.created_by, row.disabled_at) == ("acme", "ann", kit.clock.now())
+    assert not await accounts.put_tenant(replace(new, disabled_at=1), noted("tenant.changed", tenant="acme"))
+    assert await accounts.put_tenant(new, noted("tenant.changed", tenant="acme"))
+    assert [each.disabled_at for each in await accounts.tenants()] == [None]
+    assert await events(kit) == ["tenant.created", "tenant.changed", "tenant.changed"]
+
+
+async def test_a_person_is_added_once_and_found_by_id_and_address(kit: Kit) -> None:
+    accounts = kit.store.accounts
+    ann = person(
+        "u1", "ann@example.org", member("u1", "acme"), member("u1", "globex", Role.VIEWER, payloads=True)
+    )
+    assert await accounts.add_user(ann, noted("user.created", tenant="acme"))
+    assert not await accounts.add_user(person("u2"), noted("user.created", tenant="acme"))
+    found = await accounts.user(email="ann@example.org")
+    assert found == replace(ann, created_at=kit.clock.now())
+    assert await accounts.user(id="u1") == found
+    assert await accounts.user(email="Ann@example.org") is await accounts.user(id="u2") is None
+    assert await events(kit) == ["user.created"]
+
+
+async def test_a_tenant_s_people_are_listed_without_passwords_and_other_tenants(kit: Kit) -> None:
+    accounts = kit.store.accounts
+    ann = person("u1", "ann@example.org", member("u1", "acme"), member("u1", "globex"))
+    await accounts.add_user(ann, noted())
+    await accounts.add_user(person("u2", "bob@example.org", member("u2", "globex")), noted())
+    (listed,) = await accounts.users("acme")
+    assert (listed.id, listed.password, [each.tenant for each in listed.members]) == ("u1", None, ["acme"])
+    assert [len(each.members) for each in await accounts.users(None)] == [2, 1]
+    assert await accounts.users("nobody") == []
+
+
+async def test_a_person_is_changed_and_a_membership_too(kit: Kit) -> None:
+    accounts = kit.store.accounts
+    await accounts.add_user(person(), noted())
+    assert await accounts.change_user(replace(person(), password="new", disabled_at=1), noted())
+    found = await accounts.user(id="u1")
+    assert found is not None
+    assert (found.password, found.disabled_at) == ("new", kit.clock.now())
+    assert await accounts.change_user(replace(person(), password=None), noted())
+    await accounts.put_member(member(role=Role.VIEWER, active=False), noted())
+    found = await accounts.user(id="u1")
+    assert found is not None
+    assert (found.password, found.disabled_at) == ("new", None)
+    assert found.members == (member(role=Role.VIEWER, active=False),)
+    assert not await accounts.change_user(person("u9", "zoe@example.org"), noted())
+
+
+async def test_a_token_is_kept_with_its_hash_and_listed_without(kit: Kit) -> None:
+    accounts = kit.store.accounts
+    one = token(hash="h", workflows=("fulfil", 'a"b'), payloads=True, user="u1")
+    await accounts.put_token(one, DAY, noted())
+    await accounts.put_token(token("t2", "globex"), None, noted())
+    expected = replace(one, created_at=kit.clock.now(), expires_at=kit.clock.now() + DAY)
+    assert await accounts.token("t1") == expected
+    assert await accounts.tokens("acme") == [replace(expected, hash="")]
+    assert [row.id for row in await accounts.tokens(None)] == ["t2", "t1"]
+    assert await accounts.token("t3") is None
+
+
+async def test_a_token_is_revoked_once_and_by_its_own_tenant_only(kit: Kit) -> None:
+    accounts = kit.store.accounts
+    await accounts.put_token(token(), None, noted())
+    assert not await accounts.revoke_token("t1", "globex", noted())
+    assert await accounts.revoke_token("t1", "acme", noted())
+    assert not await accounts.revoke_token("t1", None, noted())
+    found = await accounts.token("t1")
+    assert found is not None
+    assert found.revoked_at == kit.clock.now()
+
+
+async def test_a_sign_in_lasts_until_it_ends_or_another_finds_it_expired(kit: Kit) -> None:
+    accounts = kit.store.accounts
+    for hash, user in (("h1", "u1"), ("h2", "u1"), ("h3", "u2")):
+        await accounts.put_session(SessionRow(hash=hash, tenant="acme", user=user), 10 * SECOND)
+    found = await accounts.session("h1")
+    assert found is not None
+    assert (found.user, found.tenant, found.expires_at) == ("u1", "acme", kit.clock.now() + 10 * SECOND)
+    await accounts.end_sessions(hash="h1")
+    assert await accounts.session("h1") is None
+    await accounts.end_sessions(user="u1")
+    assert await accounts.session("h2") is None
+    assert await accounts.session("h3") is not None
+    kit.clock.move(11 * SECOND)
+    await accounts.put_session(SessionRow(hash="h4", tenant="acme", user="u1"), SECOND)
+    assert await accounts.session("h3") is None
+
+
+# -- answers -------------------------------------------------------------------------------------------
+
+
+def asked(key: str = "k", digest: str = "d", tenant: str = "acme") -> NewAnswer:
+    return NewAnswer(tenant=tenant, key=key, digest=digest, patience=60 * SECOND, keeps=DAY)
+
+
+async def test_a_request_is_carried_out_by_one_and_the_others_get_its_answer(kit: Kit) -> None:
+    accounts = kit.store.accounts
+    assert await accounts.claim_answer(asked()) is None
+    under_way = AnswerRow(tenant="acme", key="k", digest="d", status=None, body=None)
+    assert await accounts.claim_answer(asked()) == under_way
+    done = replace(under_way, status=200, body='{"pin": "1234"}')
+    await accounts.keep_answer(done)
+    assert await accounts.claim_answer(asked()) == done
+    assert await accounts.claim_answer(asked(digest="other")) == done
+    assert await accounts.claim_answer(asked(tenant="globex")) is None
+    kit.clock.move(DAY)
+    assert await accounts.claim_answer(asked(digest="other")) is None
+
+
+async def test_a_request_that_was_given_up_is_taken_over_by_the_same_and_no_other(kit: Kit) -> None:
+    accounts = kit.store.accounts
+    assert await accounts.claim_answer(asked()) is None
+    kit.clock.move(61 * SECOND)
+    assert await accounts.claim_answer(asked(digest="other")) is not None
+    assert await accounts.claim_answer(asked()) is None
+    assert await accounts.claim_answer(asked()) is not None
+
+
+async def test_a_request_that_came_to_nothing_is_forgotten(kit: Kit) -> None:
+    accounts = kit.store.accounts
+    assert await accounts.claim_answer(asked()) is None
+    await accounts.drop_answer("acme", "k")
+    assert await accounts.claim_answer(asked(digest="other")) is None
+
+
+# -- erasing -------------------------------------------------------------------------------------------
+
+
+async def everything_of(kit: Kit, tenant: str) -> None:
+    """Whatever a tenant can have."""
+    worker, run = await kit.held(tenant=tenant, key="k", key_hash="h", key_keeps=DAY, index=(("a", "b"),))
+    step = writes(run, entry(0, output=tenant), attempts=(failed_try(0),))
+    assert (await kit.store.apply([step], worker=worker))[0].kept
+    await kit.fail(worker, run)
+    await kit.start(3, tenant=tenant)
+    await kit.store.retire(worker)
+    await kit.store.fold(100)
+    accounts = kit.store.accounts
+    await accounts.put_tenant(TenantRow(tenant=tenant), noted("tenant.created", tenant=tenant))
+    await accounts.add_user(
+        person(f"u-{tenant}", f"{tenant}@example.org", member(f"u-{tenant}", tenant)), noted()
+    )
+    await accounts.put_token(token(f"t-{tenant}", tenant), None, noted(tenant=tenant))
+    await accounts.put_session(SessionRow(hash=f"s-{tenant}", tenant=tenant, user=f"u-{tenant}"), DAY)
+    assert await accounts.claim_answer(asked(tenant=tenant)) is None
+
+
+async def erase(kit: Kit, tenant: str) -> int:
+    erased = 0
+    while step := await kit.store.accounts.erase(tenant, 2):
+        erased += step
+    return erased
+
+
+async def test_erasing_a_tenant_leaves_nothing_of_it_and_all_of_the_others(kit: Kit) -> None:
+    for tenant in ("acme", "globex"):
+        await everything_of(kit, tenant)
+    ((theirs, *_),) = [(await kit.store.runs(RunFilter(tenant="globex"), limit=9, cursor=None)).items[::-1]]
+    before = await kit.everything(theirs)
+    assert await erase(kit, "acme") > 10
+    store = kit.store
+    assert (await store.runs(RunFilter(tenant="acme"), limit=9, cursor=None)).items == []
+    assert (await store.letters(LetterFilter(tenant="acme"), limit=9, cursor=None)).items == []
+    assert (await store.audit(AuditFilter(tenant="acme"), limit=9, cursor=None)).items == []
+    accounts = store.accounts
+    assert [row.tenant for row in await accounts.tenants()] == ["globex"]
+    assert await accounts.user(email="acme@example.org") is None
+    assert await accounts.token("t-acme") is await accounts.session("s-acme") is None
+    assert await accounts.claim_answer(asked(tenant="acme")) is None
+    assert await kit.everything(theirs) == before
+    assert await accounts.token("t-globex") is not None
+    assert await accounts.user(email="globex@example.org") is not None
+    assert await accounts.session("s-globex") is not None
+
+
+async def test_a_person_whom_another_tenant_knows_survives_an_erasure(kit: Kit) -> None:
+    accounts = kit.store.accounts
+    ann = person("u1", "ann@example.org", member("u1", "acme"), member("u1", "globex"))
+    await accounts.add_user(ann, noted(tenant="acme"))
+    await erase(kit, "acme")
+    found = await accounts.user(id="u1")
+    assert found is not None
+    assert [each.tenant for each in found.members] == ["globex"]
+
+
+@pytest.mark.parametrize("name", ["", "ac", "acme2", "ACME", "%"])
+async def test_erasing_takes_the_name_as_it_is(kit: Kit, name: str) -> None:
+    await kit.start(1, tenant="acme")
+    await erase(kit, name)
+    assert len((await kit.store.runs(RunFilter(), limit=9, cursor=None)).items) == 1

@@ -1,0 +1,220 @@
+"""A view for one tenant: on every store it shows and changes that tenant's rows and no other's."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from letter_kit import reopens
+from store_kit import DAY, Kit, becomes, entry, failed_try, letter, noted, writes
+
+from redrive.core.states import RunStatus
+from redrive.core.transition import Transition
+from redrive.errors import InputError, NotAllowed
+from redrive.store.port import People
+from redrive.store.records import NewSet, PolicyRow, RunRow, Triage
+from redrive.store.selection import AuditFilter, GroupFilter, LetterFilter, RunFilter
+
+
+async def two_tenants(kit: Kit) -> tuple[RunRow, RunRow]:
+    """A run with everything for `a` and one for `b`."""
+    runs = []
+    for tenant in ("a", "b"):
+        worker, run = await kit.held(tenant=tenant, key="k", key_hash="h", key_keeps=DAY)
+        step = writes(run, entry(0, output=tenant), attempts=(failed_try(0),))
+        assert (await kit.store.apply([step], worker=worker))[0].kept
+        await kit.fail(worker, run)
+        policy = PolicyRow(tenant=tenant, workflow="", step="s", policy="{}", updated_at=0, updated_by="x")
+        await kit.store.set_policy(policy, noted("policy.set", tenant=tenant))
+        new = NewSet(public_id=f"set-{tenant}", tenant=tenant, action="RESOLVE", by="ann", letters=("dl-x",))
+        await kit.store.begin_set(new, noted("dlq.set_started", tenant=tenant))
+        await kit.store.retire(worker)
+        runs.append(await kit.look(run))
+    await kit.store.fold(100)
+    everywhere = PolicyRow(tenant="", workflow="", step="s", policy="{}", updated_at=0, updated_by="x")
+    await kit.store.set_policy(everywhere, noted("policy.set", tenant=""))
+    return runs[0], runs[1]
+
+
+async def test_a_view_shows_its_tenant_s_rows_as_they_are(kit: Kit) -> None:
+    mine, _ = await two_tenants(kit)
+    seen, store = kit.store.confined("a"), kit.store
+    assert await seen.run(mine.public_id) == await store.run(mine.public_id)
+    assert await seen.runs_by_id([mine.public_id]) == await store.runs_by_id([mine.public_id])
+    assert await seen.journal(mine.id) == await store.journal(mine.id) != []
+    assert await seen.attempts(mine.id) == await store.attempts(mine.id) != []
+    letter = await seen.letter_of(mine.id)
+    assert letter is not None
+    assert letter == await store.letter_of(mine.id) == await seen.letter(letter.public_id)
+    assert await seen.cases([letter.public_id]) == await store.cases([letter.public_id]) != []
+    assert [row.tenant for row in await seen.policies()] == ["", "a"]
+    assert (await seen.set_of("set-a")) == await store.set_of("set-a") is not None
+    assert await seen.count_letters(LetterFilter()) == 1
+    assert await seen.known(["w"]) == await store.known(["w"]) != []
+    assert [item.name for item in await seen.workflows()] == ["w"]
+
+
+async def test_every_list_of_a_view_holds_its_tenant_s_rows_only(kit: Kit) -> None:
+    await two_tenants(kit)
+    seen = kit.store.confined("a")
+    pages: list[Any] = [
+        await seen.runs(RunFilter(), limit=10, cursor=None),
+        await seen.letters(LetterFilter(), limit=10, cursor=None),
+        await seen.audit(AuditFilter(), limit=10, cursor=None),
+        await seen.groups(GroupFilter(), limit=10, cursor=None),
+    ]
+    assert [{row.tenant for row in page.items} for page in pages] == [{"a"}] * 4
+
+
+async def test_another_tenant_s_rows_do_not_exist(kit: Kit) -> None:
+    _, theirs = await two_tenants(kit)
+    seen = kit.store.confined("a")
+    name = theirs.public_id
+    assert await seen.run(name) is await seen.run(name, tenant="b") is None
+    assert await seen.runs_by_id([name]) == []
+    assert await seen.journal(theirs.id) == await seen.attempts(theirs.id) == []
+    assert await seen.letter(f"dl-{name}") is await seen.letter(f"dl-{name}", tenant="b") is None
+    assert await seen.letter_of(theirs.id) is None
+    assert await seen.cases([name, f"dl-{name}"]) == []
+    assert await seen.set_of("set-b") is None
+    foreign = await kit.store.set_of("set-b")
+    assert foreign is not None
+    assert (await seen.set_items(foreign, None, limit=9, cursor=None)).items == []
+    assert (await seen.runs(RunFilter(tenant="b"), limit=10, cursor=None)).items == []
+    assert (await seen.letters(LetterFilter(tenant="b"), limit=10, cursor=None)).items == []
+    assert (await seen.audit(AuditFilter(tenant="b"), limit=10, cursor=None)).items == []
+    assert (await seen.audit(AuditFilter(tenant=""), limit=10, cursor=None)).items == []
+    assert (await seen.groups(GroupFilter(tenant="b"), limit=10, cursor=None)).items == []
+    assert await seen.count_letters(LetterFilter(tenant="b")) == 0
+
+
+Change = Callable[[People, RunRow], Awaitable[object]]
+
+FOREIGN: dict[str, Change] = {
+    "start": lambda seen, run: seen.start([_new(run)]),
+    "apply": lambda seen, run: seen.apply([becomes(run, RunStatus.FAILED)]),
+    "apply as one's own": lambda seen, run: seen.apply([_claimed(run)]),
+    "note": lambda seen, run: seen.note([noted(tenant="b")]),
+    "set_policy": lambda seen, run: seen.set_policy(_policy("b"), noted(tenant="a")),
+    "set_policy of all": lambda seen, run: seen.set_policy(_policy(""), noted(tenant="a")),
+    "delete_policy": lambda seen, run: seen.delete_policy("b", "", "s", noted(tenant="a")),
+    "begin_set": lambda seen, run: seen.begin_set(_set("b"), noted(tenant="b")),
+    "begin_set for all": lambda seen, run: seen.begin_set(_set(""), noted(tenant="a")),
+    "triage": lambda seen, run: seen.triage(Triage(letter=f"dl-{run.public_id}", audit=noted(tenant="b"))),
+}
+
+
+def _new(run: RunRow) -> Any:
+    from redrive.core.transition import NewRun
+
+    return NewRun(public_id="new", tenant="b", workflow="w", input="{}", options="{}")
+
+
+def _claimed(run: RunRow) -> Transition:
+    return Transition(run=run.id, tenant="a", fence=run.fence, letter=letter(run))
+
+
+def _policy(tenant: str) -> PolicyRow:
+    return PolicyRow(tenant=tenant, workflow="", step="t", policy="{}", updated_at=0, updated_by="x")
+
+
+def _set(tenant: str) -> NewSet:
+    return NewSet(public_id="set-x", tenant=tenant, action="RESOLVE", by="ann", letters=("dl-x",))
+
+
+@pytest.mark.parametrize("change", FOREIGN)
+async def test_nothing_of_another_tenant_is_written(kit: Kit, change: str) -> None:
+    _, theirs = await two_tenants(kit)
+    before = await kit.everything(theirs), await kit.store.policies()
+    with pytest.raises(NotAllowed):
+        await FOREIGN[change](kit.store.confined("a"), theirs)
+    assert (await kit.everything(theirs), await kit.store.policies()) == before
+
+
+async def test_another_tenant_s_letters_and_sets_are_not_there_to_be_changed(kit: Kit) -> None:
+    _, theirs = await two_tenants(kit)
+    seen = kit.store.confined("a")
+    note = Triage(letter=f"dl-{theirs.public_id}", owner="eve", audit=noted(tenant="a"))
+    assert not await seen.triage(note)
+    assert not await seen.stop_set("set-b", noted(tenant="a"))
+    assert (await kit.letter(theirs)).owner is None
+    found = await kit.store.set_of("set-b")
+    assert found is not None
+    assert found.status == "RUNNING"
+
+
+async def test_a_view_does_for_its_tenant_what_the_store_does(kit: Kit) -> None:
+    mine, _ = await two_tenants(kit)
+    seen = kit.store.confined("a")
+    (case,) = await seen.cases([mine.public_id])
+    (answer,) = await seen.apply([reopens(case.run)])
+    assert answer.kept
+    started = await seen.start(
+        [kit.new(tenant="a", index=(("f", "v"),), key="x", key_hash="h", key_keeps=DAY)]
+    )
+    assert started[0].new
+    assert await seen.triage(Triage(letter=f"dl-{mine.public_id}", owner="ann", audit=noted(tenant="a")))
+    await seen.note([noted("dlq.revealed", tenant="a")])
+    await seen.set_policy(_policy("a"), noted("policy.set", tenant="a"))
+    assert await seen.delete_policy("a", "", "t", noted("policy.deleted", tenant="a"))
+    new = NewSet(public_id="set-n", tenant="a", action="RESOLVE", by="ann", where=LetterFilter())
+    await seen.begin_set(new, noted("dlq.set_started", tenant="a"))
+    assert await seen.stop_set("set-n", noted("dlq.set_stopped", tenant="a"))
+    row = await kit.look(mine)
+    assert (row.status, (await kit.letter(mine)).owner) == (RunStatus.PENDING, "ann")
+    found = (await kit.store.runs(RunFilter(index={"f": "v"}), limit=9, cursor=None)).items
+    assert [run.public_id for run in found] == [started[0].public_id]
+    set_row = await kit.store.set_of("set-n")
+    assert set_row is not None
+    assert '"tenant": "a"' in (set_row.wanted or "")
+
+
+async def test_a_view_writes_about_runs_that_it_has_shown(kit: Kit) -> None:
+    mine, _ = await two_tenants(kit)
+    with pytest.raises(NotAllowed):
+        await kit.store.confined("a").apply([reopens(mine)])
+    seen = kit.store.confined("a")
+    assert await seen.run(mine.public_id) is not None
+    assert (await seen.apply([reopens(mine)]))[0].kept
+
+
+# -- workflows -----------------------------------------------------------------------------------------
+
+
+async def test_a_view_of_one_workflow_knows_no_other(kit: Kit) -> None:
+    (mine,) = await kit.start(1, tenant="a", workflow="w")
+    (other,) = await kit.start(1, tenant="a", workflow="x")
+    await kit.worker("w", "x")
+    seen = kit.store.confined("a", ["w"])
+    assert await seen.run(mine) is not None
+    assert await seen.run(other) is None
+    assert await seen.runs_by_id([other]) == await seen.cases([other]) == []
+    page = await seen.runs(RunFilter(), limit=9, cursor=None)
+    assert [run.public_id for run in page.items] == [mine]
+    assert [item.name for item in await seen.workflows()] == ["w"]
+    with pytest.raises(NotAllowed, match="these workflows only: w"):
+        await seen.runs(RunFilter(workflow="x"), limit=9, cursor=None)
+    with pytest.raises(NotAllowed):
+        await seen.start([kit.new(tenant="a", workflow="x")])
+    with pytest.raises(NotAllowed):
+        await seen.set_policy(_policy("a"), noted(tenant="a"))
+    with pytest.raises(NotAllowed):
+        await seen.begin_set(_set("a"), noted(tenant="a"))
+
+
+async def test_a_view_of_several_workflows_asks_which_one_is_meant(kit: Kit) -> None:
+    await kit.start(1, tenant="a", workflow="x")
+    seen = kit.store.confined("a", ["w", "x"])
+    with pytest.raises(InputError, match="name one of them: w, x"):
+        await seen.runs(RunFilter(), limit=9, cursor=None)
+    assert len((await seen.runs(RunFilter(workflow="x"), limit=9, cursor=None)).items) == 1
+
+
+async def test_a_view_s_first_page_is_full_however_many_newer_rows_others_have(kit: Kit) -> None:
+    mine = (await kit.start(25, tenant="a"))[::-1]
+    await kit.store.start([kit.new(tenant="b") for _ in range(500)])
+    seen = kit.store.confined("a")
+    page = await seen.runs(RunFilter(), limit=20, cursor=None)
+    rest = await seen.runs(RunFilter(), limit=20, cursor=page.next)
+    assert [row.public_id for row in [*page.items, *rest.items]] == mine
