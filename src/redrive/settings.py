@@ -34,12 +34,16 @@ VARIABLES = {
     "redact": "REDRIVE_REDACT",
     "encryption_keys": "REDRIVE_ENCRYPTION_KEYS",
     "allow_hosts": "REDRIVE_ALLOW_HOSTS",
+    "secret_key": "REDRIVE_SECRET_KEY",
     "base_url": "REDRIVE_BASE_URL",
 }
 """The environment variable behind each setting."""
 
 PLAIN = "plain"
 """Stands in the place of the first encryption key where nothing new is to be sealed."""
+
+LEAST_SECRET = 32
+"""Bytes of the shortest key that tokens are signed with."""
 
 _DURATIONS = frozenset(
     {
@@ -82,6 +86,7 @@ class Settings:
     redact: str = ""
     encryption_keys: str = field(default="", repr=False)
     allow_hosts: str = ""
+    secret_key: str = field(default="", repr=False)
     base_url: str = ""
 
     def __post_init__(self) -> None:
@@ -102,6 +107,11 @@ class Settings:
             raise ConfigurationError(f"{_name('max_payload')} must be at least 1 byte")
         key_bytes(self.encryption_keys)
         read_allowed(self.allow_hosts, _name("allow_hosts"))
+        if 0 < len(self.secret_key.encode()) < LEAST_SECRET:
+            raise ConfigurationError(
+                f"{_name('secret_key')} is shorter than {LEAST_SECRET} bytes, so that it could be guessed; "
+                "`openssl rand -base64 48` makes a good one"
+            )
 
     @classmethod
     def load(cls, given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from redrive.core.roles import GRANTS, Permission, Principal, Role, role_of
@@ -34,7 +36,7 @@ def test_other_names_are_refused(name: object) -> None:
 
 def test_each_role_may_all_that_the_one_below_it_may() -> None:
     ranks = [GRANTS[role] for role in (Role.VIEWER, Role.STAFF, Role.ADMIN, Role.OWNER)]
-    assert all(lower < higher for lower, higher in zip(ranks, ranks[1:], strict=False))
+    assert all(lower < higher for lower, higher in itertools.pairwise(ranks))
 
 
 def test_no_role_brings_the_sight_of_payloads() -> None:

@@ -34,7 +34,7 @@ def catalogue_of(version: str, workflows: _Workflows, steps: _Steps) -> Catalogu
     """Everything that is registered, with its options and schemas."""
     return Catalogue(
         version=version,
-        workflows=tuple(_item(name, w.options_text, w.signature) for name, w in workflows.items()),
+        workflows=tuple(_item(name, w.catalogue_text, w.signature) for name, w in workflows.items()),
         steps=tuple(_item(name, s.options_text, s.signature) for name, s in steps.items()),
     )
 

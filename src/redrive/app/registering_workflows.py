@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from redrive.app.checks import check_flags, check_retry, chosen_name, time_limit
-from redrive.app.workflow import START_OPTIONS, Workflow
+from redrive.app.workflow import Workflow
 from redrive.core.index import MOST_FIELDS, parts
 from redrive.core.payload import Signature
+from redrive.core.starting import START_OPTIONS
 from redrive.duration import Duration
 from redrive.errors import RegistrationError
 from redrive.policy import RetryPolicy

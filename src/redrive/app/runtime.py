@@ -7,12 +7,14 @@ import math
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redrive.app.results import Results
 from redrive.chores import Folder, Purger, Reaper, Relay, Releaser, SetWorker, Watch, every
-from redrive.clock import Clock
+from redrive.clock import MICROS, Clock
 from redrive.core.redact import Redactor
+from redrive.core.starting import Startable
 from redrive.core.transition import NewRun
 from redrive.desk.audit import Audit
 from redrive.desk.batches import Batches
@@ -26,11 +28,12 @@ from redrive.desk.replaying import Replayer
 from redrive.desk.runs import Runs
 from redrive.desk.saga import Sagas
 from redrive.desk.shapes import Shaper
+from redrive.desk.starting import Starter
 from redrive.desk.workflows import Workflows
 from redrive.errors import ConfigurationError, StoreUnavailable
 from redrive.store.circuits import CircuitRow
 from redrive.store.outbox import NewSink
-from redrive.store.port import Store
+from redrive.store.port import People, Store
 from redrive.store.records import Started
 from redrive.worker.acting import Acting
 from redrive.worker.attempt import Attempt
@@ -39,13 +42,26 @@ from redrive.worker.loop import Worker, WorkerSettings
 if TYPE_CHECKING:
     from redrive.app.app import Redrive
 
-__all__ = ["Runtime"]
+__all__ = ["Desk", "Runtime"]
 
 T = TypeVar("T")
 
 _POLL = 1.0  # how long an idle worker trusts the bell
 _PATIENCE = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)  # seconds between asking a store that does not answer
 _PATIENTLY = 30  # purging and watching are done once in so many intervals of the reaper
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """What people can do, on one store or on a view of one."""
+
+    runs: Runs
+    dlq: DeadLetters
+    sagas: Sagas
+    policies: Policies
+    circuits: Circuits
+    audit: Audit
+    starter: Starter
 
 
 class Runtime:
@@ -58,17 +74,15 @@ class Runtime:
         self.clock = clock
         self.results = Results(store, self._here)
         self._redactor = Redactor.parse(app.settings.redact)
-        shaper = Shaper(self._redactor)
-        replayer = self._replayer(store)
-        previewer = Previewer(store, replayer, shaper)
-        self.runs = Runs(store, clock, shaper, replayer, previewer, self.changed)
-        self.dlq = DeadLetters(store, clock, shaper, replayer, previewer)
-        self.sagas = Sagas(store, shaper, replayer)
-        self.policies = Policies(store, clock)
-        self.circuits = Circuits(store, clock, self.turned)
+        desk = self.desk(store, clock)
+        self.runs = desk.runs
+        self.dlq = desk.dlq
+        self.sagas = desk.sagas
+        self.policies = desk.policies
+        self.circuits = desk.circuits
+        self.audit = desk.audit
         self.workflows = Workflows(store, clock, self.ring)
-        self.audit = Audit(store, shaper)
-        self.outbox = Outbox(store, clock, shaper, self.ring_relays)
+        self.outbox = Outbox(store, clock, Shaper(self._redactor), self.ring_relays)
         self.reaper = Reaper(store, clock)
         self.purger = self.new_purger(store)
         self.folder = Folder(store)
@@ -83,7 +97,7 @@ class Runtime:
 
     def new_set_worker(self, store: Store) -> SetWorker:
         """The chore that carries out sets, on the store or on another face of it."""
-        return SetWorker(store, Batches(store, self.clock, self._replayer(store)).decide)
+        return SetWorker(store, Batches(store, self.clock, self._replayer(store, self.clock)).decide)
 
     def new_releaser(self, store: Store) -> Releaser:
         """The chore that turns circuits and lets parked runs go on, on the store or on another face of it."""
@@ -99,11 +113,35 @@ class Runtime:
         """The chore that removes what was kept long enough, on the store or on another face of it."""
         return Purger(store, self.clock, self._app.settings)
 
-    def _replayer(self, store: Store) -> Replayer:
-        return Replayer(store, self.clock, self._checker(self._app, store), self._redactor, self.changed)
+    def desk(self, store: People, clock: Clock) -> Desk:
+        """What people can do, on the store or on a view of it."""
+        shaper = Shaper(self._redactor)
+        replayer = self._replayer(store, clock)
+        previewer = Previewer(store, replayer, shaper)
+        return Desk(
+            runs=Runs(store, clock, shaper, replayer, previewer, self.changed),
+            dlq=DeadLetters(store, clock, shaper, replayer, previewer),
+            sagas=Sagas(store, shaper, replayer),
+            policies=Policies(store, clock),
+            circuits=Circuits(store, clock, self.turned),
+            audit=Audit(store, shaper),
+            starter=self._starter(store, clock),
+        )
+
+    def _starter(self, store: People, clock: Clock) -> Starter:
+        keeps = int(self._app.settings.idempotency_retention * MICROS)
+        checker = self._checker(self._app, store)
+        return Starter(store, clock, checker, self._startable, self.ring, keeps)
+
+    def _startable(self, name: str) -> Startable | None:
+        workflow = self._app.registered_workflows.get(name)
+        return None if workflow is None else workflow.startable()
+
+    def _replayer(self, store: People, clock: Clock) -> Replayer:
+        return Replayer(store, clock, self._checker(self._app, store), self._redactor, self.changed)
 
     @staticmethod
-    def _checker(app: Redrive, store: Store) -> Checker:
+    def _checker(app: Redrive, store: People) -> Checker:
         workflows, steps = app.registered_workflows, app.registered_steps
         return Checker(
             store,

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from redrive.app.handle import RunHandle
 from redrive.clock import MICROS
-from redrive.core.index import index_values
-from redrive.core.keys import event_hash, event_key, job_key, payload_hash
+from redrive.core.keys import event_hash, event_key
 from redrive.core.options import RunOptions
 from redrive.core.payload import check_size
+from redrive.core.starting import START_OPTIONS, Startable, name_text, new_run
 from redrive.core.transition import NewRun
-from redrive.duration import Duration, seconds
 from redrive.errors import Conflict, InputError
 from redrive.policy import RetryPolicy
 from redrive.store.records import Claimed, Started
@@ -25,21 +24,14 @@ from redrive.worker.definition import WorkflowDefinition
 if TYPE_CHECKING:
     from redrive.app.app import Redrive
 
-__all__ = ["START_OPTIONS", "Start", "Workflow"]
+__all__ = ["Start", "Workflow"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 T = TypeVar("T")
 
-START_OPTIONS = frozenset(
-    {"tenant", "idempotency_key", "delay", "deadline", "priority", "queue", "correlation_id", "retry"}
-)
-"""Names that `start` takes for itself, which no parameter of a workflow may have."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BATCH = 1000
-_NAME_LIMIT = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +78,7 @@ class Workflow(Generic[P, R, T]):
             rollback=rollback,
         )
         self._complete: tuple[int, RunOptions, str] | None = None
+        self._startable: Startable | None = None
 
     @property
     def options_text(self) -> str:
@@ -222,58 +215,34 @@ class Workflow(Generic[P, R, T]):
         return started
 
     def _new_run(self, start: Start, parent: Claimed | None) -> NewRun:
-        unknown = start.options.keys() - START_OPTIONS
-        if unknown:
-            raise InputError(
-                f"start has no option {', '.join(sorted(unknown))}; it has {_listed(START_OPTIONS)}"
-            )
-        settings, options = self._app.settings, start.options
+        runtime, settings = self._app.runtime, self._app.settings
         text = self.definition.signature.encode(start.args, dict(start.kwargs))
         check_size(text, settings.max_payload, f"the input of workflow {self.name!r}")
-        tenant = _text("tenant", options.get("tenant"), "default")
-        key = options.get("idempotency_key")
-        delay = _micros("delay", options.get("delay")) or 0
-        return NewRun(
-            public_id=self._app.runtime.clock.new_id(),
-            tenant=tenant,
-            workflow=self.name,
-            input=text,
-            options=self._snapshot(options.get("retry")),
-            queue=_text("queue", options.get("queue"), "default"),
-            priority=_priority(options.get("priority")),
-            delay=delay,
-            timeout=None if self.timeout is None else delay + int(self.timeout * MICROS),
-            deadline=self._deadline(options.get("deadline")),
-            version=self._app.version,
-            correlation_id=_optional("correlation_id", options.get("correlation_id")),
+        return new_run(
+            self.startable(),
+            text,
+            start.options,
+            public_id=runtime.clock.new_id(),
+            now=runtime.store.now(),
+            key_keeps=int(settings.idempotency_retention * MICROS),
             parent=None if parent is None else parent.public_id,
             handler_for=None if parent is None else parent.handler_for,
-            key=None if key is None else job_key(tenant, self.name, _text("idempotency_key", key, "")),
-            key_hash=None if key is None else payload_hash(text),
-            key_keeps=int(settings.idempotency_retention * MICROS),
-            index=index_values(text, self.own_options.index),
         )
 
-    def _snapshot(self, override: RetryPolicy | None) -> str:
+    def startable(self) -> Startable:
+        """What starting it takes, whoever does so."""
         options, text = self._snapshot_now()
-        if override is None:
-            return text
-        if not isinstance(override, RetryPolicy):
-            raise InputError(f"retry takes a RetryPolicy, not {type(override).__name__}")
-        return replace(options, override=override).to_json()
+        known = self._startable
+        if known is None or known.text is not text or known.version != self._app.version:
+            self._startable = known = Startable(
+                name=self.name, version=self._app.version, options=options, text=text, timeout=self.timeout
+            )
+        return known
 
-    def _deadline(self, value: datetime | Duration | None) -> int | None:
-        if value is None:
-            return None
-        if isinstance(value, datetime):
-            if value.tzinfo is None:
-                raise InputError("deadline needs a time zone: use datetime.now(UTC) + ... or a duration")
-            try:
-                value = value.astimezone(UTC)
-            except OverflowError:
-                raise InputError(f"deadline {value} is beyond what a clock can show; leave it out") from None
-            return (value - _EPOCH) // timedelta(microseconds=1)
-        return self._app.runtime.store.now() + int(seconds(value, "deadline") * MICROS)
+    @property
+    def catalogue_text(self) -> str:
+        """What others need to know of it: its options, and how long a run may take."""
+        return json.dumps({**json.loads(self.options_text), "timeout": self.timeout}, separators=(",", ":"))
 
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
@@ -297,7 +266,7 @@ def _start(args: tuple[Any, ...], keywords: dict[str, Any]) -> Start:
 
 def _for_event(run: NewRun, stream: str, event_id: str) -> NewRun:
     """The run under the key of its event; what the event stands for is the workflow, too."""
-    key = event_key(run.tenant, _text("stream", stream, ""), _text("event_id", event_id, ""))
+    key = event_key(run.tenant, name_text("stream", stream, ""), name_text("event_id", event_id, ""))
     return replace(run, key=key, key_hash=event_hash(run.workflow, run.input))
 
 
@@ -323,33 +292,3 @@ def _item(item: Any) -> Start:
             "write (value,) for a single argument"
         )
     return Start(item)
-
-
-def _text(what: str, value: Any, default: str) -> str:
-    """A name that people give: not empty, not huge, and storable anywhere."""
-    value = default if value is None else value
-    if not isinstance(value, str) or not value or len(value) > _NAME_LIMIT:
-        raise InputError(f"{what} must be a text of 1 to {_NAME_LIMIT} characters, not {value!r:.60}")
-    if "\x00" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise InputError(f"{what} contains a NUL byte or a lone surrogate: {value!r:.60}")
-    return value
-
-
-def _optional(what: str, value: Any) -> str | None:
-    return None if value is None else _text(what, value, "")
-
-
-def _priority(value: Any) -> int:
-    if value is None:
-        return 0
-    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > 1000:
-        raise InputError(f"priority must be a whole number from -1000 to 1000, not {value!r}")
-    return value
-
-
-def _micros(what: str, value: Duration | None) -> int | None:
-    return None if value is None else int(seconds(value, what) * MICROS)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))

@@ -15,7 +15,7 @@ from redrive.core.states import RunStatus, StepStatus
 from redrive.desk.replaying import Order, Replay, Replayer, request_of
 from redrive.desk.shapes import AttemptRecord, Shaper, StepRecord
 from redrive.errors import NotFound
-from redrive.store.port import Store
+from redrive.store.port import People
 from redrive.store.records import RunRow
 
 __all__ = ["Ledger", "Sagas", "SagaEntry"]
@@ -106,7 +106,7 @@ class Ledger:
 class Sagas:
     """Finds ledgers."""
 
-    def __init__(self, store: Store, shaper: Shaper, replayer: Replayer) -> None:
+    def __init__(self, store: People, shaper: Shaper, replayer: Replayer) -> None:
         self._store = store
         self._shaper = shaper
         self._replayer = replayer

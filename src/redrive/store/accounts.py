@@ -153,7 +153,7 @@ class Accounts(Protocol):
         """Write what a person is to a tenant."""
 
     async def token(self, id: str) -> TokenRow | None:
-        """One token with its hash."""
+        """One token with its hash, expired or revoked or not; none of a disabled tenant."""
 
     async def tokens(self, tenant: str | None) -> list[TokenRow]:
         """The tokens of a tenant, or of all, newest first."""
@@ -165,7 +165,7 @@ class Accounts(Protocol):
         """Let a token of a tenant, or of any, hold no longer; False if there is none that does."""
 
     async def session(self, hash: str) -> SessionRow | None:
-        """One sign-in, expired or not."""
+        """One sign-in, expired or not; none for a disabled tenant."""
 
     async def put_session(self, row: SessionRow, lasts: int) -> None:
         """Keep a sign-in for so long; those that have expired go."""

@@ -80,7 +80,9 @@ class Confined:
 
     async def apply(self, transitions: Sequence[Transition], *, worker: int | None = None) -> list[Answer]:
         for each in transitions:
-            self._own(about.tenant for about in (each, *each.starts, *each.audit))
+            self._own(
+                [each.tenant, *(one.tenant for one in each.starts), *(one.tenant for one in each.audit)]
+            )
             if each.run not in self._shown:
                 raise NotAllowed("a run is changed only through the view that showed it")
         return await self._inner.apply(transitions, worker=worker)
@@ -145,7 +147,7 @@ class Confined:
         return [case for case in await self._inner.cases(ids) if self._show(case.run) is not None]
 
     async def audit(self, where: AuditFilter, *, limit: int, cursor: str | None) -> Page[AuditRow]:
-        if self._excludes(where.tenant):
+        if self._excludes(where.tenant) or (self._workflows and not await self._may_read(where)):
             return Page([], None, None)
         return await self._inner.audit(replace(where, tenant=self._tenant), limit=limit, cursor=cursor)
 
@@ -269,6 +271,12 @@ class Confined:
     @property
     def _listed(self) -> str:
         return ", ".join(sorted(self._workflows or ()))
+
+    async def _may_read(self, where: AuditFilter) -> bool:
+        """A view of some workflows reads what the log says about their letters, and no more of it."""
+        if where.letter is None:
+            raise NotAllowed(f"this token is for these workflows only: {self._listed}; the log is about all")
+        return await self.letter(where.letter) is not None
 
     def _excludes(self, tenant: str | None) -> bool:
         return tenant not in (None, self._tenant)

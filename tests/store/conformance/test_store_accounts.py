@@ -134,6 +134,18 @@ async def test_a_sign_in_lasts_until_it_ends_or_another_finds_it_expired(kit: Ki
     assert await accounts.session("h3") is None
 
 
+async def test_a_disabled_tenant_has_no_credentials_until_it_is_enabled(kit: Kit) -> None:
+    accounts = kit.store.accounts
+    acme = TenantRow(tenant="acme")
+    await accounts.put_tenant(acme, noted())
+    await accounts.put_token(token(), None, noted())
+    await accounts.put_session(SessionRow(hash="h", tenant="acme", user="u1"), DAY)
+    await accounts.put_tenant(replace(acme, disabled_at=1), noted())
+    assert await accounts.token("t1") is await accounts.session("h") is None
+    await accounts.put_tenant(acme, noted())
+    assert None not in (await accounts.token("t1"), await accounts.session("h"))
+
+
 # -- answers -------------------------------------------------------------------------------------------
 
 

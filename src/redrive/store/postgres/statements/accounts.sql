@@ -53,9 +53,10 @@ ON CONFLICT (user_id, tenant) DO UPDATE SET
     role = excluded.role, payloads = excluded.payloads, active = excluded.active;
 
 -- name: token
--- A token with its hash.
+-- A token with its hash, unless its tenant is disabled.
 SELECT id, kind, tenant, role, name, created_by, payloads, workflows, hash, user_id, created_at, expires_at, revoked_at
-FROM redrive.access_tokens WHERE id = :id;
+FROM redrive.access_tokens AS k WHERE id = :id
+  AND NOT EXISTS (SELECT 1 FROM redrive.access_tenants AS t WHERE t.tenant = k.tenant AND t.disabled_at IS NOT NULL);
 
 -- name: tokens
 -- The tokens of a tenant, or of all.
@@ -78,8 +79,9 @@ WHERE id = :id AND revoked_at IS NULL AND (CAST(:tenant AS text) IS NULL OR tena
 RETURNING id;
 
 -- name: session
--- One sign-in.
-SELECT hash, tenant, user_id, created_at, expires_at FROM redrive.access_sessions WHERE hash = :hash;
+-- One sign-in, unless its tenant is disabled.
+SELECT hash, tenant, user_id, created_at, expires_at FROM redrive.access_sessions AS s WHERE hash = :hash
+  AND NOT EXISTS (SELECT 1 FROM redrive.access_tenants AS t WHERE t.tenant = s.tenant AND t.disabled_at IS NOT NULL);
 
 -- name: put_session
 -- Keep a sign-in.

@@ -1,0 +1,130 @@
+"""Starting a run: what a caller may ask for, checked, and the run that comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from redrive.core.index import index_values
+from redrive.core.keys import job_key, payload_hash
+from redrive.core.options import RunOptions
+from redrive.core.transition import NewRun
+from redrive.duration import Duration, seconds
+from redrive.errors import InputError
+from redrive.policy import RetryPolicy
+
+__all__ = ["START_OPTIONS", "Startable", "name_text", "new_run"]
+
+START_OPTIONS = frozenset(
+    {"tenant", "idempotency_key", "delay", "deadline", "priority", "queue", "correlation_id", "retry"}
+)
+"""Names that `start` takes for itself, which no parameter of a workflow may have."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NAME_LIMIT = 255
+_MICROS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Startable:
+    """A workflow as far as starting it goes. `text` is how `options` are written; `timeout` is in seconds."""
+
+    name: str
+    version: str
+    options: RunOptions
+    text: str
+    timeout: float | None = None
+
+
+def new_run(
+    workflow: Startable,
+    input: str,
+    options: Mapping[str, Any],
+    *,
+    public_id: str,
+    now: int,
+    key_keeps: int,
+    parent: str | None = None,
+    handler_for: str | None = None,
+) -> NewRun:
+    """The run that a workflow, an input and options make; InputError if an option is wrong."""
+    unknown = options.keys() - START_OPTIONS
+    if unknown:
+        raise InputError(f"start has no option {_listed(unknown)}; it has {_listed(START_OPTIONS)}")
+    tenant = name_text("tenant", options.get("tenant"), "default")
+    key = options.get("idempotency_key")
+    delay = _micros("delay", options.get("delay")) or 0
+    return NewRun(
+        public_id=public_id,
+        tenant=tenant,
+        workflow=workflow.name,
+        input=input,
+        options=_snapshot(workflow, options.get("retry")),
+        queue=name_text("queue", options.get("queue"), "default"),
+        priority=_priority(options.get("priority")),
+        delay=delay,
+        timeout=None if workflow.timeout is None else delay + int(workflow.timeout * _MICROS),
+        deadline=_deadline(options.get("deadline"), now),
+        version=workflow.version,
+        correlation_id=_optional("correlation_id", options.get("correlation_id")),
+        parent=parent,
+        handler_for=handler_for,
+        key=None if key is None else job_key(tenant, workflow.name, name_text("idempotency_key", key, "")),
+        key_hash=None if key is None else payload_hash(input),
+        key_keeps=key_keeps,
+        index=index_values(input, workflow.options.index),
+    )
+
+
+def _snapshot(workflow: Startable, override: RetryPolicy | None) -> str:
+    if override is None:
+        return workflow.text
+    if not isinstance(override, RetryPolicy):
+        raise InputError(f"retry takes a RetryPolicy, not {type(override).__name__}")
+    return replace(workflow.options, override=override).to_json()
+
+
+def _deadline(value: datetime | Duration | None, now: int) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, datetime):
+        return now + int(seconds(value, "deadline") * _MICROS)
+    if value.tzinfo is None:
+        raise InputError("deadline needs a time zone: use datetime.now(UTC) + ... or a duration")
+    try:
+        value = value.astimezone(UTC)
+    except OverflowError:
+        raise InputError(f"deadline {value} is beyond what a clock can show; leave it out") from None
+    return (value - _EPOCH) // timedelta(microseconds=1)
+
+
+def name_text(what: str, value: Any, default: str) -> str:
+    """A name that people give: not empty, not huge, and storable anywhere."""
+    value = default if value is None else value
+    if not isinstance(value, str) or not value or len(value) > _NAME_LIMIT:
+        raise InputError(f"{what} must be a text of 1 to {_NAME_LIMIT} characters, not {value!r:.60}")
+    if "\x00" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise InputError(f"{what} contains a NUL byte or a lone surrogate: {value!r:.60}")
+    return value
+
+
+def _optional(what: str, value: Any) -> str | None:
+    return None if value is None else name_text(what, value, "")
+
+
+def _priority(value: Any) -> int:
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > 1000:
+        raise InputError(f"priority must be a whole number from -1000 to 1000, not {value!r}")
+    return value
+
+
+def _micros(what: str, value: Any) -> int | None:
+    return None if value is None else int(seconds(value, what) * _MICROS)
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(sorted(names))

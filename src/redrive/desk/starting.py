@@ -1,0 +1,93 @@
+"""Starting runs by the name of their workflow, with inputs as JSON: what servers do who may lack its code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from redrive.clock import Clock
+from redrive.core.options import RunOptions
+from redrive.core.starting import Startable, new_run
+from redrive.core.transition import NewRun
+from redrive.desk.checks import Checker
+from redrive.errors import Conflict, UnknownWorkflow
+from redrive.store.port import People
+from redrive.store.records import KnownItem, Started
+
+__all__ = ["Starter", "Wanted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A run that somebody wants: the options are those of `start`."""
+
+    workflow: str
+    input: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Starter:
+    """Starts runs. `here` finds a workflow whose code this process has; the catalogue knows the others."""
+
+    def __init__(
+        self,
+        store: People,
+        clock: Clock,
+        checker: Checker,
+        here: Callable[[str], Startable | None],
+        on_start: Callable[[], None],
+        key_keeps: int,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._checker = checker
+        self._here = here
+        self._on_start = on_start
+        self._key_keeps = key_keeps
+
+    async def start(self, wanted: Sequence[Wanted]) -> list[Started]:
+        """Accept runs, all or none of them; a key that was used for another input is a Conflict."""
+        known = await self._known({each.workflow for each in wanted})
+        runs = [self._run(known[each.workflow], each, await self._text(known, each)) for each in wanted]
+        started = await self._store.start(runs)
+        self._on_start()
+        for run, answer in zip(runs, started, strict=True):
+            if answer.clash:
+                raise Conflict(
+                    f"the idempotency key of this start was used for run {answer.public_id} with another "
+                    f"input; use a new key for a new input (workflow {run.workflow!r})"
+                )
+        return started
+
+    async def _text(self, known: Mapping[str, Startable], wanted: Wanted) -> str:
+        return await self._checker.input(known[wanted.workflow].name, dict(wanted.input))
+
+    def _run(self, workflow: Startable, wanted: Wanted, text: str) -> NewRun:
+        id, now = self._clock.new_id(), self._store.now()
+        return new_run(workflow, text, wanted.options, public_id=id, now=now, key_keeps=self._key_keeps)
+
+    async def _known(self, names: set[str]) -> dict[str, Startable]:
+        found = {name: here for name in names if (here := self._here(name)) is not None}
+        missing = sorted(names - found.keys())
+        items = await self._store.known(missing) if missing else []
+        found.update({item.name: _startable(item) for item in items if item.kind == "workflow"})
+        if unknown := sorted(names - found.keys()):
+            raise UnknownWorkflow(
+                f"no code that ever ran here registered a workflow called {unknown[0]!r:.60}; "
+                "start a worker that has it"
+            )
+        return found
+
+
+def _startable(item: KnownItem) -> Startable:
+    """A workflow of the catalogue; what it says beside the options of a run is its time limit."""
+    options = RunOptions.from_json(item.options)
+    return Startable(
+        name=item.name,
+        version=item.version,
+        options=options,
+        text=options.to_json(),
+        timeout=json.loads(item.options).get("timeout"),
+    )

@@ -1,0 +1,164 @@
+"""One request and whoever sends it: the principal, the tenant it is for, and a desk that knows no other.
+
+The tenant is the credential's. An owner may name another one with `?tenant=`, or all with `?tenant=*`; that
+is noted in that tenant's audit log, or in the log of all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
+
+from fastapi import Depends, Request
+
+from redrive.clock import Clock
+from redrive.core.events import Event
+from redrive.core.roles import ALL_TENANTS, Permission, Principal
+from redrive.core.transition import AuditWrite
+from redrive.errors import NotAllowed
+from redrive.server.auth.access import Access
+from redrive.store.accounts import Accounts
+from redrive.store.port import People, Store
+
+if TYPE_CHECKING:
+    from redrive.app.runtime import Desk, Runtime
+    from redrive.server.service import Service
+
+__all__ = ["Asked", "Asking", "asking_of", "needs", "service_of"]
+
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_SAME = frozenset({"same-origin", "none"})
+_WIDE = frozenset({Permission.MANAGE_PEOPLE, Permission.MANAGE_TENANTS, Permission.PAUSE})
+
+
+class Asking:
+    """A request that is known to come from somebody."""
+
+    def __init__(self, service: Service, principal: Principal, tenant: str) -> None:
+        self.service = service
+        self.principal = principal
+        self.tenant = tenant
+        self.clock: Clock = self.runtime.clock
+        self._view: People | None = None
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.service.app.runtime
+
+    @property
+    def everywhere(self) -> bool:
+        """True if an owner asks about all tenants at once."""
+        return self.tenant == ALL_TENANTS
+
+    @property
+    def one_tenant(self) -> str | None:
+        """The tenant to be named in calls, None for all."""
+        return None if self.everywhere else self.tenant
+
+    @property
+    def view(self) -> People:
+        """The store as far as this request may see it."""
+        if self._view is None:
+            whole = self.runtime.store
+            self._view = whole if self.everywhere else whole.confined(self.tenant, self.principal.workflows)
+        return self._view
+
+    @property
+    def whole(self) -> Store:
+        """The store of all tenants, for those who answer for all."""
+        return self.runtime.store
+
+    @property
+    def desk(self) -> Desk:
+        """What can be done, for this tenant only."""
+        return self.runtime.desk(self.view, self.clock)
+
+    @property
+    def accounts(self) -> Accounts:
+        return self.view.accounts
+
+    @property
+    def access(self) -> Access:
+        """Managing the people and tokens of this tenant."""
+        return Access(self.accounts, self.clock, self.principal, self.service.app.settings.secret_key)
+
+    @property
+    def owner_access(self) -> Access:
+        """Managing tenants, and people whoever knows them."""
+        secret = self.service.app.settings.secret_key
+        return Access(self.whole.accounts, self.clock, self.principal, secret)
+
+    @property
+    def by(self) -> str:
+        """Who does it, for the record."""
+        return self.principal.who
+
+
+def service_of(request: Request) -> Service:
+    """What all requests share."""
+    service: Service = request.app.state.service
+    return service
+
+
+async def asking_of(request: Request) -> Asking:
+    """Who sends a request, found out once."""
+    known: Asking | None = getattr(request.state, "asking", None)
+    if known is not None:
+        return known
+    service = service_of(request)
+    authorization = request.headers.get("authorization")
+    principal = await service.credentials.principal(authorization, request.cookies)
+    if authorization is None and request.method not in _SAFE_METHODS:
+        _refuse_foreign(request, service)
+    service.rates.take(f"{principal.tenant}\0{principal.who}")
+    asking = Asking(service, principal, principal.enter(request.query_params.get("tenant")))
+    if asking.everywhere and principal.workflows is not None:
+        raise NotAllowed("a token for some workflows works in its own tenant only")
+    if asking.tenant != principal.tenant:
+        await _note_entry(asking, request)
+    request.state.asking = asking
+    return asking
+
+
+def _refuse_foreign(request: Request, service: Service) -> None:
+    """A browser sends its cookie with whatever another site makes it send: look where that came from."""
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is not None and site not in _SAME:
+        raise NotAllowed("requests with a cookie must come from this site; use a token elsewhere")
+    if origin is None:
+        if site is None:
+            raise NotAllowed("requests with a cookie need the header Origin or Sec-Fetch-Site")
+        return
+    base = service.app.settings.base_url
+    allowed = {urlsplit(base).netloc} if base else {request.headers.get("host", "")}
+    if urlsplit(origin).netloc not in allowed:
+        raise NotAllowed("requests with a cookie must come from this site; use a token elsewhere")
+
+
+async def _note_entry(asking: Asking, request: Request) -> None:
+    line = AuditWrite(
+        event=Event.TENANT_ENTERED.value,
+        tenant="" if asking.everywhere else asking.tenant,
+        by=asking.by,
+        subject=f"{request.method} {request.url.path}"[:255],
+        token=asking.clock.new_id(),
+    )
+    await asking.view.note([line])
+
+
+Asked = Annotated[Asking, Depends(asking_of)]
+"""What a route takes to know who asks."""
+
+
+def needs(permission: Permission, **more: Any) -> dict[str, Any]:
+    """What a route says about itself: the permission it takes, which the document and the tests read, too."""
+
+    async def check(asking: Asked) -> None:
+        asking.principal.need(permission)
+        if permission in _WIDE and asking.principal.workflows is not None:
+            raise NotAllowed("a token for some workflows cannot do this")
+
+    return {
+        "dependencies": [Depends(check)],
+        "openapi_extra": {"x-permission": permission.value, **more},
+    }

@@ -1,0 +1,1 @@
+"""Who is asking, and what that allows: passwords, keys, signed tokens, sessions."""

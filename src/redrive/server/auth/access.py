@@ -1,0 +1,291 @@
+"""Managing tenants, people and tokens: who may, what is written, what the audit log says about it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from redrive.clock import MICROS, Clock
+from redrive.core.events import Event
+from redrive.core.roles import ALL_TENANTS, Permission, Principal, Role
+from redrive.core.transition import AuditWrite
+from redrive.desk.checks import short_text
+from redrive.errors import Conflict, InputError, NotFound
+from redrive.server.auth.keys import hash_of, new_code, new_key
+from redrive.server.auth.passwords import hashed
+from redrive.server.auth.signed import sign_token
+from redrive.store.accounts import Accounts, MemberRow, TenantRow, TokenKind, TokenRow, UserRow
+
+__all__ = ["Access", "Made", "NewToken", "NewUser"]
+
+CODE_LASTS = 24 * 3600 * MICROS
+JWT_LASTS = 30 * 24 * 3600
+LONGEST = 10 * 365 * 24 * 3600
+_EMAIL = re.compile(r"[^@\s]{1,64}@[^@\s]{1,189}")
+_BATCH = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewUser:
+    """A person to be known. Without a password a code to sign in once is made."""
+
+    email: str
+    tenant: str
+    role: Role
+    password: str | None = None
+    payloads: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewToken:
+    """A token to be made. `lasts` is in seconds; a signed one has an end in any case."""
+
+    tenant: str
+    role: Role
+    name: str
+    kind: TokenKind = TokenKind.KEY
+    workflows: tuple[str, ...] = ()
+    payloads: bool = False
+    lasts: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A token, and its secret, which is shown now and never again."""
+
+    token: TokenRow
+    secret: str
+
+
+class Access:
+    """What one principal does about tenants, people and tokens. `secret_key` signs tokens."""
+
+    def __init__(self, accounts: Accounts, clock: Clock, by: Principal, secret_key: str = "") -> None:
+        self._accounts = accounts
+        self._clock = clock
+        self._by = by
+        self._secret_key = secret_key
+
+    # -- tenants ---------------------------------------------------------------------------------------
+
+    async def tenants(self) -> list[TenantRow]:
+        """All tenants for an owner, one's own for everybody else."""
+        rows = await self._accounts.tenants()
+        everything = self._by.may(Permission.MANAGE_TENANTS)
+        return [row for row in rows if everything or row.tenant == self._by.tenant]
+
+    async def tenant(self, name: str) -> TenantRow:
+        """One tenant."""
+        for row in await self.tenants():
+            if row.tenant == name:
+                return row
+        raise NotFound(f"there is no tenant {name!r}")
+
+    async def create_tenant(self, name: str) -> TenantRow:
+        """Register a tenant; registering it twice changes nothing."""
+        self._by.need(Permission.MANAGE_TENANTS)
+        row = TenantRow(tenant=_tenant(name), created_by=self._by.who)
+        if name not in {each.tenant for each in await self._accounts.tenants()}:
+            await self._accounts.put_tenant(row, self._line(Event.TENANT_CREATED, name, name))
+        return await self.tenant(name)
+
+    async def disable_tenant(self, name: str, *, disabled: bool) -> TenantRow:
+        """Let no credential of a tenant hold, or let them hold again."""
+        self._by.need(Permission.MANAGE_TENANTS)
+        row = replace(await self.tenant(name), disabled_at=1 if disabled else None)
+        line = self._line(Event.TENANT_CHANGED, name, name, after={"disabled": disabled})
+        await self._accounts.put_tenant(row, line)
+        return await self.tenant(name)
+
+    async def erase_tenant(self, name: str) -> int:
+        """Remove everything a tenant has; its credentials end first. Returns how many rows went."""
+        self._by.need(Permission.MANAGE_TENANTS)
+        if name == self._by.tenant:
+            raise Conflict(f"tenant {name!r} is the one you belong to; let an owner of another erase it")
+        await self.disable_tenant(name, disabled=True)
+        erased = 0
+        while went := await self._accounts.erase(name, _BATCH):
+            erased += went
+        return erased
+
+    def erased(self, name: str, rows: int) -> AuditWrite:
+        """The line that stays of a tenant, in the log of all tenants."""
+        return self._line(Event.TENANT_ERASED, "", name, after={"rows": rows})
+
+    # -- people ----------------------------------------------------------------------------------------
+
+    async def users(self, tenant: str | None) -> list[UserRow]:
+        """The people of a tenant."""
+        self._by.need(Permission.MANAGE_PEOPLE)
+        return await self._accounts.users(tenant)
+
+    async def user(self, tenant: str | None, id: str) -> UserRow:
+        """One of the people of a tenant, by id or address."""
+        for row in await self.users(tenant):
+            if id in (row.id, row.email):
+                return row
+        raise NotFound(f"there is no user {id!r}")
+
+    async def create_user(self, new: NewUser) -> tuple[UserRow, str | None]:
+        """Make a person known to a tenant; returns the code to sign in with where no password was given."""
+        self._by.need(Permission.MANAGE_PEOPLE)
+        self._by.need_grant(new.role, payloads=new.payloads)
+        email = _email(new.email)
+        id = self._clock.new_id()
+        member = MemberRow(user=id, tenant=new.tenant, role=new.role, payloads=new.payloads)
+        password = None if new.password is None else await hashed(new.password)
+        row = UserRow(id=id, email=email, password=password, members=(member,))
+        line = self._line(Event.USER_CREATED, new.tenant, email, after=_about(member))
+        if not await self._accounts.add_user(row, line):
+            raise Conflict(f"{email} is known already; an owner can give them a role in this tenant")
+        code = None if password is not None else await self.code(row, member)
+        return row, code
+
+    async def code(self, user: UserRow, member: MemberRow) -> str:
+        """A code with which a person can sign in once, within a day."""
+        code = new_code()
+        row = TokenRow(
+            id=self._clock.new_id(),
+            kind=TokenKind.CODE,
+            tenant=member.tenant,
+            role=member.role,
+            name=f"code for {user.email}",
+            created_by=self._by.who,
+            user=user.id,
+            hash=hash_of(code),
+        )
+        line = self._line(Event.TOKEN_CREATED, member.tenant, row.id, after={"kind": "code"})
+        await self._accounts.put_token(row, CODE_LASTS, line)
+        return f"{row.id}.{code}"
+
+    async def set_role(self, id: str, tenant: str, role: Role, *, payloads: bool, active: bool) -> UserRow:
+        """Change what a person is to a tenant. Nobody changes somebody who is more than they are."""
+        user = await self.user(tenant, id)
+        now = next((each for each in user.members if each.tenant == tenant), None)
+        if now is not None:
+            self._by.need_grant(now.role, payloads=False)
+        self._by.need_grant(role, payloads=payloads and not (now and now.payloads))
+        member = MemberRow(user=user.id, tenant=tenant, role=role, payloads=payloads, active=active)
+        before = None if now is None else _about(now)
+        line = self._line(Event.USER_CHANGED, tenant, user.email, before=before, after=_about(member))
+        await self._accounts.put_member(member, line)
+        return await self.user(tenant, user.id)
+
+    async def add_role(self, id: str, tenant: str, role: Role, *, payloads: bool) -> UserRow:
+        """Give a person whom another tenant knows a role in this one: an owner's business."""
+        self._by.need(Permission.MANAGE_TENANTS)
+        user = await self.user(None, id)
+        member = MemberRow(user=user.id, tenant=_tenant(tenant), role=role, payloads=payloads)
+        line = self._line(Event.USER_CHANGED, tenant, user.email, after=_about(member))
+        await self._accounts.put_member(member, line)
+        return await self.user(None, user.id)
+
+    async def disable_user(self, id: str, *, disabled: bool) -> UserRow:
+        """Let a person sign in nowhere, or let them again: an owner's business, whoever knows them."""
+        self._by.need(Permission.MANAGE_TENANTS)
+        user = await self.user(None, id)
+        about = replace(user, password=None, disabled_at=1 if disabled else None)
+        line = self._line(Event.USER_CHANGED, self._by.tenant, user.email, after={"disabled": disabled})
+        await self._accounts.change_user(about, line)
+        if disabled:
+            await self._accounts.end_sessions(user=user.id)
+        return await self.user(None, user.id)
+
+    async def set_password(self, user: UserRow, password: str) -> None:
+        """Another password; who is signed in with the old one no longer is."""
+        line = self._line(Event.USER_CHANGED, self._by.tenant, user.email, after={"password": "changed"})
+        await self._accounts.change_user(replace(user, password=await hashed(password)), line)
+        await self._accounts.end_sessions(user=user.id)
+
+    # -- tokens ----------------------------------------------------------------------------------------
+
+    async def tokens(self, tenant: str | None) -> list[TokenRow]:
+        """The tokens of a tenant, newest first; codes are not shown."""
+        self._by.need(Permission.MANAGE_PEOPLE)
+        return [row for row in await self._accounts.tokens(tenant) if row.kind is not TokenKind.CODE]
+
+    async def token(self, tenant: str | None, id: str) -> TokenRow:
+        """One token."""
+        for row in await self.tokens(tenant):
+            if row.id == id:
+                return row
+        raise NotFound(f"there is no token {id!r}")
+
+    async def create_token(self, new: NewToken) -> Made:
+        """Make a token. Its secret is in the answer and nowhere else."""
+        self._by.need(Permission.MANAGE_PEOPLE)
+        self._by.need_grant(new.role, payloads=new.payloads, workflows=new.workflows or None)
+        lasts = _lasts(new)
+        row = TokenRow(
+            id=self._clock.new_id(),
+            kind=new.kind,
+            tenant=_tenant(new.tenant),
+            role=new.role,
+            name=short_text("name", new.name),
+            created_by=self._by.who,
+            payloads=new.payloads,
+            workflows=tuple(dict.fromkeys(short_text("workflow", each) for each in new.workflows)),
+        )
+        secret, stored = new_key(row.id)
+        if new.kind is TokenKind.JWT:
+            ends = self._clock.now() // MICROS + (lasts or JWT_LASTS)
+            secret, stored = sign_token(row, ends, self._secret_key), ""
+        line = self._line(Event.TOKEN_CREATED, new.tenant, row.id, after=_about_token(row))
+        await self._accounts.put_token(
+            replace(row, hash=stored), None if lasts is None else lasts * MICROS, line
+        )
+        return Made(await self.token(new.tenant, row.id), secret)
+
+    async def revoke_token(self, tenant: str | None, id: str) -> TokenRow:
+        """Let a token hold no longer; revoking it twice changes nothing."""
+        row = await self.token(tenant, id)
+        self._by.need_grant(row.role, payloads=False)
+        line = self._line(Event.TOKEN_REVOKED, row.tenant, row.id)
+        await self._accounts.revoke_token(id, tenant, line)
+        return await self.token(tenant, id)
+
+    def _line(
+        self, event: Event, tenant: str, subject: str, before: Any = None, after: Any = None
+    ) -> AuditWrite:
+        return AuditWrite(
+            event=event.value,
+            tenant=tenant,
+            by=self._by.who,
+            subject=subject,
+            before=None if before is None else json.dumps(before, ensure_ascii=False),
+            after=None if after is None else json.dumps(after, ensure_ascii=False),
+            token=self._clock.new_id(),
+        )
+
+
+def _lasts(new: NewToken) -> int | None:
+    if new.lasts is not None and not 1 <= new.lasts <= LONGEST:
+        raise InputError("a token lasts from a second to ten years")
+    return new.lasts or (JWT_LASTS if new.kind is TokenKind.JWT else None)
+
+
+def _about(member: MemberRow) -> dict[str, Any]:
+    return {"role": member.role.value, "payloads": member.payloads, "active": member.active}
+
+
+def _about_token(row: TokenRow) -> dict[str, Any]:
+    return {
+        "kind": row.kind.value,
+        "role": row.role.value,
+        "payloads": row.payloads,
+        "workflows": list(row.workflows),
+    }
+
+
+def _tenant(name: str) -> str:
+    if short_text("tenant", name) == ALL_TENANTS:
+        raise InputError(f"no tenant can be called {ALL_TENANTS!r}, which means all of them")
+    return name
+
+
+def _email(text: str) -> str:
+    if not isinstance(text, str) or not _EMAIL.fullmatch(text) or not text.isprintable():
+        raise InputError("an e-mail address is needed, such as ann@example.org")
+    return text.lower()

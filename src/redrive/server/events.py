@@ -1,0 +1,139 @@
+"""Hints for pages that are open: something changed, look again.
+
+For each tenant with open streams one task looks once a second and tells all of them which lists have
+changed. A hint says nothing about what changed, so a missed one is harmless: the next look shows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+
+from redrive.errors import RedriveError
+from redrive.server.problems import ProblemError
+from redrive.store.port import People
+from redrive.store.selection import AuditFilter, RunFilter
+
+__all__ = ["Hub"]
+
+log = logging.getLogger("redrive.server")
+
+_SEEN = 50  # runs that are compared
+_QUIET = 15.0  # seconds after which a stream says that it is still there
+_LONGEST = 900.0  # seconds until a stream ends, so that whoever holds it proves again who they are
+
+Picture = dict[str, object]
+
+
+class Hub:
+    """The open streams by tenant, and the tasks that look for them."""
+
+    def __init__(self, view: Callable[[str], People], *, every: float, most: int) -> None:
+        self._view = view
+        self._every = every
+        self._most = most
+        self._streams: dict[str, set[_Stream]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._closed = False
+
+    @property
+    def open(self) -> int:
+        """How many streams there are."""
+        return sum(map(len, self._streams.values()))
+
+    def check(self) -> None:
+        """Refuse another stream if there are too many, or if the server is stopping."""
+        if self._closed:
+            raise ProblemError(503, "the server is stopping; connect again", headers={"Retry-After": "1"})
+        if self.open >= self._most:
+            raise ProblemError(429, f"{self._most} streams are open", headers={"Retry-After": "5"})
+
+    async def listen(self, tenant: str) -> AsyncIterator[bytes]:
+        """The hints for a tenant as server-sent events, until the client goes or the server stops."""
+        stream = _Stream()
+        self._streams.setdefault(tenant, set()).add(stream)
+        if tenant not in self._tasks:
+            self._tasks[tenant] = asyncio.create_task(self._watch(tenant), name="redrive hints")
+        try:
+            yield b"retry: 2000\nevent: hello\ndata: {}\n\n"
+            async for part in stream.parts():
+                yield part
+        finally:
+            self._leave(tenant, stream)
+
+    def _leave(self, tenant: str, stream: _Stream) -> None:
+        left = self._streams.get(tenant, set())
+        left.discard(stream)
+        if not left:
+            self._streams.pop(tenant, None)
+            task = self._tasks.pop(tenant, None)
+            if task is not None:
+                task.cancel()
+
+    def close(self) -> None:
+        """End all streams."""
+        self._closed = True
+        for streams in self._streams.values():
+            for stream in streams:
+                stream.end()
+
+    async def _watch(self, tenant: str) -> None:
+        before: Picture | None = None
+        while True:
+            with suppress(RedriveError):  # a look that fails is made again
+                now = await _picture(self._view(tenant))
+                changed = [] if before is None else [name for name in now if now[name] != before[name]]
+                before = now
+                if changed:
+                    for stream in self._streams.get(tenant, ()):
+                        stream.tell(changed)
+            await asyncio.sleep(self._every)
+
+
+async def _picture(view: People) -> Picture:
+    """What the first page of each list looks like. Nothing happens to a letter that the log does not say."""
+    runs = await view.runs(RunFilter(), limit=_SEEN, cursor=None)
+    audit = await view.audit(AuditFilter(), limit=1, cursor=None)
+    letters = await view.audit(AuditFilter(event="dlq."), limit=1, cursor=None)
+    return {
+        "runs": [(run.id, run.status, run.fence) for run in runs.items],
+        "letters": [line.id for line in letters.items],
+        "audit": [line.id for line in audit.items],
+    }
+
+
+class _Stream:
+    """One open stream. Hints that are not taken yet are one hint."""
+
+    def __init__(self) -> None:
+        self._news: set[str] = set()
+        self._bell = asyncio.Event()
+        self._ended = False
+
+    def tell(self, changed: list[str]) -> None:
+        self._news.update(changed)
+        self._bell.set()
+
+    def end(self) -> None:
+        self._ended = True
+        self._bell.set()
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _LONGEST
+        while not self._ended and loop.time() < until:
+            try:
+                async with asyncio.timeout(_QUIET):
+                    await self._bell.wait()
+            except TimeoutError:
+                yield b": still here\n\n"
+                continue
+            self._bell.clear()
+            if self._news:
+                said = json.dumps({"changed": sorted(self._news)})
+                self._news.clear()
+                yield f"event: hint\ndata: {said}\n\n".encode()
+        yield b"event: bye\ndata: {}\n\n"

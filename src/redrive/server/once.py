@@ -1,0 +1,153 @@
+"""One request, carried out once, however often it is sent with the same Idempotency-Key.
+
+    claim the key   the row says who carries the request out; others wait for the answer, or get it
+    carry it out    every id that is made on the way follows from the key, so that a store that hears of
+                    the same effect again, after a crash here, recognises it and changes nothing more
+    keep the answer for whoever sends the request again
+
+`POST /runs` needs none of this: the key becomes the run's own, in the transaction that starts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from redrive.clock import MICROS, Clock, Timer
+from redrive.ids import format_id
+from redrive.server.asking import Asking, asking_of
+from redrive.server.problems import ProblemError, answer
+from redrive.store.accounts import AnswerRow, NewAnswer
+
+__all__ = ["KEY", "SECRET", "KeyedClock", "OnceRoute"]
+
+KEY = "Idempotency-Key"
+SECRET = "x-secret"
+"""Marks a route whose answer holds a secret, which is never kept."""
+
+_LONGEST = 255
+_PATIENCE = 60 * MICROS
+_KEEPS = 30 * 86_400 * MICROS
+_WAIT, _LOOK = 5.0, 0.1
+
+
+class KeyedClock:
+    """A clock whose ids follow from a request, in order: the same request makes the same ones again."""
+
+    def __init__(self, clock: Clock, seed: str) -> None:
+        self._clock = clock
+        self._seed = seed
+        self._count = 0
+
+    def new_id(self) -> str:
+        self._count += 1
+        made = hashlib.sha256(f"{self._seed}:{self._count}".encode()).digest()
+        return format_id(int.from_bytes(made[:6], "big"), int.from_bytes(made[6:16], "big"))
+
+    def now(self) -> int:
+        return self._clock.now()
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    def draw(self) -> float:
+        return self._clock.draw()
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
+        return self._clock.call_later(delay, callback)
+
+    async def sleep(self, delay: float) -> None:
+        await self._clock.sleep(delay)
+
+
+class OnceRoute(APIRoute):
+    """A route whose POSTs are carried out once for each key."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        own = self.openapi_extra or {}
+        if "POST" not in (self.methods or ()) or own.get("x-own-key"):
+            return handle
+
+        async def once(request: Request) -> Response:
+            key = request.headers.get(KEY)
+            if key is None:
+                return await handle(request)
+            if not 1 <= len(key) <= _LONGEST or not key.isprintable():
+                raise ProblemError(422, f"{KEY} has 1 to {_LONGEST} printable characters")
+            asking = await asking_of(request)
+            digest = await _digest(request, asking)
+            row = NewAnswer(tenant=asking.tenant, key=key, digest=digest, patience=_PATIENCE, keeps=_KEEPS)
+            found = await _claimed(asking, row)
+            if found is not None:
+                return found
+            seed = f"{asking.tenant}:{key}:{digest}"
+            asking.clock = KeyedClock(asking.clock, hashlib.sha256(seed.encode()).hexdigest())
+            return await _carried_out(request, handle, asking, row, secret=bool(own.get(SECRET)))
+
+        return once
+
+
+async def _digest(request: Request, asking: Asking) -> str:
+    said = [request.method, request.url.path, request.url.query, asking.principal.who]
+    return hashlib.sha256("\0".join(said).encode() + b"\0" + await request.body()).hexdigest()
+
+
+async def _claimed(asking: Asking, new: NewAnswer) -> Response | None:
+    """None if the request is ours to carry out; else the answer that it got."""
+    waited = 0.0
+    while True:
+        found = await asking.accounts.claim_answer(new)
+        if found is None:
+            return None
+        if found.digest != new.digest:
+            raise ProblemError(422, f"this {KEY} was used for another request", code="key_reused")
+        if found.status is not None:
+            return _again(found)
+        if waited >= _WAIT:
+            raise ProblemError(409, "the same request is under way; ask again", headers={"Retry-After": "1"})
+        await asyncio.sleep(_LOOK)
+        waited += _LOOK
+
+
+def _again(found: AnswerRow) -> Response:
+    media, _, body = (found.body or "").partition("\n")
+    return Response(body, found.status or 200, media_type=media, headers={"Idempotent-Replayed": "true"})
+
+
+async def _carried_out(
+    request: Request,
+    handle: Callable[[Request], Coroutine[Any, Any, Response]],
+    asking: Asking,
+    new: NewAnswer,
+    *,
+    secret: bool,
+) -> Response:
+    try:
+        response = await handle(request)
+    except BaseException:
+        await asyncio.shield(asking.accounts.drop_answer(new.tenant, new.key))
+        raise
+    kept = _without_secret(response) if secret else response
+    row = AnswerRow(
+        tenant=new.tenant,
+        key=new.key,
+        digest=new.digest,
+        status=kept.status_code,
+        body=f"{kept.media_type or 'application/json'}\n{bytes(kept.body).decode()}",
+    )
+    await asyncio.shield(asking.accounts.keep_answer(row))
+    return response
+
+
+def _without_secret(response: Response) -> Response:
+    """What a repeat gets in place of an answer that showed a secret."""
+    id = json.loads(bytes(response.body)).get("id", "")
+    detail = f"this was done before, as {id}; its secret was shown then and is kept nowhere"
+    return answer(409, "already_done", "This was done before", detail)

@@ -1,0 +1,204 @@
+"""Errors as RFC 9457 problem details, each with a code that stays.
+
+Every error of `redrive.errors` has its line in one table. What a client sent is not sent back: validation
+errors name the place and the rule, never the value.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import HTTPException, RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+
+from redrive import errors
+
+__all__ = ["CODES", "MEDIA", "Fault", "Problem", "ProblemError", "answer", "install"]
+
+log = logging.getLogger("redrive.server")
+
+MEDIA = "application/problem+json"
+
+
+class Fault(BaseModel):
+    """One place in a request that is wrong."""
+
+    place: str = Field(description="Where in the request, for example `body.input`.")
+    reason: str = Field(description="What is expected there.")
+
+
+class Problem(BaseModel):
+    """Why a request was refused (RFC 9457)."""
+
+    type: str = Field(description="A URI for this kind of problem.")
+    title: str = Field(description="The kind of problem in words.")
+    status: int = Field(description="The HTTP status.")
+    code: str = Field(description="A word for programs, which stays the same.")
+    detail: str = Field(description="What was wrong this time, and what to do.")
+    errors: list[Fault] | None = Field(default=None, description="The places that are wrong.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    status: int
+    code: str
+    title: str
+
+
+_K = _Kind
+CODES: Mapping[type[BaseException], _Kind] = {
+    errors.NotFound: _K(404, "not_found", "There is no such thing"),
+    errors.NotSignedIn: _K(401, "not_signed_in", "A valid credential is needed"),
+    errors.NotAllowed: _K(403, "not_allowed", "This credential may not do that"),
+    errors.Conflict: _K(409, "conflict", "It exists already, or has moved on"),
+    errors.UnknownWorkflow: _K(422, "unknown_workflow", "No code registered this workflow"),
+    errors.PayloadTooLarge: _K(413, "payload_too_large", "A value is too large"),
+    errors.PayloadError: _K(422, "payload_does_not_fit", "A value does not fit its type"),
+    errors.InputError: _K(422, "invalid_input", "The request does not make sense"),
+    errors.DataRefused: _K(422, "data_refused", "The store refused what was sent"),
+    errors.StoreUnavailable: _K(503, "store_unavailable", "The store does not answer; repeat the request"),
+    errors.SchemaMismatch: _K(503, "schema_mismatch", "The store's schema does not fit this server"),
+    errors.StoreError: _K(503, "store_error", "The store cannot be used"),
+    errors.RegistrationError: _K(500, "configuration", "The server is not set up for this"),
+    errors.ConfigurationError: _K(500, "configuration", "The server is not set up for this"),
+    errors.MisusedStep: _K(500, "internal", "Something went wrong here"),
+    errors.StepFailed: _K(500, "internal", "Something went wrong here"),
+    errors.RunPartial: _K(409, "run_partial", "Only a part of the run was replayed"),
+    errors.RunCancelled: _K(409, "run_cancelled", "The run was cancelled"),
+    errors.RunFailed: _K(409, "run_failed", "The run ended without a result"),
+    errors.NonRetryable: _K(500, "internal", "Something went wrong here"),
+    errors.RetryAfter: _K(500, "internal", "Something went wrong here"),
+    errors.RedriveError: _K(500, "internal", "Something went wrong here"),
+}
+"""What each error becomes; the first that fits, from the leaves of the tree to its root."""
+
+_HTTP = {
+    400: ("bad_request", "The request cannot be read"),
+    404: ("not_found", "There is no such thing"),
+    405: ("method_not_allowed", "This path has no such method"),
+    408: ("too_slow", "The request took too long to arrive"),
+    409: ("request_in_progress", "The same request is under way"),
+    411: ("length_required", "The length of the body is needed"),
+    413: ("payload_too_large", "The body is too large"),
+    415: ("unsupported_media_type", "The body must be application/json"),
+    422: ("invalid_request", "The request does not fit its description"),
+    429: ("too_many_requests", "Too many requests"),
+    431: ("headers_too_large", "The headers are too large"),
+    503: ("stopping", "The server is stopping"),
+}
+_QUIET = "an unexpected error; the server's log has the details"
+
+
+class ProblemError(Exception):
+    """A problem of HTTP itself, which no other interface has."""
+
+    def __init__(
+        self, status: int, detail: str, *, code: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.code = code
+        self.headers = dict(headers or {})
+
+
+def answer(
+    status: int,
+    code: str,
+    title: str,
+    detail: str,
+    *,
+    faults: Sequence[Fault] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> JSONResponse:
+    """A problem as it is sent."""
+    problem = Problem(
+        type=f"urn:redrive:problem:{code}",
+        title=title,
+        status=status,
+        code=code,
+        detail=detail,
+        errors=None if faults is None else list(faults),
+    )
+    body = problem.model_dump(exclude_none=True)
+    return JSONResponse(body, status, headers=dict(headers or {}), media_type=MEDIA)
+
+
+def of_http(error: ProblemError) -> JSONResponse:
+    """The answer to a problem of HTTP itself."""
+    code, title = _HTTP.get(error.status, ("http", "The request was refused"))
+    return answer(error.status, error.code or code, title, error.detail, headers=error.headers)
+
+
+def install(api: FastAPI) -> None:
+    """Let every error of this API be answered with a problem."""
+    api.add_exception_handler(errors.RedriveError, _known)
+    api.add_exception_handler(ProblemError, _http)
+    api.add_exception_handler(HTTPException, _plain)
+    api.add_exception_handler(404, _plain)
+    api.add_exception_handler(405, _plain)
+    api.add_exception_handler(RequestValidationError, _invalid)
+    api.add_exception_handler(Exception, _unknown)
+
+
+async def _known(request: Request, error: Exception) -> JSONResponse:
+    kind = next(kind for each, kind in CODES.items() if isinstance(error, each))
+    if kind.status == 500:
+        return await _unknown(request, error)
+    headers = {}
+    if kind.status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="redrive"'
+    if kind.status == 503:
+        headers["Retry-After"] = "1"
+        log.warning("the store could not be used: %s", error)
+    detail = request.app.state.redact(str(error)).encode("utf-8", "replace").decode()
+    return answer(kind.status, kind.code, kind.title, detail, headers=headers)
+
+
+async def _http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ProblemError)
+    return of_http(error)
+
+
+async def _plain(request: Request, error: Exception) -> JSONResponse:
+    status = getattr(error, "status_code", 404)
+    code, title = _HTTP.get(status, ("http", "The request was refused"))
+    headers = getattr(error, "headers", None)
+    return answer(status, code, title, f"{request.method} is not answered at this path", headers=headers)
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    found = error.errors()
+    if any(each["loc"][:1] == ("path",) for each in found):
+        return answer(404, "not_found", "There is no such thing", "the path holds no id that could exist")
+    if any(each["type"] == "json_invalid" for each in found):
+        code, title = _HTTP[400]
+        return answer(400, code, title, "the body is not JSON")
+    faults = [Fault(place=".".join(map(str, each["loc"]))[:200], reason=_reason(each)) for each in found[:20]]
+    code, title = _HTTP[422]
+    detail = "; ".join(f"{fault.place}: {fault.reason}" for fault in faults[:5])
+    return answer(422, code, title, detail, faults=faults)
+
+
+def _reason(found: Mapping[str, Any]) -> str:
+    """The rule that was broken. Pydantic's own words may quote what was sent, so only safe ones are kept."""
+    kind, context = str(found["type"]), found.get("ctx") or {}
+    if kind == "missing":
+        return "is needed"
+    if kind == "extra_forbidden":
+        return "is not known here"
+    limits = [f"{name} {value}" for name, value in context.items() if isinstance(value, int | float)]
+    if kind in ("enum", "literal_error"):
+        limits = [f"expected {context.get('expected', 'another value')}"]
+    return " ".join([kind.replace("_", " "), *(f"({limit})" for limit in limits)])
+
+
+async def _unknown(request: Request, error: Exception) -> JSONResponse:
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return answer(500, "internal", "Something went wrong here", _QUIET)

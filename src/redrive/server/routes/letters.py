@@ -1,0 +1,193 @@
+"""Dead letters: looking, deciding, noting; one at a time."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import Header, Query
+from pydantic import Field
+
+from redrive.core.roles import Permission
+from redrive.core.states import LetterStatus
+from redrive.desk.groups import GroupList
+from redrive.desk.preview import DryRun
+from redrive.desk.replaying import Replay
+from redrive.desk.shapes import DeadLetter
+from redrive.server.asking import Asked, needs
+from redrive.server.once import KEY
+from redrive.server.routes.runs import indexed
+from redrive.server.routes.shared import (
+    Body,
+    Cursor,
+    Id,
+    Limit,
+    Reason,
+    Since,
+    Text,
+    Until,
+    policy_of,
+    router,
+)
+from redrive.store.records import Page
+from redrive.store.selection import LetterFilter
+
+__all__ = ["Mode", "routes"]
+
+routes = router("dead letters")
+
+Key = Annotated[str | None, Header(alias=KEY, max_length=255)]
+Mode = Literal["FROM_FAILED", "STEP_ONLY", "FROM_STEP", "SKIP", "FULL"]
+
+
+class Decision(Reason):
+    """How a dead letter is to be replayed."""
+
+    mode: Mode = "FROM_FAILED"
+    from_step_index: int | None = Field(default=None, ge=0, le=10_000)
+    input: dict[str, Any] | None = None
+    patch: dict[str, Any] | None = None
+    output: Any = None
+    override_retry_policy: dict[str, Any] | None = None
+    new_operation: bool = False
+    dry_run: bool = False
+
+
+class Assignment(Body):
+    """Who looks after a letter; null says nobody."""
+
+    to: Text | None
+
+
+class Comment(Body):
+    """What somebody says about a letter."""
+
+    text: str = Field(min_length=1, max_length=10_000)
+
+
+class Tags(Body):
+    """Words to mark a letter with, in place of those it has."""
+
+    tags: list[Text] = Field(max_length=100)
+
+
+class Output(Reason):
+    """The failed step's result, given by hand."""
+
+    output: Any
+
+
+@routes.get("/workflow-dlq", **needs(Permission.LOOK))
+async def list_letters(
+    asked: Asked,
+    status: Annotated[list[LetterStatus] | None, Query()] = None,
+    code: Text | None = None,
+    stage: Text | None = None,
+    category: Text | None = None,
+    workflow: Text | None = None,
+    step: Text | None = None,
+    fingerprint: Text | None = None,
+    owner: Text | None = None,
+    tag: Text | None = None,
+    text: Text | None = None,
+    index: Annotated[list[str] | None, Query(description="`field:value`, of a declared field.")] = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[DeadLetter]:
+    """A page of dead letters, newest first."""
+    where = LetterFilter(
+        status=tuple(status) if status else None,
+        code=code,
+        stage=stage,
+        category=category,
+        workflow=workflow,
+        step=step,
+        fingerprint=fingerprint,
+        owner=owner,
+        tag=tag,
+        text=text,
+        index=indexed(index),
+        since=since,
+        until=until,
+    )
+    return await asked.desk.dlq.list(where, limit=limit, cursor=cursor)
+
+
+@routes.get("/workflow-dlq/groups", **needs(Permission.LOOK))
+async def list_groups(
+    asked: Asked, status: Literal["OPEN", "ALL"] = "OPEN", limit: Limit = 50, cursor: Cursor = None
+) -> GroupList:
+    """A page of failures with one cause each, the one seen last first."""
+    wanted = None if status == "ALL" else status
+    return await asked.desk.dlq.groups(asked.one_tenant, status=wanted, limit=limit, cursor=cursor)
+
+
+@routes.get("/workflow-dlq/{id}", **needs(Permission.LOOK))
+async def show_letter(asked: Asked, id: Id) -> DeadLetter:
+    """One dead letter with its run's steps, every attempt, its replays and its history."""
+    return await asked.desk.dlq.get(id)
+
+
+@routes.post("/workflow-dlq/{id}/reveal", **needs(Permission.SEE_PAYLOADS))
+async def reveal_letter(asked: Asked, id: Id) -> DeadLetter:
+    """The same with nothing hidden; the audit log says who looked."""
+    return await asked.desk.dlq.get(id, reveal=True, by=asked.by)
+
+
+@routes.post("/workflow-dlq/{id}/replay", **needs(Permission.DECIDE))
+async def replay_letter(
+    asked: Asked, id: Id, body: Decision | None = None, key: Key = None
+) -> Replay | DryRun:
+    """Run a dead-lettered run again. The same decision sent again gets the same answer."""
+    body = body or Decision()
+    return await asked.desk.dlq.replay(
+        id,
+        body.mode,
+        from_step=body.from_step_index,
+        input=body.input,
+        patch=body.patch,
+        output=body.output,
+        retry=policy_of(body.override_retry_policy),
+        new_operation=body.new_operation,
+        dry_run=body.dry_run,
+        by=asked.by,
+        reason=body.reason,
+        idempotency_key=key,
+    )
+
+
+@routes.post("/workflow-dlq/{id}/complete", **needs(Permission.DECIDE))
+async def complete_letter(asked: Asked, id: Id, body: Output) -> Replay:
+    """Give the failed step's result by hand, and let the run go on with it."""
+    return await asked.desk.dlq.complete(id, body.output, by=asked.by, reason=body.reason)
+
+
+@routes.post("/workflow-dlq/{id}/resolve", **needs(Permission.DECIDE))
+async def resolve_letter(asked: Asked, id: Id, body: Reason | None = None) -> DeadLetter:
+    """Close a letter whose cause was dealt with outside."""
+    return await asked.desk.dlq.resolve(id, by=asked.by, reason=body.reason if body else None)
+
+
+@routes.post("/workflow-dlq/{id}/ignore", **needs(Permission.DECIDE))
+async def ignore_letter(asked: Asked, id: Id, body: Reason | None = None) -> DeadLetter:
+    """Close a letter that needs nothing done."""
+    return await asked.desk.dlq.ignore(id, by=asked.by, reason=body.reason if body else None)
+
+
+@routes.post("/workflow-dlq/{id}/assign", **needs(Permission.NOTE))
+async def assign_letter(asked: Asked, id: Id, body: Assignment) -> DeadLetter:
+    """Say who looks after a letter."""
+    return await asked.desk.dlq.assign(id, to=body.to, by=asked.by)
+
+
+@routes.post("/workflow-dlq/{id}/comment", **needs(Permission.NOTE))
+async def comment_letter(asked: Asked, id: Id, body: Comment) -> DeadLetter:
+    """Say something about a letter."""
+    return await asked.desk.dlq.comment(id, body.text, by=asked.by)
+
+
+@routes.post("/workflow-dlq/{id}/tag", **needs(Permission.NOTE))
+async def tag_letter(asked: Asked, id: Id, body: Tags) -> DeadLetter:
+    """Mark a letter with words."""
+    return await asked.desk.dlq.tag(id, body.tags, by=asked.by)

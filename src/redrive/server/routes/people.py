@@ -1,0 +1,367 @@
+"""Signing in, and managing tenants, people and tokens."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from fastapi import Request, Response
+from pydantic import Field
+
+from redrive.core.roles import Permission, Role, role_of
+from redrive.desk.shapes import moment
+from redrive.errors import Conflict, InputError, NotFound
+from redrive.server.asking import Asked, Asking, needs, service_of
+from redrive.server.auth.access import NewToken, NewUser
+from redrive.server.auth.credentials import COOKIE
+from redrive.server.auth.sessions import LASTS, Login
+from redrive.server.once import SECRET
+from redrive.server.routes.shared import Body, Id, Name, Text, router
+from redrive.store.accounts import TenantRow, TokenKind, TokenRow, UserRow
+
+__all__ = ["routes"]
+
+routes = router("people")
+
+RoleName = Annotated[str, Field(max_length=20, description="OWNER, ADMIN, STAFF or VIEWER, or an alias.")]
+
+
+class SignIn(Body):
+    """What somebody signs in with: a password, or a code that holds once."""
+
+    email: Annotated[str, Field(max_length=254)]
+    password: Annotated[str, Field(max_length=1024)] | None = None
+    code: Annotated[str, Field(max_length=100)] | None = None
+    tenant: Text | None = None
+    new_password: Annotated[str, Field(max_length=1024)] | None = None
+
+
+class Me(Body):
+    """Whoever is asking, and what that allows."""
+
+    who: str
+    tenant: str
+    role: Role
+    may_see_payloads: bool
+    workflows: list[str] | None
+    permissions: list[str]
+
+
+@routes.post("/login", openapi_extra={"x-own-key": True, "x-open": True})
+async def sign_in(request: Request, response: Response, body: SignIn) -> Me:
+    """Sign in with a password or a code; the answer sets a cookie that holds for twelve hours."""
+    service = service_of(request)
+    client = request.client.host if request.client else ""
+    service.logins.take(f"from {client}")
+    service.logins.take(f"for {body.email.lower()}")
+    signed_in = await service.sessions.sign_in(Login(**body.model_dump()))
+    response.set_cookie(
+        COOKIE,
+        signed_in.cookie,
+        max_age=LASTS,
+        path="/",
+        httponly=True,
+        samesite="lax",
+        secure=request.url.scheme == "https" or service.app.settings.base_url.startswith("https:"),
+    )
+    return _me(Asking(service, signed_in.principal, signed_in.principal.tenant))
+
+
+@routes.post("/logout", status_code=204, openapi_extra={"x-own-key": True, "x-open": True})
+async def sign_out(request: Request, response: Response) -> None:
+    """End the session whose cookie came along."""
+    if COOKIE in request.cookies:
+        await service_of(request).sessions.sign_out(request.cookies[COOKIE])
+    response.delete_cookie(COOKIE, path="/")
+
+
+@routes.get("/me", **needs(Permission.LOOK))
+async def show_me(asked: Asked) -> Me:
+    """Who is asking."""
+    return _me(asked)
+
+
+def _me(asked: Asking) -> Me:
+    principal = asked.principal
+    return Me(
+        who=principal.who,
+        tenant=asked.tenant,
+        role=principal.role,
+        may_see_payloads=principal.payloads,
+        workflows=None if principal.workflows is None else sorted(principal.workflows),
+        permissions=[each.value for each in Permission if principal.may(each)],
+    )
+
+
+# -- tenants -------------------------------------------------------------------------------------------
+
+
+class Tenant(Body):
+    """One organisation."""
+
+    name: str
+    created_at: datetime
+    created_by: str
+    disabled: bool
+
+
+class TenantName(Body):
+    """A tenant to be registered."""
+
+    name: Text
+
+
+class Erased(Body):
+    """What went."""
+
+    rows: int
+
+
+@routes.get("/tenants", **needs(Permission.LOOK))
+async def list_tenants(asked: Asked) -> list[Tenant]:
+    """All tenants for an owner, one's own for everybody else."""
+    access = asked.owner_access if asked.principal.may(Permission.MANAGE_TENANTS) else asked.access
+    return [_tenant(row) for row in await access.tenants()]
+
+
+@routes.post("/tenants", status_code=201, **needs(Permission.MANAGE_TENANTS))
+async def create_tenant(asked: Asked, body: TenantName) -> Tenant:
+    """Register a tenant; registering it again changes nothing."""
+    return _tenant(await asked.owner_access.create_tenant(body.name))
+
+
+@routes.post("/tenants/{name}/{change}", **needs(Permission.MANAGE_TENANTS))
+async def change_tenant(asked: Asked, name: Name, change: Literal["disable", "enable"]) -> Tenant:
+    """Let no credential of a tenant hold, or let them hold again. Its data stays, and its runs go on."""
+    if name == asked.principal.tenant:
+        raise Conflict("this is the tenant you belong to: disabling it would lock you out")
+    return _tenant(await asked.owner_access.disable_tenant(name, disabled=change == "disable"))
+
+
+@routes.delete("/tenants/{name}", **needs(Permission.MANAGE_TENANTS))
+async def erase_tenant(asked: Asked, name: Name, confirm: Text | None = None) -> Erased:
+    """Remove everything a tenant has. `confirm` must repeat its name."""
+    access = asked.owner_access
+    await access.tenant(name)
+    if confirm != name:
+        raise InputError("nothing was erased: repeat the tenant's name in `confirm`")
+    rows = await access.erase_tenant(name)
+    await asked.whole.note([access.erased(name, rows)])
+    return Erased(rows=rows)
+
+
+def _tenant(row: TenantRow) -> Tenant:
+    return Tenant(
+        name=row.tenant,
+        created_at=moment(row.created_at),
+        created_by=row.created_by,
+        disabled=row.disabled_at is not None,
+    )
+
+
+# -- people --------------------------------------------------------------------------------------------
+
+
+class Membership(Body):
+    """What a person is to a tenant."""
+
+    tenant: str
+    role: Role
+    may_see_payloads: bool
+    active: bool
+
+
+class User(Body):
+    """One person."""
+
+    id: str
+    email: str
+    created_at: datetime
+    disabled: bool
+    memberships: list[Membership]
+
+
+class NewPerson(Body):
+    """A person to be known to this tenant. Without a password a code to sign in once is made."""
+
+    email: Annotated[str, Field(max_length=254)]
+    role: RoleName
+    password: Annotated[str, Field(max_length=1024)] | None = None
+    may_see_payloads: bool = False
+
+
+class CreatedUser(User):
+    """The person, and the code to sign in with once, if there is no password."""
+
+    code: str | None
+
+
+class Change(Body):
+    """What a person is to be to this tenant; what is left out stays."""
+
+    role: RoleName | None = None
+    may_see_payloads: bool | None = None
+    active: bool | None = None
+
+
+@routes.get("/users", **needs(Permission.MANAGE_PEOPLE))
+async def list_users(asked: Asked) -> list[User]:
+    """The people of this tenant."""
+    return [_user(row) for row in await asked.access.users(asked.one_tenant)]
+
+
+@routes.post("/users", status_code=201, **needs(Permission.MANAGE_PEOPLE, **{SECRET: True}))
+async def create_user(asked: Asked, body: NewPerson) -> CreatedUser:
+    """Make a person known to this tenant."""
+    new = NewUser(
+        email=body.email,
+        tenant=_one(asked),
+        role=role_of(body.role),
+        password=body.password,
+        payloads=body.may_see_payloads,
+    )
+    row, code = await asked.access.create_user(new)
+    shown = await asked.access.user(new.tenant, row.id)
+    return CreatedUser(**_user(shown).model_dump(), code=code)
+
+
+@routes.get("/users/{id}", **needs(Permission.MANAGE_PEOPLE))
+async def show_user(asked: Asked, id: Id) -> User:
+    """One of the people of this tenant."""
+    return _user(await asked.access.user(asked.one_tenant, id))
+
+
+@routes.post("/users/{id}/role", **needs(Permission.MANAGE_PEOPLE))
+async def change_user(asked: Asked, id: Id, body: Change) -> User:
+    """Change what a person is to this tenant, or let them be nothing to it any more."""
+    tenant = _one(asked)
+    user = await asked.access.user(tenant, id)
+    now = next((each for each in user.members if each.tenant == tenant), None)
+    if now is None:
+        raise NotFound("this person is nothing to this tenant")
+    return _user(
+        await asked.access.set_role(
+            user.id,
+            tenant,
+            now.role if body.role is None else role_of(body.role),
+            payloads=now.payloads if body.may_see_payloads is None else body.may_see_payloads,
+            active=now.active if body.active is None else body.active,
+        )
+    )
+
+
+@routes.post("/users/{id}/disable", **needs(Permission.MANAGE_TENANTS))
+async def disable_user(asked: Asked, id: Id) -> User:
+    """Let a person sign in nowhere; whoever is signed in no longer is."""
+    return _user(await asked.owner_access.disable_user(id, disabled=True))
+
+
+@routes.post("/users/{id}/enable", **needs(Permission.MANAGE_TENANTS))
+async def enable_user(asked: Asked, id: Id) -> User:
+    """Let a person sign in again."""
+    return _user(await asked.owner_access.disable_user(id, disabled=False))
+
+
+def _one(asked: Asking) -> str:
+    if asked.everywhere:
+        raise InputError("this is about one tenant: name it, not all of them")
+    return asked.tenant
+
+
+def _user(row: UserRow) -> User:
+    return User(
+        id=row.id,
+        email=row.email,
+        created_at=moment(row.created_at),
+        disabled=row.disabled_at is not None,
+        memberships=[
+            Membership(tenant=each.tenant, role=each.role, may_see_payloads=each.payloads, active=each.active)
+            for each in row.members
+        ],
+    )
+
+
+# -- tokens --------------------------------------------------------------------------------------------
+
+
+class Token(Body):
+    """One token, without its secret."""
+
+    id: str
+    kind: TokenKind
+    name: str
+    tenant: str
+    role: Role
+    may_see_payloads: bool
+    workflows: list[str]
+    created_at: datetime
+    created_by: str
+    expires_at: datetime | None
+    revoked_at: datetime | None
+
+
+class WantedToken(Body):
+    """A token to be made. `lasts` is in seconds; no workflows mean all."""
+
+    name: Text = "unnamed"
+    role: RoleName
+    kind: Literal["key", "jwt"] = "key"
+    workflows: list[Text] = Field(default_factory=list, max_length=100)
+    may_see_payloads: bool = False
+    lasts: int | None = Field(default=None, ge=1, le=315_360_000)
+
+
+class CreatedToken(Token):
+    """The token with its secret, which is shown now and never again."""
+
+    secret: str
+
+
+@routes.get("/tokens", **needs(Permission.MANAGE_PEOPLE))
+async def list_tokens(asked: Asked) -> list[Token]:
+    """The tokens of this tenant, newest first."""
+    return [_token(row) for row in await asked.access.tokens(asked.one_tenant)]
+
+
+@routes.post("/tokens", status_code=201, **needs(Permission.MANAGE_PEOPLE, **{SECRET: True}))
+async def create_token(asked: Asked, body: WantedToken) -> CreatedToken:
+    """Make a token. Its secret is in this answer and nowhere else."""
+    new = NewToken(
+        tenant=_one(asked),
+        role=role_of(body.role),
+        name=body.name,
+        kind=TokenKind(body.kind),
+        workflows=tuple(body.workflows),
+        payloads=body.may_see_payloads,
+        lasts=body.lasts,
+    )
+    made = await asked.access.create_token(new)
+    return CreatedToken(**_token(made.token).model_dump(), secret=made.secret)
+
+
+@routes.get("/tokens/{id}", **needs(Permission.MANAGE_PEOPLE))
+async def show_token(asked: Asked, id: Id) -> Token:
+    """One token."""
+    return _token(await asked.access.token(asked.one_tenant, id))
+
+
+@routes.post("/tokens/{id}/revoke", **needs(Permission.MANAGE_PEOPLE))
+async def revoke_token(asked: Asked, id: Id) -> Token:
+    """Let a token hold no longer."""
+    return _token(await asked.access.revoke_token(asked.one_tenant, id))
+
+
+def _token(row: TokenRow) -> Token:
+    return Token(
+        id=row.id,
+        kind=row.kind,
+        name=row.name,
+        tenant=row.tenant,
+        role=row.role,
+        may_see_payloads=row.payloads,
+        workflows=list(row.workflows),
+        created_at=moment(row.created_at),
+        created_by=row.created_by,
+        expires_at=None if row.expires_at is None else moment(row.expires_at),
+        revoked_at=None if row.revoked_at is None else moment(row.revoked_at),
+    )

@@ -1,0 +1,212 @@
+"""Runs: starting, finding, looking, cancelling, retrying."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import Header, Query
+from pydantic import Field
+
+from redrive.core.roles import Permission
+from redrive.core.states import RunStatus
+from redrive.desk.preview import DryRun
+from redrive.desk.replaying import Replay
+from redrive.desk.shapes import AttemptRecord, Run, StepRecord
+from redrive.desk.starting import Wanted
+from redrive.errors import InputError
+from redrive.server.asking import Asked, Asking, needs
+from redrive.server.once import KEY
+from redrive.server.routes.shared import (
+    Body,
+    Cursor,
+    Id,
+    Limit,
+    Reason,
+    Since,
+    Text,
+    Until,
+    policy_of,
+    router,
+)
+from redrive.store.records import Page
+from redrive.store.selection import RunFilter
+
+__all__ = ["indexed", "routes"]
+
+routes = router("runs")
+
+Key = Annotated[str | None, Header(alias=KEY, max_length=255)]
+Span = Annotated[float | str, Field(description="Seconds, or a text such as `10m`.")]
+
+
+class NewRun(Body):
+    """A run to be started. `input` is an object from parameter name to value."""
+
+    workflow: Text
+    input: dict[str, Any] = Field(default_factory=dict)
+    delay: Span | None = None
+    deadline: Span | None = None
+    priority: int | None = Field(default=None, ge=-1000, le=1000)
+    queue: Text | None = None
+    correlation_id: Text | None = None
+    retry: dict[str, Any] | None = None
+
+    def wanted(self, tenant: str, key: str | None) -> Wanted:
+        """The run as the desk starts it."""
+        options = {name: getattr(self, name) for name in ("delay", "deadline", "priority", "queue")}
+        options |= {"correlation_id": self.correlation_id, "retry": policy_of(self.retry)}
+        given = {name: value for name, value in options.items() if value is not None}
+        if key is not None:
+            given["idempotency_key"] = key
+        return Wanted(workflow=self.workflow, input=self.input, options={**given, "tenant": tenant})
+
+
+class KeyedRun(NewRun):
+    """A run to be started with others."""
+
+    idempotency_key: Text | None = None
+
+
+class Batch(Body):
+    """Runs to be started together: all of them, or none."""
+
+    runs: list[KeyedRun] = Field(min_length=1, max_length=1000)
+
+
+class Accepted(Body):
+    """A run that was accepted. `new` is False if the key had started it before."""
+
+    id: str
+    workflow: str
+    new: bool
+
+
+class AcceptedBatch(Body):
+    """The runs that were accepted, in order."""
+
+    runs: list[Accepted]
+
+
+class Retry(Reason):
+    """How a run is to be retried."""
+
+    mode: Literal["from_failed", "full", "skip_failed"] = "from_failed"
+    input: dict[str, Any] | None = None
+    patch: dict[str, Any] | None = None
+    output: Any = None
+    skip_steps: dict[str, Any] | None = None
+    override_retry_policy: dict[str, Any] | None = None
+    new_operation: bool = False
+    dry_run: bool = False
+
+
+@routes.post("/runs", status_code=201, **needs(Permission.START, **{"x-own-key": True}))
+async def start_run(asked: Asked, body: NewRun, key: Key = None) -> Accepted:
+    """Start a run. The header Idempotency-Key is the run's key: the same key is the same run."""
+    (started,) = await _start(asked, [body.wanted(_home(asked), key)])
+    return started
+
+
+@routes.post("/runs:batch", status_code=201, **needs(Permission.START))
+async def start_runs(asked: Asked, body: Batch) -> AcceptedBatch:
+    """Start up to a thousand runs in one commit; one that does not fit lets none be started."""
+    tenant = _home(asked)
+    return AcceptedBatch(
+        runs=await _start(asked, [run.wanted(tenant, run.idempotency_key) for run in body.runs])
+    )
+
+
+async def _start(asked: Asking, wanted: list[Wanted]) -> list[Accepted]:
+    started = await asked.desk.starter.start(wanted)
+    pairs = zip(wanted, started, strict=True)
+    return [Accepted(id=one.public_id, workflow=each.workflow, new=one.new) for each, one in pairs]
+
+
+def _home(asked: Asking) -> str:
+    if asked.everywhere:
+        raise InputError("a run belongs to one tenant: name it, not all of them")
+    return asked.tenant
+
+
+@routes.get("/runs", **needs(Permission.LOOK))
+async def list_runs(
+    asked: Asked,
+    workflow: Text | None = None,
+    status: Annotated[list[RunStatus] | None, Query()] = None,
+    correlation_id: Text | None = None,
+    idempotency_key: Text | None = None,
+    queue: Text | None = None,
+    index: Annotated[list[str] | None, Query(description="`field:value`, of a declared field.")] = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[Run]:
+    """A page of runs, newest first."""
+    where = RunFilter(
+        workflow=workflow,
+        status=tuple(status) if status else None,
+        correlation_id=correlation_id,
+        idempotency_key=idempotency_key,
+        queue=queue,
+        index=indexed(index),
+        since=since,
+        until=until,
+    )
+    return await asked.desk.runs.list(where, limit=limit, cursor=cursor)
+
+
+def indexed(given: list[str] | None) -> dict[str, str] | None:
+    """Values to search by, from texts like `customer.email:ann@example.org`."""
+    found: dict[str, str] = {}
+    for text in given or ():
+        field, colon, value = text.partition(":")
+        if not colon or not field:
+            raise InputError("index takes `field:value`")
+        found[field] = value
+    return found or None
+
+
+@routes.get("/runs/{id}", **needs(Permission.LOOK))
+async def show_run(asked: Asked, id: Id) -> Run:
+    """One run with its input, result, steps and every attempt."""
+    return await asked.desk.runs.get(id)
+
+
+@routes.get("/runs/{id}/steps", **needs(Permission.LOOK))
+async def list_steps(asked: Asked, id: Id) -> list[StepRecord]:
+    """The steps of a run, with every attempt, in order of their first begin."""
+    return list((await asked.desk.runs.get(id)).steps)
+
+
+@routes.get("/runs/{id}/attempts", **needs(Permission.LOOK))
+async def list_attempts(asked: Asked, id: Id) -> list[AttemptRecord]:
+    """All attempts of a run's steps, in order of time."""
+    steps = (await asked.desk.runs.get(id)).steps
+    return sorted((each for step in steps for each in step.attempts), key=lambda each: each.began_at)
+
+
+@routes.post("/runs/{id}/cancel", **needs(Permission.CANCEL))
+async def cancel_run(asked: Asked, id: Id, body: Reason | None = None) -> Run:
+    """Cancel a run for good; cancelling it again changes nothing."""
+    return await asked.desk.runs.cancel(id, by=asked.by, reason=(body and body.reason) or "")
+
+
+@routes.post("/runs/{id}/retry", **needs(Permission.DECIDE))
+async def retry_run(asked: Asked, id: Id, body: Retry | None = None, key: Key = None) -> Replay | DryRun:
+    """Run a failed or partial run again; `dry_run` says what that would do."""
+    body = body or Retry()
+    return await asked.desk.runs.retry(
+        id,
+        body.mode,
+        skip_steps=body.skip_steps,
+        dry_run=body.dry_run,
+        by=asked.by,
+        reason=body.reason,
+        idempotency_key=key,
+        input=body.input,
+        patch=body.patch,
+        output=body.output,
+        retry=policy_of(body.override_retry_policy),
+        new_operation=body.new_operation,
+    )

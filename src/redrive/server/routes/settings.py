@@ -1,0 +1,165 @@
+"""What people set, and what was done: policies, workflows, the audit log, hints."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import Query
+from fastapi.responses import StreamingResponse
+
+from redrive.core.roles import Permission
+from redrive.desk.policies import StoredPolicy
+from redrive.desk.shapes import AuditRecord
+from redrive.desk.workflows import Workflows
+from redrive.errors import InputError, NotFound
+from redrive.server.asking import Asked, Asking, needs
+from redrive.server.routes.shared import (
+    Body,
+    Cursor,
+    Limit,
+    Name,
+    Since,
+    Text,
+    Until,
+    policy_of,
+    router,
+)
+from redrive.store.records import KnownItem, Page
+from redrive.store.selection import AuditFilter
+
+__all__ = ["routes"]
+
+routes = router("settings and log")
+
+
+class NewPolicy(Body):
+    """A retry policy for a workflow, a step, or a step of a workflow."""
+
+    workflow: Text | None = None
+    step: Text | None = None
+    policy: dict[str, Any]
+
+
+class Policy(Body):
+    """A stored retry policy; no tenant means that it holds for all."""
+
+    workflow: str | None
+    step: str | None
+    tenant: str | None
+    policy: dict[str, Any]
+    updated_at: datetime
+    updated_by: str
+
+
+class Workflow(Body):
+    """A workflow that some code registered, as the newest of that code has it."""
+
+    name: str
+    version: str
+    paused_by: str | None
+    input_schema: dict[str, Any]
+    output_schema: dict[str, Any]
+
+
+@routes.get("/policies", **needs(Permission.LOOK))
+async def list_policies(asked: Asked) -> list[Policy]:
+    """The stored retry policies that hold for this tenant."""
+    return [_policy(each) for each in await asked.desk.policies.list()]
+
+
+@routes.put("/policies", **needs(Permission.SET_POLICIES))
+async def set_policy(asked: Asked, body: NewPolicy) -> Policy:
+    """Store a policy, replacing the one for the same place; in force from the next attempt on."""
+    policy = policy_of(body.policy)
+    assert policy is not None
+    place = {"workflow": body.workflow, "step": body.step, "tenant": asked.one_tenant}
+    return _policy(await asked.desk.policies.set(policy, **place, by=asked.by))
+
+
+@routes.delete("/policies", status_code=204, **needs(Permission.SET_POLICIES))
+async def delete_policy(asked: Asked, workflow: Text | None = None, step: Text | None = None) -> None:
+    """Remove the policy stored for exactly this place."""
+    if not workflow and not step:
+        raise InputError("name the workflow, the step, or both, that the policy is for")
+    place = {"workflow": workflow, "step": step, "tenant": asked.one_tenant}
+    if not await asked.desk.policies.delete(**place, by=asked.by):
+        raise NotFound("no policy is stored for this place")
+
+
+def _policy(stored: StoredPolicy) -> Policy:
+    return Policy(
+        workflow=stored.workflow,
+        step=stored.step,
+        tenant=stored.tenant,
+        policy=stored.policy.to_json(),
+        updated_at=stored.updated_at,
+        updated_by=stored.updated_by,
+    )
+
+
+@routes.get("/workflows", **needs(Permission.LOOK))
+async def list_workflows(asked: Asked) -> list[Workflow]:
+    """The workflows that code registered here, and whether they are paused."""
+    paused = await asked.view.paused()
+    return [_workflow(item, paused.get(item.name)) for item in await asked.view.workflows()]
+
+
+def _workflow(item: KnownItem, paused_by: str | None) -> Workflow:
+    return Workflow(
+        name=item.name,
+        version=item.version,
+        paused_by=paused_by,
+        input_schema=json.loads(item.schema_in or "{}"),
+        output_schema=json.loads(item.schema_out or "{}"),
+    )
+
+
+@routes.post("/workflows/{name}/pause", status_code=204, **needs(Permission.PAUSE))
+async def pause_workflow(asked: Asked, name: Name) -> None:
+    """Let no run of a workflow be taken, of any tenant; those under way go on until they wait."""
+    await (await _known(asked, name)).pause(name, by=asked.by)
+
+
+@routes.post("/workflows/{name}/resume", status_code=204, **needs(Permission.PAUSE))
+async def resume_workflow(asked: Asked, name: Name) -> None:
+    """Let its runs be taken again."""
+    await (await _known(asked, name)).resume(name, by=asked.by)
+
+
+async def _known(asked: Asking, name: str) -> Workflows:
+    if name not in {item.name for item in await asked.view.workflows()}:
+        raise NotFound("no code registered a workflow of this name")
+    return Workflows(asked.whole, asked.clock, asked.runtime.ring)
+
+
+@routes.get("/audit", **needs(Permission.LOOK))
+async def list_audit(
+    asked: Asked,
+    event: Text | None = None,
+    by: Text | None = None,
+    subject: Text | None = None,
+    letter: Text | None = None,
+    since: Since = None,
+    until: Until = None,
+    language: Annotated[Literal["en", "pl"], Query()] = "en",
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[AuditRecord]:
+    """A page of the audit log, newest first. `event` may end in `.` for all events of a kind."""
+    where = AuditFilter(event=event, by=by, subject=subject, letter=letter, since=since, until=until)
+    return await asked.desk.audit.list(where, limit=limit, cursor=cursor, language=language)
+
+
+@routes.get(
+    "/events",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    **needs(Permission.LOOK, **{"x-stream": True}),
+)
+async def listen(asked: Asked) -> StreamingResponse:
+    """Hints that something changed, as server-sent events: look again when one comes."""
+    hub = asked.service.hub
+    hub.check()
+    return StreamingResponse(hub.listen(asked.tenant), media_type="text/event-stream")

@@ -1,0 +1,76 @@
+"""What routes share: ids, pages, reasons, and the parts of a filter."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from redrive.errors import ConfigurationError, InputError
+from redrive.policy import RetryPolicy
+from redrive.server.once import OnceRoute
+
+__all__ = [
+    "Body",
+    "Cursor",
+    "Id",
+    "Json",
+    "Limit",
+    "Name",
+    "Reason",
+    "Since",
+    "Text",
+    "Until",
+    "policy_of",
+    "router",
+]
+
+Id = Annotated[str, Path(pattern=r"^[!-~]{1,200}$", description="An id.")]
+Name = Annotated[str, Path(pattern=r"^[^/#\x00-\x1f]{1,255}$", description="A name.")]
+Limit = Annotated[int, Query(ge=1, le=500, description="How many at most.")]
+Cursor = Annotated[str | None, Query(max_length=200, description="`next` or `prev` of another page.")]
+Since = Annotated[datetime | None, Query(description="At or after this time, with its zone.")]
+Until = Annotated[datetime | None, Query(description="Before this time, with its zone.")]
+Text = Annotated[str, Field(min_length=1, max_length=255)]
+
+
+class Body(BaseModel):
+    """A request's body: nothing in it is guessed, and nothing unknown is passed over."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Reason(Body):
+    """Why somebody does something, for the record."""
+
+    reason: str | None = Field(default=None, max_length=10_000)
+
+
+class Json(JSONResponse):
+    """JSON that can be sent whatever its texts hold: half a character is written as its number."""
+
+    def render(self, content: Any) -> bytes:
+        try:
+            return super().render(content)
+        except UnicodeEncodeError:
+            import json
+
+            return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
+def router(tag: str) -> APIRouter:
+    """Routes under one heading of the document."""
+    return APIRouter(route_class=OnceRoute, tags=[tag], default_response_class=Json)
+
+
+def policy_of(given: dict[str, Any] | None) -> RetryPolicy | None:
+    """A retry policy as it came in a body."""
+    if given is None:
+        return None
+    try:
+        return RetryPolicy.from_json(given)
+    except (ConfigurationError, TypeError, ValueError, KeyError, OverflowError) as error:
+        raise InputError(f"this is no retry policy: {error}") from None

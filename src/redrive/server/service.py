@@ -1,0 +1,47 @@
+"""What all requests of one server share."""
+
+from __future__ import annotations
+
+from redrive.app import Redrive
+from redrive.clock import SystemClock
+from redrive.core.redact import Redactor
+from redrive.core.roles import ALL_TENANTS
+from redrive.server.auth.credentials import Credentials
+from redrive.server.auth.sessions import Sessions
+from redrive.server.events import Hub
+from redrive.server.limits import Limits, Rates
+from redrive.store.port import People
+
+__all__ = ["Service"]
+
+
+class Service:
+    """One server: its app, who may come in, how often, and the streams that are open."""
+
+    def __init__(self, app: Redrive, limits: Limits, poll: float) -> None:
+        clock = SystemClock()
+        self.app = app
+        self.limits = limits
+        self.rates = Rates(clock, limits.rate, limits.burst)
+        self.logins = Rates(clock, limits.logins, limits.login_burst)
+        self.hub = Hub(lambda tenant: _view(app, tenant), every=poll, most=limits.streams)
+        self.redactor = Redactor.parse(app.settings.redact)
+
+    @property
+    def credentials(self) -> Credentials:
+        """Finding out who is asking."""
+        return Credentials(self.app.runtime.store, self.app.settings.secret_key)
+
+    @property
+    def sessions(self) -> Sessions:
+        """Signing in and out."""
+        return Sessions(self.app.runtime.store, self.app.runtime.clock)
+
+    def stop(self) -> None:
+        """End what would not end by itself: the open streams."""
+        self.hub.close()
+
+
+def _view(app: Redrive, tenant: str) -> People:
+    store = app.runtime.store
+    return store if tenant == ALL_TENANTS else store.confined(tenant)
