@@ -3,8 +3,9 @@
 This module and the commands' own modules import nothing but click, so that `redrive --help` answers
 at once; what a command needs it imports when it is called.
 
-begin      demo, init, dev     run    worker (serve, supervise), migrate, reencrypt, doctor (health)
+begin      demo, init, dev     run    worker (serve, supervise), server, migrate, reencrypt, doctor (health)
 commands   runs, dlq, saga, outbox, audit, policies, circuits, workflows     shell  completion
+access     users, tenants, tokens (access: on the store itself)
 shared     place: which store    output: tables, JSON, ids    ids: prefixes, standard input    paging
            change: dry runs, asking first     target: module:app     exits: errors and exit codes
            hints: commands to type next       folding: lines that fit    inputs, example: of workflows
@@ -28,6 +29,10 @@ from redrive.cli.policies import policies
 from redrive.cli.reencrypt import reencrypt
 from redrive.cli.runs import runs
 from redrive.cli.saga import saga
+from redrive.cli.server import server
+from redrive.cli.tenants import tenants
+from redrive.cli.tokens import tokens
+from redrive.cli.users import users
 from redrive.cli.worker import worker
 from redrive.cli.workflows import workflows
 
@@ -56,6 +61,7 @@ for command in (
     init,
     dev,
     worker,
+    server,
     migrate,
     reencrypt,
     runs,
@@ -66,6 +72,9 @@ for command in (
     policies,
     circuits,
     workflows,
+    users,
+    tenants,
+    tokens,
     doctor,
     completion,
 ):

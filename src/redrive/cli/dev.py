@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from redrive.cli.exits import explained
+from redrive.cli.server import HOST, PORT
 
 __all__ = ["dev"]
 
@@ -19,24 +20,41 @@ __all__ = ["dev"]
     metavar="URL",
     help="The store to work on.  [default: the app's own, else $REDRIVE_URL, else sqlite:///redrive.db]",
 )
-def dev(target: str, concurrency: int | None, url: str | None) -> None:
+@click.option("--host", default=HOST, metavar="ADDRESS", show_default=True, help="Where the API listens.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    metavar="N",
+    show_default=True,
+    help="Its port; 0: a free one.",
+)
+@click.option("--no-server", is_flag=True, help="Do not serve the API.")
+def dev(target: str, concurrency: int | None, url: str | None, host: str, port: int, no_server: bool) -> None:
     """Run the workflows of APP in MODULE here, and show what happens to every run.
 
-    For development: a worker as `redrive worker` has it, and a line for each decision about a step and
-    each ending of a run. Ctrl-C stops it in good order.
+    For development: a worker as `redrive worker` has it, the API as `redrive server` has it, and a line
+    for each decision about a step and each ending of a run. Ctrl-C stops it in good order.
 
     \b
     Examples:
       redrive dev shop:app
       redrive dev shop:app --url sqlite:///scratch.db
     """
+    from redrive.cli.beside import Beside
     from redrive.cli.live import Live
-    from redrive.cli.serve import run
+    from redrive.cli.serve import Stop, run
     from redrive.cli.target import load_app
     from redrive.cli.worker import adjust
 
     with explained():
         app = load_app(target)
         adjust(app, concurrency, url)
-        live = Live(app)
-        run(app, also=live.begin)
+        live, beside = Live(app), None if no_server else Beside(app, host, port)
+
+        def also(stop: Stop) -> None:
+            live.begin(stop)
+            if beside is not None:
+                beside.begin(stop)
+
+        run(app, also=also)

@@ -69,14 +69,14 @@ def _shown(message: str) -> str:
 
 def code_of(error: RedriveError) -> int:
     """The exit code that tells a script what kind of error this is."""
-    from redrive.errors import Conflict, InputError, NotFound, UnknownWorkflow
+    from redrive.errors import Conflict, InputError, NotAllowed, NotFound, NotSignedIn, UnknownWorkflow
 
     match error:
         case NotFound() | UnknownWorkflow():
             return NOT_FOUND
         case Conflict():
             return CONFLICT
-        case InputError():
+        case InputError() | NotAllowed() | NotSignedIn():
             return REFUSED
         case _:
             return FAILED

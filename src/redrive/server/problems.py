@@ -7,6 +7,7 @@ errors name the place and the rule, never the value.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -180,10 +181,15 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     if any(each["type"] == "json_invalid" for each in found):
         code, title = _HTTP[400]
         return answer(400, code, title, "the body is not JSON")
-    faults = [Fault(place=".".join(map(str, each["loc"]))[:200], reason=_reason(each)) for each in found[:20]]
+    faults = [Fault(place=_place(each["loc"]), reason=_reason(each)) for each in found[:20]]
     code, title = _HTTP[422]
     detail = "; ".join(f"{fault.place}: {fault.reason}" for fault in faults[:5])
     return answer(422, code, title, detail, faults=faults)
+
+
+def _place(loc: Sequence[Any]) -> str:
+    """Where something is wrong; names that a client made up are repeated only if they look like names."""
+    return ".".join(str(part) if re.fullmatch(r"[\w:-]{1,40}", str(part)) else "?" for part in loc)
 
 
 def _reason(found: Mapping[str, Any]) -> str:

@@ -114,6 +114,10 @@ class Access:
         """The line that stays of a tenant, in the log of all tenants."""
         return self._line(Event.TENANT_ERASED, "", name, after={"rows": rows})
 
+    def exported(self, name: str) -> AuditWrite:
+        """The line that says who took a tenant's data along."""
+        return self._line(Event.TENANT_EXPORTED, name, name)
+
     # -- people ----------------------------------------------------------------------------------------
 
     async def users(self, tenant: str | None) -> list[UserRow]:
@@ -229,6 +233,8 @@ class Access:
             workflows=tuple(dict.fromkeys(short_text("workflow", each) for each in new.workflows)),
         )
         secret, stored = new_key(row.id)
+        if new.kind is TokenKind.JWT and not self._secret_key:
+            raise Conflict("signed tokens need REDRIVE_SECRET_KEY, which is not set here; make a key instead")
         if new.kind is TokenKind.JWT:
             ends = self._clock.now() // MICROS + (lasts or JWT_LASTS)
             secret, stored = sign_token(row, ends, self._secret_key), ""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Annotated, Literal
 
 from fastapi import Request, Response
+from fastapi.encoders import jsonable_encoder
+from fastapi.responses import StreamingResponse
 from pydantic import Field
 
 from redrive.core.roles import Permission, Role, role_of
+from redrive.desk.exporting import export
 from redrive.desk.shapes import moment
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.server.asking import Asked, Asking, needs, service_of
@@ -18,6 +23,7 @@ from redrive.server.auth.sessions import LASTS, Login
 from redrive.server.once import SECRET
 from redrive.server.routes.shared import Body, Id, Name, Text, router
 from redrive.store.accounts import TenantRow, TokenKind, TokenRow, UserRow
+from redrive.store.port import People
 
 __all__ = ["routes"]
 
@@ -148,6 +154,25 @@ async def erase_tenant(asked: Asked, name: Name, confirm: Text | None = None) ->
     rows = await access.erase_tenant(name)
     await asked.whole.note([access.erased(name, rows)])
     return Erased(rows=rows)
+
+
+@routes.get(
+    "/tenants/{name}/export",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}}},
+    **needs(Permission.MANAGE_TENANTS, **{"x-stream": True}),
+)
+async def export_tenant(asked: Asked, name: Name) -> StreamingResponse:
+    """Everything a tenant has, one JSON object on each line, with nothing hidden; noted in its log."""
+    asked.principal.need(Permission.SEE_PAYLOADS)
+    await asked.owner_access.tenant(name)
+    await asked.whole.note([asked.owner_access.exported(name)])
+    return StreamingResponse(_exported(asked.whole.confined(name)), media_type="application/x-ndjson")
+
+
+async def _exported(view: People) -> AsyncIterator[bytes]:
+    async for kind, value in export(view):
+        yield json.dumps({"kind": kind, **jsonable_encoder(value)}, ensure_ascii=True).encode() + b"\n"
 
 
 def _tenant(row: TenantRow) -> Tenant:

@@ -27,6 +27,7 @@ from redrive.server.routes.shared import (
     Until,
     policy_of,
     router,
+    span_of,
 )
 from redrive.store.records import Page
 from redrive.store.selection import RunFilter
@@ -53,8 +54,14 @@ class NewRun(Body):
 
     def wanted(self, tenant: str, key: str | None) -> Wanted:
         """The run as the desk starts it."""
-        options = {name: getattr(self, name) for name in ("delay", "deadline", "priority", "queue")}
-        options |= {"correlation_id": self.correlation_id, "retry": policy_of(self.retry)}
+        options = {
+            "delay": span_of("delay", self.delay),
+            "deadline": span_of("deadline", self.deadline),
+            "priority": self.priority,
+            "queue": self.queue,
+            "correlation_id": self.correlation_id,
+            "retry": policy_of(self.retry),
+        }
         given = {name: value for name, value in options.items() if value is not None}
         if key is not None:
             given["idempotency_key"] = key

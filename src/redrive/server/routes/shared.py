@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from redrive.duration import seconds
 from redrive.errors import ConfigurationError, InputError
 from redrive.policy import RetryPolicy
 from redrive.server.once import OnceRoute
@@ -26,6 +27,7 @@ __all__ = [
     "Until",
     "policy_of",
     "router",
+    "span_of",
 ]
 
 Id = Annotated[str, Path(pattern=r"^[!-~]{1,200}$", description="An id.")]
@@ -64,6 +66,14 @@ class Json(JSONResponse):
 def router(tag: str) -> APIRouter:
     """Routes under one heading of the document."""
     return APIRouter(route_class=OnceRoute, tags=[tag], default_response_class=Json)
+
+
+def span_of(what: str, given: float | str | None) -> float | None:
+    """A duration in seconds as it came in a body."""
+    try:
+        return None if given is None else seconds(given, what)
+    except ConfigurationError as error:
+        raise InputError(str(error)) from None
 
 
 def policy_of(given: dict[str, Any] | None) -> RetryPolicy | None:

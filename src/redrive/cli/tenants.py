@@ -1,0 +1,187 @@
+"""`redrive tenants`: the organisations that share a store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from redrive.cli.access import manage
+from redrive.cli.change import Change, changing
+from redrive.cli.exits import REFUSED, Stopped
+from redrive.cli.output import Column, Output, as_json, say, shown
+from redrive.cli.place import Place, at_a_place
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+    from redrive.server.auth.access import Access
+    from redrive.store.accounts import TenantRow
+
+__all__ = ["tenants"]
+
+
+@click.group()
+def tenants() -> None:
+    """Manage the tenants that share a store: register, disable, export, erase.
+
+    \b
+    Examples:
+      redrive tenants create acme
+      redrive tenants export acme > acme.jsonl
+      redrive tenants erase acme --yes
+    """
+
+
+@tenants.command()
+@click.argument("name")
+@shown
+@at_a_place
+def create(name: str, place: Place, output: Output) -> None:
+    """Register tenant NAME, so that people and tokens can belong to it.
+
+    \b
+    Examples:
+      redrive tenants create acme
+    """
+    _print(manage(place, lambda access, app: access.create_tenant(name)), output)
+
+
+@tenants.command("list")
+@shown
+@at_a_place
+def list_(place: Place, output: Output) -> None:
+    """List the registered tenants.
+
+    \b
+    Examples:
+      redrive tenants list
+    """
+    rows = manage(place, lambda access, app: access.tenants())
+    columns: list[Column[dict[str, object]]] = [
+        Column("NAME", lambda one: one["name"]),
+        Column("SINCE", lambda one: one["created_at"]),
+        Column("BY", lambda one: one["created_by"]),
+        Column("DISABLED", lambda one: "yes" if one["disabled"] else None),
+    ]
+    output.list(
+        [_shown(row) for row in rows],
+        columns,
+        id=lambda one: str(one["name"]),
+        empty="No tenant is registered.",
+    )
+
+
+@tenants.command()
+@click.argument("name")
+@shown
+@at_a_place
+def show(name: str, place: Place, output: Output) -> None:
+    """Show tenant NAME.
+
+    \b
+    Examples:
+      redrive tenants show acme
+    """
+    _print(manage(place, lambda access, app: access.tenant(name)), output)
+
+
+@tenants.command()
+@click.argument("name")
+@shown
+@at_a_place
+def disable(name: str, place: Place, output: Output) -> None:
+    """Let no credential of tenant NAME hold. Its data stays, and its runs go on.
+
+    \b
+    Examples:
+      redrive tenants disable acme
+    """
+    _print(manage(place, lambda access, app: access.disable_tenant(name, disabled=True)), output)
+
+
+@tenants.command()
+@click.argument("name")
+@shown
+@at_a_place
+def enable(name: str, place: Place, output: Output) -> None:
+    """Let the credentials of tenant NAME hold again.
+
+    \b
+    Examples:
+      redrive tenants enable acme
+    """
+    _print(manage(place, lambda access, app: access.disable_tenant(name, disabled=False)), output)
+
+
+@tenants.command()
+@click.argument("name")
+@at_a_place
+def export(name: str, place: Place) -> None:
+    """Print everything tenant NAME has, one JSON object on each line, with nothing hidden.
+
+    \b
+    Examples:
+      redrive tenants export acme > acme.jsonl
+    """
+
+    async def work(access: Access, app: Redrive) -> None:
+        import json
+
+        from redrive.desk.exporting import export
+
+        store = app.runtime.store
+        await store.note([access.exported(name)])
+        async for kind, value in export(store.confined(name)):
+            click.echo(json.dumps({"kind": kind, **as_json(value)}, ensure_ascii=False))
+        for user in await access.users(name):
+            click.echo(json.dumps({"kind": "user", "id": user.id, "email": user.email}))
+
+    manage(place, work)
+
+
+@tenants.command()
+@click.argument("name")
+@changing
+@shown
+@at_a_place
+def erase(name: str, change: Change, place: Place, output: Output) -> None:
+    """Remove everything tenant NAME has: runs, letters, log, people, tokens. It cannot be undone.
+
+    Asks on a terminal; elsewhere --yes is needed.
+
+    \b
+    Examples:
+      redrive tenants erase acme --yes
+    """
+    if not (change.yes or change.dry_run or change.somebody_watches):
+        raise Stopped(f"nothing was erased: say --yes to erase {name!r} without being asked", REFUSED)
+    change.confirm(f"Erase everything of tenant {name!r}, for good")
+
+    async def work(access: Access, app: Redrive) -> int:
+        if change.dry_run:
+            return 0
+        rows = await access.erase_tenant(name)
+        await app.runtime.store.note([access.erased(name, rows)])
+        return rows
+
+    rows = manage(place, work, by=change.by)
+    if change.dry_run:
+        say(f"would erase tenant {name!r}; nothing was changed")
+    else:
+        output.done(name, {"name": name, "rows": rows}, f"erased tenant {name!r}: {rows} rows")
+
+
+def _shown(row: TenantRow) -> dict[str, object]:
+    from redrive.desk.shapes import moment
+
+    return {
+        "name": row.tenant,
+        "created_at": moment(row.created_at),
+        "created_by": row.created_by,
+        "disabled": row.disabled_at is not None,
+    }
+
+
+def _print(row: TenantRow, output: Output) -> None:
+    state = "disabled" if row.disabled_at is not None else "enabled"
+    output.done(row.tenant, _shown(row), f"{row.tenant}: {state}")

@@ -1,0 +1,210 @@
+"""`redrive users`: who may sign in, and what they are to a tenant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from redrive.cli.access import ROLES, manage, registered
+from redrive.cli.output import Column, Output, shown
+from redrive.cli.place import Place, at_a_place
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+    from redrive.server.auth.access import Access
+    from redrive.store.accounts import UserRow
+
+__all__ = ["users"]
+
+
+@click.group()
+def users() -> None:
+    """Manage the people who may sign in to the server.
+
+    \b
+    Examples:
+      redrive users create ann@example.org --tenant acme --role ADMIN
+      redrive users list --tenant acme
+      redrive users role ann@example.org VIEWER --tenant acme
+    """
+
+
+@users.command()
+@click.argument("email")
+@click.option("--tenant", default="default", metavar="NAME", show_default=True, help="The tenant.")
+@click.option("--role", type=ROLES, required=True, help="What they are to it.")
+@click.option("--password", metavar="TEXT", help="Their password; - asks for it.  [default: a code]")
+@click.option("--payloads", is_flag=True, help="They may see hidden payloads.")
+@shown
+@at_a_place
+def create(
+    email: str, tenant: str, role: str, password: str | None, payloads: bool, place: Place, output: Output
+) -> None:
+    """Let EMAIL sign in. Without a password a code is printed that holds once, for a day.
+
+    \b
+    Examples:
+      redrive users create ann@example.org --tenant acme --role ADMIN
+      redrive users create ann@example.org --tenant acme --role STAFF --password -
+    """
+    if password == "-":
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+
+    async def work(access: Access, app: Redrive) -> None:
+        from redrive.core.roles import role_of
+        from redrive.server.auth.access import NewUser
+
+        await registered(access, tenant)
+        new = NewUser(email=email, tenant=tenant, role=role_of(role), password=password, payloads=payloads)
+        row, code = await access.create_user(new)
+        about = {"id": row.id, "email": row.email, "tenant": tenant, "role": new.role.value, "code": code}
+        text = f"{row.email} is {new.role} of {tenant}" + (f"; code to sign in once: {code}" if code else "")
+        output.done(row.id, about, text)
+
+    manage(place, work)
+
+
+@users.command("list")
+@click.option("--tenant", metavar="NAME", help="Only the people of this tenant.  [default: all]")
+@shown
+@at_a_place
+def list_(tenant: str | None, place: Place, output: Output) -> None:
+    """List who may sign in.
+
+    \b
+    Examples:
+      redrive users list --tenant acme
+    """
+    rows = manage(place, lambda access, app: access.users(tenant))
+    roles = {row.id: _roles(row) for row in rows}
+    columns: list[Column[dict[str, Any]]] = [
+        Column("EMAIL", lambda one: one["email"]),
+        Column("ROLES", lambda one: roles[one["id"]]),
+        Column("DISABLED", lambda one: "yes" if one["disabled"] else None),
+        Column("ID", lambda one: one["id"]),
+    ]
+    output.list([_shown(row) for row in rows], columns, id=lambda one: one["id"], empty="Nobody is known.")
+
+
+@users.command()
+@click.argument("email", metavar="USER")
+@shown
+@at_a_place
+def show(email: str, place: Place, output: Output) -> None:
+    """Show one person, by address or id.
+
+    \b
+    Examples:
+      redrive users show ann@example.org
+    """
+    row = manage(place, lambda access, app: access.user(None, email))
+    _print(row, output)
+
+
+@users.command()
+@click.argument("email", metavar="USER")
+@click.argument("role", type=ROLES, metavar="ROLE")
+@click.option("--tenant", default="default", metavar="NAME", show_default=True, help="The tenant.")
+@click.option("--payloads/--no-payloads", default=None, help="Whether they may see hidden payloads.")
+@shown
+@at_a_place
+def role(email: str, role: str, tenant: str, payloads: bool | None, place: Place, output: Output) -> None:
+    """Make USER ROLE of a tenant, whether they were anything to it or not.
+
+    \b
+    Examples:
+      redrive users role ann@example.org STAFF --tenant acme --payloads
+    """
+
+    async def work(access: Access, app: Redrive) -> UserRow:
+        from redrive.core.roles import role_of
+
+        user = await access.user(None, email)
+        now = next((each for each in user.members if each.tenant == tenant), None)
+        may = (now is not None and now.payloads) if payloads is None else payloads
+        if now is None:
+            await registered(access, tenant)
+            return await access.add_role(user.id, tenant, role_of(role), payloads=may)
+        return await access.set_role(user.id, tenant, role_of(role), payloads=may, active=True)
+
+    _print(manage(place, work), output)
+
+
+@users.command()
+@click.argument("email", metavar="USER")
+@shown
+@at_a_place
+def disable(email: str, place: Place, output: Output) -> None:
+    """Let USER sign in nowhere, and end what they are signed in to.
+
+    \b
+    Examples:
+      redrive users disable ann@example.org
+    """
+    _print(manage(place, lambda access, app: access.disable_user(email, disabled=True)), output)
+
+
+@users.command()
+@click.argument("email", metavar="USER")
+@shown
+@at_a_place
+def enable(email: str, place: Place, output: Output) -> None:
+    """Let USER sign in again.
+
+    \b
+    Examples:
+      redrive users enable ann@example.org
+    """
+    _print(manage(place, lambda access, app: access.disable_user(email, disabled=False)), output)
+
+
+@users.command()
+@click.argument("email", metavar="USER")
+@shown
+@at_a_place
+def code(email: str, place: Place, output: Output) -> None:
+    """Print a code with which USER can sign in once and choose a new password.
+
+    \b
+    Examples:
+      redrive users code ann@example.org
+    """
+
+    async def work(access: Access, app: Redrive) -> str:
+        user = await access.user(None, email)
+        return await access.code(user, user.members[0])
+
+    made = manage(place, work)
+    output.done(made, {"code": made}, made)
+
+
+def _roles(row: UserRow) -> str:
+    return ", ".join(
+        f"{each.tenant}:{each.role}{'' if each.active else ' (inactive)'}" for each in row.members
+    )
+
+
+def _shown(row: UserRow) -> dict[str, Any]:
+    from redrive.desk.shapes import moment
+
+    return {
+        "id": row.id,
+        "email": row.email,
+        "created_at": moment(row.created_at),
+        "disabled": row.disabled_at is not None,
+        "memberships": [
+            {
+                "tenant": each.tenant,
+                "role": each.role.value,
+                "may_see_payloads": each.payloads,
+                "active": each.active,
+            }
+            for each in row.members
+        ],
+    }
+
+
+def _print(row: UserRow, output: Output) -> None:
+    state = "; disabled" if row.disabled_at is not None else ""
+    output.done(row.id, _shown(row), f"{row.email}: {_roles(row)}{state}")
