@@ -18,8 +18,8 @@ import pytest
 
 from redrive import Circuit, Redrive, RetryPolicy, Rule, Start
 from redrive.app.version import code_version
-from redrive.core.starting import START_OPTIONS
 from redrive.core.options import RunOptions, StepOptions
+from redrive.core.starting import START_OPTIONS
 from redrive.errors import ConfigurationError, InputError, RegistrationError, UnknownWorkflow
 from redrive.policy import Category
 

@@ -150,15 +150,14 @@ Asked = Annotated[Asking, Depends(asking_of)]
 """What a route takes to know who asks."""
 
 
-def needs(permission: Permission, **more: Any) -> dict[str, Any]:
-    """What a route says about itself: the permission it takes, which the document and the tests read, too."""
+def needs(*permissions: Permission, **more: Any) -> dict[str, Any]:
+    """What a route says about itself: the permissions it takes. The document and the tests read it, too."""
 
     async def check(asking: Asked) -> None:
-        asking.principal.need(permission)
-        if permission in _WIDE and asking.principal.workflows is not None:
+        for permission in permissions:
+            asking.principal.need(permission)
+        if not _WIDE.isdisjoint(permissions) and asking.principal.workflows is not None:
             raise NotAllowed("a token for some workflows cannot do this")
 
-    return {
-        "dependencies": [Depends(check)],
-        "openapi_extra": {"x-permission": permission.value, **more},
-    }
+    named = [permission.value for permission in permissions]
+    return {"dependencies": [Depends(check)], "openapi_extra": {"x-permissions": named, **more}}

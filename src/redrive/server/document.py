@@ -111,7 +111,7 @@ async def style() -> Response:
 
 def _entry(method: str, path: str, operation: dict[str, Any]) -> str:
     names = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
-    needs = operation.get("x-permission")
+    needs = ", ".join(operation.get("x-permissions", ()))
     asks = f"<p><small>permission: {escape(needs)}</small></p>" if needs else ""
     takes = f"<p><small>query: {escape(', '.join(names))}</small></p>" if names else ""
     said = escape(operation.get("description", ""))

@@ -140,7 +140,8 @@ def install(api: FastAPI) -> None:
     """Let every error of this API be answered with a problem."""
     api.add_exception_handler(errors.RedriveError, _known)
     api.add_exception_handler(ProblemError, _http)
-    api.add_exception_handler(HTTPException, _plain)
+    for kind in HTTPException.__mro__[:2]:  # FastAPI's own, and the one of the framework below it
+        api.add_exception_handler(kind, _plain)
     api.add_exception_handler(404, _plain)
     api.add_exception_handler(405, _plain)
     api.add_exception_handler(RequestValidationError, _invalid)
@@ -169,8 +170,8 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
 async def _plain(request: Request, error: Exception) -> JSONResponse:
     status = getattr(error, "status_code", 404)
     code, title = _HTTP.get(status, ("http", "The request was refused"))
-    headers = getattr(error, "headers", None)
-    return answer(status, code, title, f"{request.method} is not answered at this path", headers=headers)
+    detail = "the body cannot be read" if status == 400 else f"{request.method} is not answered at this path"
+    return answer(status, code, title, detail, headers=getattr(error, "headers", None))
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:

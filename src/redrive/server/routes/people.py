@@ -136,12 +136,18 @@ async def create_tenant(asked: Asked, body: TenantName) -> Tenant:
     return _tenant(await asked.owner_access.create_tenant(body.name))
 
 
-@routes.post("/tenants/{name}/{change}", **needs(Permission.MANAGE_TENANTS))
-async def change_tenant(asked: Asked, name: Name, change: Literal["disable", "enable"]) -> Tenant:
-    """Let no credential of a tenant hold, or let them hold again. Its data stays, and its runs go on."""
+@routes.post("/tenants/{name}/disable", **needs(Permission.MANAGE_TENANTS))
+async def disable_tenant(asked: Asked, name: Name) -> Tenant:
+    """Let no credential of a tenant hold. Its data stays, and its runs go on."""
     if name == asked.principal.tenant:
         raise Conflict("this is the tenant you belong to: disabling it would lock you out")
-    return _tenant(await asked.owner_access.disable_tenant(name, disabled=change == "disable"))
+    return _tenant(await asked.owner_access.disable_tenant(name, disabled=True))
+
+
+@routes.post("/tenants/{name}/enable", **needs(Permission.MANAGE_TENANTS))
+async def enable_tenant(asked: Asked, name: Name) -> Tenant:
+    """Let the credentials of a tenant hold again."""
+    return _tenant(await asked.owner_access.disable_tenant(name, disabled=False))
 
 
 @routes.delete("/tenants/{name}", **needs(Permission.MANAGE_TENANTS))
@@ -160,11 +166,10 @@ async def erase_tenant(asked: Asked, name: Name, confirm: Text | None = None) ->
     "/tenants/{name}/export",
     response_class=StreamingResponse,
     responses={200: {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}}},
-    **needs(Permission.MANAGE_TENANTS, **{"x-stream": True}),
+    **needs(Permission.MANAGE_TENANTS, Permission.SEE_PAYLOADS, **{"x-stream": True}),
 )
 async def export_tenant(asked: Asked, name: Name) -> StreamingResponse:
     """Everything a tenant has, one JSON object on each line, with nothing hidden; noted in its log."""
-    asked.principal.need(Permission.SEE_PAYLOADS)
     await asked.owner_access.tenant(name)
     await asked.whole.note([asked.owner_access.exported(name)])
     return StreamingResponse(_exported(asked.whole.confined(name)), media_type="application/x-ndjson")

@@ -1,0 +1,104 @@
+"""The OpenAPI document as a list of operations, with requests made up from their schemas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from redrive import Redrive
+from redrive.core.roles import GRANTS, Role
+from redrive.server import api
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One method of one path."""
+
+    method: str
+    path: str
+    about: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.method.upper()} {self.path.removeprefix('/api/v1')}"
+
+    @property
+    def permissions(self) -> set[str]:
+        return set(self.about.get("x-permissions", ()))
+
+    def allows(self, role: Role) -> bool:
+        """Whether the table lets a role do this; none of them sees payloads."""
+        return self.permissions <= GRANTS[role]
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.about.get("x-open"))
+
+    def url(self, ids: dict[str, str]) -> str:
+        """The path with the ids of a tenant in it, and what it needs in its query."""
+        values = {"id": ids[_KIND.get(self.path.split("/")[3].partition(":")[0], "run")], **ids}
+        values |= {"name": "fulfil" if "/workflows/" in self.path else ids["tenant"]}
+        return self.path.format_map(values)
+
+    def body(self) -> Any:
+        """The smallest body that fits; None if there is none."""
+        content = self.about.get("requestBody", {}).get("content", {})
+        schema = content.get("application/json", {}).get("schema")
+        return None if schema is None else sample(schema)
+
+
+_KIND = {
+    "runs": "run",
+    "workflow-dlq": "letter",
+    "bulk-replays": "set",
+    "users": "user",
+    "tokens": "token",
+    "tenants": "tenant",
+}
+_NAMES = {
+    "workflow": "fulfil",
+    "role": "VIEWER",
+    "email": "new@example.org",
+    "runs": [{"workflow": "fulfil", "input": {"order": "A-9"}}],
+    "input": {"order": "A-9"},
+    "policy": {"max_retries": 2},
+    "text": "a word",
+    "name": "spare",
+    "output": "paid",
+}
+
+
+@cache
+def document() -> dict[str, Any]:
+    found: dict[str, Any] = api(Redrive("sqlite:///:memory:")).openapi()
+    return found
+
+
+def operations() -> list[Operation]:
+    """Every operation of the document."""
+    return [
+        Operation(method, path, about)
+        for path, methods in document()["paths"].items()
+        for method, about in methods.items()
+    ]
+
+
+def sample(schema: dict[str, Any]) -> Any:
+    """A value that fits a schema: what is needed, and nothing else."""
+    if "$ref" in schema:
+        schema = document()["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    if "anyOf" in schema:
+        return sample(schema["anyOf"][0])
+    if "default" in schema:
+        return schema["default"]
+    if "enum" in schema:
+        return schema["enum"][0]
+    kind = schema.get("type")
+    if kind == "object":
+        needed = schema.get("required", ())
+        properties = schema.get("properties", {})
+        if "filter" in properties:
+            return {"filter": {"code": "no such code"}}
+        return {name: _NAMES.get(name) or sample(properties[name]) for name in needed}
+    return {"string": "x", "integer": 1, "number": 1, "boolean": False, "array": []}.get(str(kind))

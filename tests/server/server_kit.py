@@ -1,0 +1,188 @@
+"""A real server process on a store with two tenants, and credentials of every role in each."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from redrive import Redrive
+from redrive.clock import SystemClock
+from redrive.core.roles import Role
+from redrive.server.auth.access import Access, NewToken, NewUser
+from redrive.server.auth.first import operator
+from redrive.store.port import Store
+
+PATIENCE = 60.0
+SECRET = "a secret of more than thirty-two bytes"
+PREFIX = "/api/v1"
+HERE = Path(__file__).parent
+ROLES = list(Role)
+
+
+class Process:
+    """`redrive server …`, its output line by line; always ended."""
+
+    def __init__(self, url: str, *arguments: str, app: str | None = "server_shop:app", **more: str) -> None:
+        command = [sys.executable, "-m", "redrive", "server", "--port", "0", "--url", url, *arguments]
+        self.process = subprocess.Popen(
+            [*command, *(("--app", app) if app else ())],
+            cwd=HERE,
+            env={**os.environ, "REDRIVE_SECRET_KEY": SECRET, "PYTHONPATH": str(HERE), **more},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._queue: queue.Queue[str | None] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.address = ""
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+            self._queue.put(line)
+        self._queue.put(None)
+
+    def wait_for(self, text: str) -> str:
+        """The next line that contains the text."""
+        while True:
+            line = self._queue.get(timeout=PATIENCE)
+            assert line is not None, f"no line with {text!r} in:\n{''.join(self.lines)}"
+            if text in line:
+                return line
+
+    def ready(self) -> Process:
+        """Wait until it listens."""
+        self.address = self.wait_for("listening on").split()[-1]
+        return self
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@contextmanager
+def serving(url: str, *arguments: str, **more: Any) -> Iterator[Process]:
+    """A server process for the time of a `with`."""
+    process = Process(url, *arguments, **more)
+    try:
+        yield process.ready()
+    finally:
+        process.end()
+
+
+@dataclass
+class World:
+    """Two tenants on one store, `acme` and `globex`, and a token of each role in each."""
+
+    url: str
+    tokens: dict[tuple[str, str], str] = field(default_factory=dict)
+    ids: dict[str, dict[str, str]] = field(default_factory=dict)
+    address: str = ""
+    _clients: dict[str | None, httpx2.Client] = field(default_factory=dict)
+    _others: list[httpx2.Client] = field(default_factory=list)
+
+    def client(self, tenant: str = "acme", role: str = "ADMIN", **more: Any) -> httpx2.Client:
+        """Somebody of a tenant."""
+        return self.bearer(self.tokens[tenant, role], **more)
+
+    def bearer(self, secret: str | None, **more: Any) -> httpx2.Client:
+        """Somebody with this credential. Clients are kept: making one costs more than a request."""
+        if more:
+            self._others.append(self._new(secret, **more))
+            return self._others[-1]
+        if secret not in self._clients:
+            self._clients[secret] = self._new(secret)
+        return self._clients[secret]
+
+    def _new(self, secret: str | None, **more: Any) -> httpx2.Client:
+        headers = {} if secret is None else {"Authorization": f"Bearer {secret}"}
+        headers |= more.pop("headers", {})
+        url = self.address + PREFIX
+        return httpx2.Client(base_url=url, headers=headers, timeout=30.0, verify=False, **more)
+
+    def close(self) -> None:
+        for client in [*self._clients.values(), *self._others]:
+            client.close()
+
+
+async def _populate(url: str, world: World) -> None:
+    """A run that succeeded, one that failed, a policy, a set, a person and tokens, for each tenant."""
+    from server_shop import app, fulfil
+
+    app.settings = Redrive(url, secret_key=SECRET).settings
+    async with app:
+        for tenant in ("acme", "globex"):
+            world.ids[tenant] = await _tenant(app, fulfil, tenant, world)
+        while await app.runtime.store.fold(100):
+            pass
+
+
+async def _tenant(app: Redrive, fulfil: Any, tenant: str, world: World) -> dict[str, str]:
+    store = app.runtime.store
+    access = Access(store.accounts, SystemClock(), operator("test"), SECRET)
+    await access.create_tenant(tenant)
+    for role in ROLES:
+        made = await access.create_token(NewToken(tenant=tenant, role=role, name=f"{role}"))
+        world.tokens[tenant, role.value] = made.secret
+    good = await fulfil.start("A-1", 1, "k3y", tenant=tenant)
+    bad = await fulfil.start("A-2", 1000, "k3y-s3cr3t", tenant=tenant, correlation_id="c-1")
+    await good.result(timeout="30s")
+    while (await bad.status()) != "DLQ_PENDING":  # noqa: ASYNC110 - a real worker
+        await asyncio.sleep(0.05)
+    user, _ = await access.create_user(
+        NewUser(email=f"staff@{tenant}.example", tenant=tenant, role=Role.STAFF, password="a good password")
+    )
+    begun = await app.dlq.resolve_many([f"dl-{good.id}"], by="test", tenant=tenant)
+    spare = await access.create_token(NewToken(tenant=tenant, role=Role.VIEWER, name="spare"))
+    return {
+        "run": bad.id,
+        "good": good.id,
+        "letter": f"dl-{bad.id}",
+        "set": begun.id,
+        "user": user.id,
+        "token": spare.token.id,
+        "tenant": tenant,
+    }
+
+
+def populate(url: str) -> World:
+    """The same from a test that has no loop."""
+    world = World(url)
+    asyncio.run(_populate(url, world))
+    return world
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Store]:
+    """The store behind a server."""
+    app = Redrive(url, secret_key=SECRET)
+    async with app.client():
+        yield app.runtime.store
+
+
+def access_of(store: Store) -> Access:
+    """Whoever may do everything."""
+    return Access(store.accounts, SystemClock(), operator("test"), SECRET)

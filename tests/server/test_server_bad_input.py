@@ -1,0 +1,189 @@
+"""Requests that are wrong in every way: a problem comes back, and nothing of what was sent."""
+
+from __future__ import annotations
+
+import json
+import socket
+from urllib.parse import urlsplit
+
+import pytest
+from server_kit import World
+
+JSON = {"content-type": "application/json"}
+MARK = "p4yl0ad"
+
+
+def deep(levels: int, open: str = "[", close: str = "]") -> bytes:
+    return (open * levels + close * levels).encode()
+
+
+BODIES: dict[str, tuple[bytes, dict[str, str], int]] = {
+    "no JSON": (b"{nope " + MARK.encode(), JSON, 400),
+    "half a document": (b'{"workflow": "' + MARK.encode(), JSON, 400),
+    "nothing": (b"", JSON, 422),
+    "a text": (json.dumps(MARK).encode(), JSON, 422),
+    "a list": (b"[]", JSON, 422),
+    "a number that is none": (b'{"workflow": NaN}', JSON, 422),
+    "not UTF-8": (b'{"workflow": "\xff\xfe"}', JSON, 400),
+    "lists in lists": (b'{"workflow": "remind", "input": {"to": ' + deep(5000) + b"}}", JSON, 422),
+    "objects in objects": (b'{"input":' * 100 + b"1" + b"}" * 100, JSON, 422),
+    "a million brackets": (b"[" * 1_000_000, JSON, 422),
+    "brackets in a text": (json.dumps({"workflow": "[{" * 500}).encode(), JSON, 422),
+    "a huge number": (b'{"workflow": "remind", "priority": 1' + b"0" * 5000 + b"}", JSON, 400),
+    "an unknown field": (json.dumps({"workflow": "remind", MARK * 9: MARK}).encode(), JSON, 422),
+    "a wrong type": (json.dumps({"workflow": {"x": MARK}}).encode(), JSON, 422),
+    "half a character": (b'{"workflow": "remind", "input": {"to": "\\ud800"}}', JSON, 422),
+    "a NUL": (b'{"workflow": "re\\u0000mind"}', JSON, 422),
+    "a wrong duration": (b'{"workflow": "remind", "delay": "soon"}', JSON, 422),
+    "a wrong policy": (b'{"workflow": "remind", "retry": {"max_retries": "many"}}', JSON, 422),
+    "a form": (b"workflow=remind", {"content-type": "application/x-www-form-urlencoded"}, 415),
+    "plain text": (b'{"workflow": "remind"}', {"content-type": "text/plain"}, 415),
+    "no type": (b'{"workflow": "remind"}', {"content-type": ""}, 415),
+    "two types": (b'{"workflow": "remind"}', {"content-type": "application/json, text/html"}, 415),
+    "parts": (b"--x--", {"content-type": "multipart/form-data; boundary=x"}, 415),
+}
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_a_body_that_makes_no_sense_is_a_problem(world: World, kind: str) -> None:
+    body, headers, expected = BODIES[kind]
+    client = world.client("acme", "STAFF")
+    before = client.get("/runs?workflow=remind&limit=500").json()["items"]
+    response = client.post("/runs", content=body, headers=headers)
+    assert response.status_code == expected, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    assert MARK not in response.text
+    assert "Traceback" not in response.text
+    assert len(client.get("/runs?workflow=remind&limit=500").json()["items"]) == len(before)
+
+
+def test_an_input_that_does_not_fit_is_not_sent_back(world: World) -> None:
+    client = world.client("acme", "STAFF")
+    for wrong in ({"order": {"card": MARK}}, {"order": "A", "amount": MARK}, {"order": "A", MARK: 1}):
+        response = client.post("/runs", json={"workflow": "fulfil", "input": wrong})
+        assert response.status_code == 422, response.text
+        assert json.dumps({"card": MARK}) not in response.text
+
+
+def test_a_body_that_is_too_large_is_refused_by_its_length(world: World) -> None:
+    client = world.client("acme", "STAFF")
+    huge = b'{"workflow": "' + b"x" * (17 << 20) + b'"}'
+    response = client.post("/runs", content=huge, headers=JSON)
+    assert (response.status_code, response.json()["code"]) == (413, "payload_too_large")
+    large = {"workflow": "remind", "input": {"to": "x" * (2 << 20)}}
+    assert client.post("/runs", json=large).status_code == 413
+
+
+def test_a_body_that_hides_its_length_is_refused_on_the_way(world: World) -> None:
+    def parts():
+        for _ in range(20):
+            yield b"[" * (1 << 20)
+
+    client = world.client("acme", "STAFF")
+    assert client.post("/runs", content=parts(), headers=JSON).status_code == 413
+
+
+def raw(world: World, request: bytes) -> bytes:
+    """The first bytes of the answer to whatever is sent."""
+    place = urlsplit(world.address)
+    with socket.create_connection((place.hostname, place.port), timeout=20) as connection:
+        connection.sendall(request)
+        try:
+            return connection.recv(4096)
+        except ConnectionResetError:
+            return b""
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GARBAGE\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /api/v1/runs HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        b"POST /api/v1/runs HTTP/1.1\r\nHost: x\r\nContent-Length: many\r\n\r\n",
+        b"POST /api/v1/runs HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        b"GET /api/v1/runs HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
+        b"GET /api/v1/runs?" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+def test_what_is_no_request_is_refused_and_the_server_lives_on(world: World, request_: bytes) -> None:
+    answer = raw(world, request_)
+    assert answer == b"" or answer.split()[1] in (b"400", b"401", b"404", b"414", b"431"), answer[:200]
+    assert b"Traceback" not in answer
+    assert world.client("acme", "VIEWER").get("/me").status_code == 200
+
+
+def test_clients_that_send_half_a_request_do_not_keep_others_waiting(world: World) -> None:
+    place = urlsplit(world.address)
+    held = [socket.create_connection((place.hostname, place.port), timeout=20) for _ in range(50)]
+    try:
+        for connection in held:
+            connection.sendall(b"POST /api/v1/runs HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        assert world.client("acme", "VIEWER").get("/me").status_code == 200
+    finally:
+        for connection in held:
+            connection.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/runs?limit=0", 422),
+        ("/runs?limit=501", 422),
+        ("/runs?limit=many", 422),
+        ("/runs?cursor=nonsense", 422),
+        (f"/runs?cursor={'A' * 300}", 422),
+        ("/runs?status=ASLEEP", 422),
+        ("/runs?since=yesterday", 422),
+        ("/runs?since=2026-01-01T00:00:00", 422),
+        ("/runs?since=0001-01-01T00:00:00Z&until=9999-12-31T23:59:59Z", 200),
+        ("/runs?index=nocolon", 422),
+        ("/runs?workflow=%00", 422),
+        ("/runs/%00", 404),
+        ("/runs/..%2f..%2fetc", 404),
+        ("/runs/" + "x" * 500, 404),
+        ("/workflow-dlq/%F0%9F%92%A9", 404),
+        ("/workflow-dlq?text=%25%25", 200),
+        ("/bulk-replays/none", 404),
+        ("/nowhere", 404),
+    ],
+)
+def test_odd_questions_have_plain_answers(world: World, path: str, expected: int) -> None:
+    response = world.client("acme", "ADMIN").get(path)
+    if path.endswith("workflow=%00") and response.status_code == 200:
+        assert response.json()["items"] == []  # SQLite looks for it and finds nothing
+        return
+    assert response.status_code == expected, response.text
+
+
+def test_a_method_that_is_not_there_is_said(world: World) -> None:
+    client = world.client("acme", "ADMIN")
+    assert client.request("PATCH", "/runs").status_code == 405
+    assert client.delete("/runs").status_code == 405
+
+
+def test_answers_tell_browsers_to_make_nothing_of_them(world: World) -> None:
+    client = world.client("acme", "ADMIN")
+    for response in (client.get("/runs"), client.get("/runs/none")):
+        headers = response.headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["content-security-policy"].startswith("default-src 'none'")
+        assert headers["cache-control"] == "no-store"
+        assert "server" not in headers
+
+
+def test_the_document_s_page_asks_nobody_else_for_anything(world: World) -> None:
+    client = world.bearer(None, headers={"X-Once": "1"})
+    page = client.get(f"{world.address}/api/docs")
+    assert page.status_code == 200
+    assert "http" not in page.text.replace("<!doctype html>", "")
+    assert "script" not in page.text
+    assert client.get(f"{world.address}/api/docs.css").headers["content-type"].startswith("text/css")
+    document = client.get(f"{world.address}/api/v1/openapi.json").json()
+    assert document["openapi"].startswith("3.1")
+
+
+def test_health_and_readiness_need_no_credential(world: World) -> None:
+    client = world.bearer(None, headers={"X-Once": "2"})
+    for path in ("/healthz", "/readyz"):
+        assert client.get(world.address + path).json() == {"status": "ok"}

@@ -1,0 +1,123 @@
+"""Signing in: passwords, codes, cookies, and what other sites cannot make a browser do."""
+
+from __future__ import annotations
+
+import httpx2
+from server_kit import PREFIX, World, access_of, opened, serving
+
+PASSWORD = "a good password"
+
+
+def browser(world: World) -> httpx2.Client:
+    return world.bearer(None, headers={"Sec-Fetch-Site": "same-origin"})
+
+
+def sign_in(client: httpx2.Client, email: str = "staff@acme.example", **more: str) -> httpx2.Response:
+    return client.post("/login", json={"email": email, "password": PASSWORD, **more})
+
+
+def test_a_password_opens_a_session_and_signing_out_ends_it(world: World) -> None:
+    client = browser(world)
+    answer = sign_in(client)
+    assert (answer.status_code, answer.json()["role"], answer.json()["tenant"]) == (200, "STAFF", "acme")
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=lax" in cookie
+    assert client.get("/me").json()["who"] == "staff@acme.example"
+    kept = dict(client.cookies)
+    assert client.post("/logout").status_code == 204
+    assert client.get("/me").status_code == 401
+    client.cookies.update(kept)
+    assert client.get("/me").status_code == 401
+
+
+def test_every_wrong_way_in_looks_the_same(world: World) -> None:
+    client = browser(world)
+    tries = [
+        sign_in(client, password="wrong password"),
+        sign_in(client, email="nobody@acme.example"),
+        sign_in(client, tenant="globex"),
+        client.post("/login", json={"email": "staff@acme.example", "code": "x.y"}),
+    ]
+    assert {(each.status_code, each.json()["detail"]) for each in tries} == {(401, tries[0].json()["detail"])}
+    assert all("set-cookie" not in each.headers for each in tries)
+
+
+def test_other_sites_cannot_act_with_somebody_s_cookie(world: World) -> None:
+    client = browser(world)
+    sign_in(client)
+    cookies = dict(client.cookies)
+    post = {"workflow": "remind"}
+
+    def attempt(**headers: str) -> int:
+        plain = world.bearer(None, headers={name.replace("_", "-"): text for name, text in headers.items()})
+        plain.cookies.update(cookies)
+        return plain.post("/runs", json=post).status_code
+
+    host = world.address.removeprefix("http://")
+    assert attempt(Sec_Fetch_Site="same-origin") == 201
+    assert attempt(Origin=f"http://{host}") == 201
+    assert attempt(Sec_Fetch_Site="cross-site") == 403
+    assert attempt(Sec_Fetch_Site="same-site") == 403
+    assert attempt(Origin="http://evil.example") == 403
+    assert attempt(Origin="null") == 403
+    assert attempt(Sec_Fetch_Site="same-origin", Origin="http://evil.example") == 403
+    assert attempt() == 403
+
+
+def test_trying_passwords_is_slow_business(own_world: World) -> None:
+    client = browser(own_world)
+    answers = [sign_in(client, password=f"wrong password {number}").status_code for number in range(14)]
+    assert answers[:5] == [401] * 5
+    assert answers[-1] == 429
+    assert sign_in(client).status_code == 429
+    assert "retry-after" in sign_in(client).headers
+
+
+def test_the_first_start_lets_an_owner_in_once(tmp_path) -> None:
+    url = f"sqlite:///{tmp_path}/new.db"
+    with serving(url, "--owner", "root@example.org", app=None) as process:
+        code = next(line.strip() for line in process.lines if line.startswith("    "))
+        world = World(url, address=process.address)
+        with world.bearer(None, headers={"Sec-Fetch-Site": "same-origin"}) as client:
+            login = {"email": "root@example.org", "code": code, "new_password": "a much better password"}
+            assert client.post("/login", json=login).json()["role"] == "OWNER"
+            assert client.post("/login", json=login).status_code == 401
+            again = {"email": "root@example.org", "password": "a much better password"}
+            assert client.post("/login", json=again).json()["may_see_payloads"] is True
+        assert process.stop() == 0
+    with serving(url, app=None) as process:
+        assert not any(line.startswith("    ") for line in process.lines)
+
+
+async def test_a_person_who_is_disabled_or_nothing_any_more_is_out_at_once(own_world: World) -> None:
+    world = own_world
+    client = browser(world)
+    sign_in(client)
+    admin, owner = world.client("acme", "ADMIN"), world.client("acme", "OWNER")
+    user = world.ids["acme"]["user"]
+    assert admin.post(f"/users/{user}/role", json={"active": False}).status_code == 200
+    assert client.get("/me").status_code == 401
+    assert sign_in(client).status_code == 401
+    assert admin.post(f"/users/{user}/role", json={"active": True}).status_code == 200
+    assert sign_in(client).status_code == 200
+    assert owner.post(f"/users/{user}/disable").status_code == 200
+    assert client.get("/me").status_code == 401
+    async with opened(world.url) as store:
+        assert (await access_of(store).user("acme", user)).disabled_at is not None
+
+
+def test_short_secrets_are_refused_at_start(tmp_path) -> None:
+    from server_kit import Process
+
+    process = Process(f"sqlite:///{tmp_path}/new.db", app=None, REDRIVE_SECRET_KEY="short")
+    try:
+        process.wait_for("REDRIVE_SECRET_KEY")
+        assert process.process.wait(60) == 1
+        assert "short\n" not in "".join(process.lines)
+    finally:
+        process.end()
+
+
+def test_the_prefix_is_where_the_interface_says() -> None:
+    assert PREFIX == "/api/v1"

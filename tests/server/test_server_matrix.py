@@ -1,0 +1,133 @@
+"""Every route × every role × another tenant's ids, from the document: new routes are covered at once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx2
+import pytest
+from server_document import Operation, operations
+from server_kit import PREFIX, ROLES, World, opened
+
+from redrive.core.roles import Permission, Role
+from redrive.store.selection import AuditFilter
+
+OPERATIONS = operations()
+GUARDED = [one for one in OPERATIONS if not one.is_open]
+NAMED = [one for one in GUARDED if "{" in one.path and "/workflows/" not in one.path]
+# What an owner does to the world that other tests share is done elsewhere.
+# An owner manages all tenants, and people whoever knows them.
+ALL_TENANTS = {
+    "POST /tenants/{name}/disable", "POST /tenants/{name}/enable", "DELETE /tenants/{name}",
+    "POST /users/{id}/disable",
+    "POST /users/{id}/enable",
+}  # fmt: skip
+DRASTIC = {"DELETE /tenants/{name}", "POST /tenants/{name}/disable", "POST /workflows/{name}/pause"}
+
+
+def send(
+    client: httpx2.Client, one: Operation, ids: dict[str, str], query: str = "", body: Any = ...
+) -> httpx2.Response:
+    """A request to an operation; of a stream only the beginning is read."""
+    url = one.url(ids).removeprefix(PREFIX) + query
+    content = one.body() if body is ... else body
+    with client.stream(one.method.upper(), url, json=content) as response:
+        if not one.about.get("x-stream") or response.status_code != 200:
+            response.read()
+        return response
+
+
+def problem(response: httpx2.Response) -> dict[str, Any]:
+    """The problem in an answer, which holds nothing but what it should."""
+    assert response.headers["content-type"] == "application/problem+json"
+    found: dict[str, Any] = response.json()
+    assert {"type", "title", "status", "code", "detail"} <= found.keys()
+    assert found["status"] == response.status_code
+    assert "Traceback" not in response.text
+    return found
+
+
+def test_every_operation_says_what_it_takes() -> None:
+    assert [one.name for one in GUARDED if not one.permissions or one.permissions - set(Permission)] == []
+    assert {one.name for one in OPERATIONS if one.is_open} == {
+        "POST /login", "POST /logout", "GET /healthz", "GET /readyz",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("one", GUARDED, ids=lambda one: one.name)
+def test_nobody_comes_in_without_a_credential(world: World, one: Operation) -> None:
+    response = send(world.bearer(None), one, world.ids["acme"])
+    assert (response.status_code, problem(response)["code"]) == (401, "not_signed_in")
+    assert response.headers["www-authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize("one", GUARDED, ids=lambda one: one.name)
+def test_a_role_may_what_the_table_says_and_nothing_else(world: World, one: Operation) -> None:
+    for role in ROLES:
+        if one.allows(role) and one.name in DRASTIC:
+            continue
+        ids = {**world.ids["acme"], "run": world.ids["acme"]["good"]}
+        response = send(world.client("acme", role), one, ids)
+        if one.allows(role):
+            assert response.status_code not in (401, 403), f"{role}: {response.text}"
+        else:
+            assert (response.status_code, problem(response)["code"]) == (403, "not_allowed"), role
+
+
+@pytest.mark.parametrize("one", NAMED, ids=lambda one: one.name)
+def test_another_tenant_s_ids_do_not_exist(world: World, one: Operation) -> None:
+    for role in ROLES:
+        if role is Role.OWNER and one.name in ALL_TENANTS:
+            continue
+        response = send(world.client("globex", role), one, world.ids["acme"])
+        assert response.status_code == (404 if one.allows(role) else 403), f"{role}: {response.text}"
+        problem(response)
+
+
+def test_no_attempt_on_another_tenant_left_a_trace_in_it(own_world: World) -> None:
+    """All of the above once more, with what the other tenant has compared before and after."""
+    world = own_world
+    mine = world.ids["acme"]
+
+    async def everything() -> Any:
+        async with opened(world.url) as store:
+            seen = store.confined("acme")
+            run = await seen.run(mine["run"])
+            assert run is not None
+            found = await seen.cases([mine["letter"]]), await seen.set_of(mine["set"]), await seen.policies()
+            log = (await seen.audit(AuditFilter(), limit=500, cursor=None)).items
+            return run, found, log, await store.accounts.tokens("acme"), await store.accounts.users("acme")
+
+    before = asyncio.run(everything())
+    for role in (Role.ADMIN, Role.STAFF, Role.VIEWER):
+        for one in NAMED:
+            assert send(world.client("globex", role), one, mine).status_code in (403, 404), one.name
+    assert asyncio.run(everything()) == before
+
+
+@pytest.mark.parametrize("one", GUARDED, ids=lambda one: one.name)
+def test_only_an_owner_names_another_tenant(world: World, one: Operation) -> None:
+    for role in (Role.ADMIN, Role.VIEWER):
+        for tenant in ("acme", "*", "nobody"):
+            client = world.client("globex", role)
+            response = send(client, one, world.ids["acme"], query=f"?tenant={tenant}")
+            assert response.status_code == 403, f"{role}: {response.text}"
+
+
+@pytest.mark.parametrize("place", ["body", "header", "path"])
+def test_the_tenant_comes_from_the_credential_and_from_nowhere_else(world: World, place: str) -> None:
+    """Temporal's CVE-2026-5199: a tenant that a request names must not count."""
+    body: dict[str, Any] = {"workflow": "remind", "input": {}}
+    headers = {"X-Tenant": "acme", "Tenant": "acme", "X-Redrive-Tenant": "acme"} if place == "header" else {}
+    client = world.client("globex", "STAFF", headers=headers)
+    if place == "body":
+        assert client.post("/runs", json={**body, "tenant": "acme"}).status_code == 422
+        return
+    if place == "path":
+        assert client.post("/tenants/acme/runs", json=body).status_code in (404, 405)
+        return
+    made = client.post("/runs", json=body)
+    assert made.status_code == 201
+    assert client.get(f"/runs/{made.json()['id']}").json()["tenant"] == "globex"
+    assert {run["tenant"] for run in client.get("/runs").json()["items"]} == {"globex"}

@@ -1,0 +1,135 @@
+"""Idempotency-Key: one request is carried out once, however often it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx2
+from server_kit import World, opened
+
+from redrive.clock import SystemClock
+from redrive.server.once import KeyedClock
+
+
+def keyed(world: World, key: str, role: str = "ADMIN") -> httpx2.Client:
+    return world.client("acme", role, headers={"Idempotency-Key": key})
+
+
+def comments(world: World, text: str) -> int:
+    letter = world.client("acme", "VIEWER").get(f"/workflow-dlq/{world.ids['acme']['letter']}").json()
+    return sum(line["event"] == "dlq.commented" and line["after"] == text for line in letter["history"])
+
+
+def test_a_comment_that_is_sent_many_times_at_once_is_made_once(world: World) -> None:
+    path = f"/workflow-dlq/{world.ids['acme']['letter']}/comment"
+    client = keyed(world, "many-at-once")
+    with ThreadPoolExecutor(10) as pool:
+        answers = list(pool.map(lambda _: client.post(path, json={"text": "only once"}), range(20)))
+    assert {each.status_code for each in answers} == {200}
+    assert len({each.text for each in answers}) == 1
+    assert comments(world, "only once") == 1
+    assert client.post(path, json={"text": "only once"}).headers["idempotent-replayed"] == "true"
+
+
+def test_a_key_is_for_one_request(world: World) -> None:
+    path = f"/workflow-dlq/{world.ids['acme']['letter']}/comment"
+    client = keyed(world, "one-request")
+    assert client.post(path, json={"text": "this"}).status_code == 200
+    other = client.post(path, json={"text": "that"})
+    assert (other.status_code, other.json()["code"]) == (422, "key_reused")
+    assert comments(world, "that") == 0
+    assert keyed(world, "one-request", "STAFF").post(path, json={"text": "this"}).status_code == 422
+
+
+def test_a_key_of_one_tenant_is_nothing_to_another(world: World) -> None:
+    for tenant in ("acme", "globex"):
+        path = f"/workflow-dlq/{world.ids[tenant]['letter']}/comment"
+        client = world.client(tenant, "ADMIN", headers={"Idempotency-Key": "shared"})
+        answer = client.post(path, json={"text": f"for {tenant}"})
+        assert (answer.status_code, answer.json()["tenant"]) == (200, tenant)
+
+
+def test_a_request_that_was_refused_may_be_sent_again(world: World) -> None:
+    path = f"/workflow-dlq/{world.ids['acme']['letter']}/assign"
+    client = keyed(world, "refused")
+    assert client.post(path, json={"to": ""}).status_code == 422
+    assert client.post(path, json={"to": "kim"}).status_code == 200
+
+
+def test_an_assignment_that_is_sent_again_does_not_undo_a_later_one(world: World) -> None:
+    path = f"/workflow-dlq/{world.ids['acme']['letter']}/assign"
+    first = keyed(world, "assign-1")
+    assert first.post(path, json={"to": "kim"}).json()["owner"] == "kim"
+    world.client("acme", "ADMIN").post(path, json={"to": "lee"})
+    assert first.post(path, json={"to": "kim"}).json()["owner"] == "kim"
+    letter = world.client("acme", "ADMIN").get(f"/workflow-dlq/{world.ids['acme']['letter']}").json()
+    assert letter["owner"] == "lee"
+
+
+def test_the_key_of_a_start_is_the_run_s_own(world: World) -> None:
+    client = keyed(world, "order-17")
+    body = {"workflow": "fulfil", "input": {"order": "A-17"}}
+    one, two = client.post("/runs", json=body).json(), client.post("/runs", json=body).json()
+    assert (one["id"], one["new"], two["new"]) == (two["id"], True, False)
+    found = client.get("/runs?idempotency_key=order-17").json()["items"]
+    assert [run["id"] for run in found] == [one["id"]]
+    other = client.post("/runs", json={"workflow": "fulfil", "input": {"order": "A-18"}})
+    assert other.status_code == 409
+
+
+def test_a_batch_is_started_once(world: World) -> None:
+    client = keyed(world, "batch-1")
+    body = {"runs": [{"workflow": "remind", "correlation_id": "batch-1"}] * 3}
+    one, two = client.post("/runs:batch", json=body), client.post("/runs:batch", json=body)
+    assert (one.status_code, one.text) == (201, two.text)
+    assert len(client.get("/runs?correlation_id=batch-1").json()["items"]) == 3
+
+
+def test_a_secret_is_not_kept_for_whoever_asks_again(world: World) -> None:
+    client = keyed(world, "token-1")
+    body = {"role": "VIEWER", "name": "once"}
+    made = client.post("/tokens", json=body).json()
+    again = client.post("/tokens", json=body)
+    assert (again.status_code, again.json()["code"]) == (409, "already_done")
+    assert made["id"] in again.text
+    assert made["secret"] not in again.text
+    assert sum(token["name"] == "once" for token in client.get("/tokens").json()) == 1
+
+
+def test_keys_that_cannot_be_keys_are_refused(world: World) -> None:
+    path = f"/workflow-dlq/{world.ids['acme']['letter']}/comment"
+    for key in ("", "x" * 300):
+        assert keyed(world, key).post(path, json={"text": "x"}).status_code == 422
+
+
+def test_ids_follow_from_the_request() -> None:
+    """A crash between effect and answer: the store hears of the same effect again, and recognises it."""
+    one, two = (KeyedClock(SystemClock(), "seed") for _ in range(2))
+    ids = [one.new_id() for _ in range(3)]
+    assert ids == [two.new_id() for _ in range(3)]
+    assert len(set(ids)) == 3
+    assert all(len(id) == 26 for id in ids)
+    assert KeyedClock(SystemClock(), "other").new_id() != ids[0]
+
+
+def test_a_request_whose_server_died_before_it_answered_changes_nothing_twice(own_world: World) -> None:
+    """The answer is lost by hand; a minute later the request is carried out again, to the same effect."""
+    world = own_world
+    path = f"/workflow-dlq/{world.ids['acme']['letter']}/comment"
+    client = keyed(world, "died")
+    assert client.post(path, json={"text": "said"}).status_code == 200
+
+    async def lose() -> None:
+        async with opened(world.url) as store:
+            inner = store
+            statement = "UPDATE access_answers SET status = NULL, body = NULL, begun_at = begun_at - 61000000"
+            if world.url.startswith("sqlite"):
+                await inner._lines.write(lambda con: con.execute(statement))  # type: ignore[attr-defined]
+            else:
+                text = statement.replace("access_answers", f"{inner._address.schema}.access_answers")  # type: ignore[attr-defined]
+                await inner._lines.run(lambda line: line.con.execute(text))  # type: ignore[attr-defined]
+
+    asyncio.run(lose())
+    assert client.post(path, json={"text": "said"}).status_code == 200
+    assert comments(world, "said") == 1

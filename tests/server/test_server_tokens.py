@@ -1,0 +1,194 @@
+"""Tokens that must not hold: tampered with, expired, for others, unsigned, saying more than they may."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from joserfc import jwt
+from joserfc.jwk import OctKey
+from server_kit import SECRET, World, access_of, opened
+
+from redrive.core.roles import Role
+from redrive.server.auth.access import Access, Made, NewToken
+from redrive.store.accounts import TokenKind
+
+OTHER = "another secret of thirty-two bytes"
+
+
+def on(world: World, work: Callable[[Access], Coroutine[Any, Any, Any]]) -> Any:
+    """Do something past the server."""
+
+    async def go() -> Any:
+        async with opened(world.url) as store:
+            return await work(access_of(store))
+
+    return asyncio.run(go())
+
+
+def made(world: World, **more: Any) -> Made:
+    given = {"tenant": "acme", "role": Role.STAFF, "name": "t", "kind": TokenKind.JWT, **more}
+    found: Made = on(world, lambda access: access.create_token(NewToken(**given)))
+    return found
+
+
+def claims_of(token: str) -> dict[str, Any]:
+    part = token.split(".")[1]
+    found: dict[str, Any] = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    return found
+
+
+def signed(claims: dict[str, Any], secret: str = SECRET, algorithm: str = "HS256") -> str:
+    key = OctKey.import_key(secret.encode())
+    return jwt.encode({"alg": algorithm}, claims, key, algorithms=[algorithm])
+
+
+def part(value: object) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+
+def status(world: World, secret: str, path: str = "/me") -> int:
+    with world.bearer(secret, headers={"X-Once": "1"}) as client:
+        return client.get(path).status_code
+
+
+def test_a_signed_token_holds_for_what_it_says(world: World) -> None:
+    token = made(world, workflows=("fulfil",))
+    with world.bearer(token.secret, headers={"X-Once": "1"}) as client:
+        me = client.get("/me").json()
+    assert (me["tenant"], me["role"], me["workflows"]) == ("acme", "STAFF", ["fulfil"])
+    claims = claims_of(token.secret)
+    assert (claims["iss"], claims["aud"], claims["tenant"]) == ("redrive", "redrive", "acme")
+    assert claims["exp"] > time.time()
+
+
+FORGED: dict[str, Callable[[str, dict[str, Any]], str]] = {
+    "signed by somebody else": lambda token, claims: signed(claims, OTHER),
+    "unsigned": lambda token, claims: f"{part({'alg': 'none'})}.{part(claims)}.",
+    "unsigned, with a signature": lambda token, claims: ".".join(
+        [part({"alg": "none"}), part(claims), token.split(".")[2]]
+    ),
+    "another algorithm": lambda token, claims: signed(claims, SECRET * 2, "HS512"),
+    "tampered claims": lambda token, claims: ".".join(
+        [token.split(".")[0], part({**claims, "role": "OWNER"}), token.split(".")[2]]
+    ),
+    "cut short": lambda token, claims: token[:-4],
+    "one letter more": lambda token, claims: token + "A",
+    "expired": lambda token, claims: signed({**claims, "exp": int(time.time()) - 1}),
+    "without an end": lambda token, claims: signed({k: v for k, v in claims.items() if k != "exp"}),
+    "for another audience": lambda token, claims: signed({**claims, "aud": "payments"}),
+    "without an audience": lambda token, claims: signed({k: v for k, v in claims.items() if k != "aud"}),
+    "of another issuer": lambda token, claims: signed({**claims, "iss": "somebody"}),
+    "not known here": lambda token, claims: signed({**claims, "jti": "0" * 26}),
+    "for another tenant": lambda token, claims: signed({**claims, "tenant": "globex"}),
+    "with a higher role": lambda token, claims: signed({**claims, "role": "OWNER"}),
+    "for more workflows": lambda token, claims: signed({**claims, "workflows": []}),
+    "that sees payloads": lambda token, claims: signed({**claims, "payloads": True}),
+    "an end that is no number": lambda token, claims: signed({**claims, "exp": "tomorrow"}),
+    "an end beyond all numbers": lambda token, claims: f"{token.split('.')[0]}.{part({'exp': 1e400})}.x",
+    "no token at all": lambda token, claims: "..",
+}
+
+
+@pytest.mark.parametrize("kind", FORGED)
+def test_a_token_that_is_not_what_it_was_does_not_hold(world: World, kind: str) -> None:
+    token = made(world, workflows=("fulfil",)).secret
+    assert status(world, token) == 200
+    assert status(world, FORGED[kind](token, claims_of(token))) == 401
+
+
+def test_a_key_holds_as_a_whole_or_not_at_all(world: World) -> None:
+    key = made(world, kind=TokenKind.KEY).secret
+    start, _, secret = key.rpartition("_")
+    assert status(world, key) == 200
+    flipped = ("A" if secret[0] != "A" else "B") + secret[1:]
+    for wrong in (f"{start}_{flipped}", key[:-1], key + "a", key.upper(), secret, f"rdk__{secret}"):
+        assert status(world, wrong) == 401, wrong
+    other = made(world, kind=TokenKind.KEY, tenant="globex").secret
+    assert status(world, f"{start}_{other.rpartition('_')[2]}") == 401
+
+
+@pytest.mark.parametrize("header", ["", "Bearer", "Basic YTpi", "bearer", "Bearer \u00e9", "Bearer a b"])
+def test_other_headers_are_no_credentials(world: World, header: str) -> None:
+    with world.bearer(None, headers={"Authorization": header.encode("latin-1")}) as client:
+        assert client.get("/me").status_code == 401
+
+
+@pytest.mark.parametrize("kind", [TokenKind.KEY, TokenKind.JWT])
+def test_a_revoked_token_holds_no_longer(world: World, kind: TokenKind) -> None:
+    token = made(world, kind=kind)
+    assert status(world, token.secret) == 200
+    on(world, lambda access: access.revoke_token("acme", token.token.id))
+    assert status(world, token.secret) == 401
+
+
+@pytest.mark.parametrize("kind", [TokenKind.KEY, TokenKind.JWT])
+def test_a_token_ends_when_it_said(world: World, kind: TokenKind) -> None:
+    token = made(world, kind=kind, lasts=1)
+    end = time.monotonic() + 20
+    while status(world, token.secret) == 200:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert status(world, token.secret) == 401
+
+
+def test_no_secret_is_stored(world: World) -> None:
+    key = made(world, kind=TokenKind.KEY)
+
+    async def stored() -> str:
+        async with opened(world.url) as store:
+            return repr(await store.accounts.token(key.token.id)) + repr(await store.accounts.tokens("acme"))
+
+    text = asyncio.run(stored())
+    assert key.token.id in text
+    assert key.secret.rpartition("_")[2] not in text
+
+
+def test_a_disabled_tenant_s_credentials_hold_again_when_it_is_enabled(own_world: World) -> None:
+    world = own_world
+    owner = world.client("globex", "OWNER")
+    assert owner.post("/tenants/acme/disable").status_code == 200
+    assert world.client("acme", "ADMIN").get("/me").status_code == 401
+    assert owner.post("/tenants/globex/disable").status_code == 409
+    assert owner.post("/tenants/acme/enable").status_code == 200
+    assert world.client("acme", "ADMIN").get("/me").status_code == 200
+
+
+# -- scope ---------------------------------------------------------------------------------------------
+
+
+def test_a_token_for_a_workflow_reaches_no_other(world: World) -> None:
+    mine = world.ids["acme"]
+    admin = world.client("acme", "ADMIN")
+    other = admin.post("/runs", json={"workflow": "remind"}).json()["id"]
+    scoped = made(world, role=Role.ADMIN, workflows=("remind",), kind=TokenKind.KEY).secret
+    client = world.bearer(scoped)
+    assert client.get(f"/runs/{other}").status_code == 200
+    assert client.get(f"/runs/{mine['run']}").status_code == 404
+    assert client.get(f"/workflow-dlq/{mine['letter']}").status_code == 404
+    assert client.post(f"/workflow-dlq/{mine['letter']}/replay").status_code == 404
+    assert client.post("/runs", json={"workflow": "remind"}).status_code == 201
+    assert client.post("/runs", json={"workflow": "fulfil", "input": {"order": "x"}}).status_code == 403
+    mixed = {"runs": [{"workflow": "remind"}, {"workflow": "fulfil", "input": {"order": "x"}}]}
+    assert client.post("/runs:batch", json=mixed).status_code == 403
+    assert {run["workflow"] for run in client.get("/runs").json()["items"]} == {"remind"}
+    assert client.get("/runs?workflow=fulfil").status_code == 403
+    assert client.get("/audit").status_code == 403
+    assert client.get("/users").status_code == client.get("/tokens").status_code == 403
+    wider = {"role": "VIEWER", "name": "wider"}
+    assert client.post("/tokens", json=wider).status_code == 403
+
+
+def test_nobody_makes_a_token_that_is_more_than_they_are(world: World) -> None:
+    admin = world.client("acme", "ADMIN")
+    assert admin.post("/tokens", json={"role": "OWNER"}).status_code == 403
+    assert admin.post("/tokens", json={"role": "VIEWER", "may_see_payloads": True}).status_code == 403
+    assert admin.post("/users", json={"email": "e@x.org", "role": "SUPER_ADMIN"}).status_code == 403
+    made = admin.post("/tokens", json={"role": "ORG_ADMIN"})
+    assert (made.status_code, made.json()["role"]) == (201, "ADMIN")
+    assert status(world, made.json()["secret"]) == 200
