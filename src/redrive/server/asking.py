@@ -15,6 +15,7 @@ from redrive.clock import Clock
 from redrive.core.events import Event
 from redrive.core.roles import ALL_TENANTS, Permission, Principal
 from redrive.core.transition import AuditWrite
+from redrive.desk.checks import short_text
 from redrive.errors import NotAllowed
 from redrive.server.auth.access import Access
 from redrive.store.accounts import Accounts
@@ -111,7 +112,10 @@ async def asking_of(request: Request) -> Asking:
     if authorization is None and request.method not in _SAFE_METHODS:
         _refuse_foreign(request, service)
     service.rates.take(f"{principal.tenant}\0{principal.who}")
-    asking = Asking(service, principal, principal.enter(request.query_params.get("tenant")))
+    named = request.query_params.get("tenant")
+    asking = Asking(
+        service, principal, principal.enter(named if named is None else short_text("tenant", named))
+    )
     if asking.everywhere and principal.workflows is not None:
         raise NotAllowed("a token for some workflows works in its own tenant only")
     if asking.tenant != principal.tenant:

@@ -155,10 +155,11 @@ async def _known(request: Request, error: Exception) -> JSONResponse:
     headers = {}
     if kind.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="redrive"'
+    detail = request.app.state.redact(str(error)).encode("utf-8", "replace").decode()
     if kind.status == 503:
         headers["Retry-After"] = "1"
         log.warning("the store could not be used: %s", error)
-    detail = request.app.state.redact(str(error)).encode("utf-8", "replace").decode()
+        detail = "nothing is lost; repeat the request, and see the server's log if that does not help"
     return answer(kind.status, kind.code, kind.title, detail, headers=headers)
 
 

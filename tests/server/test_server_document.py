@@ -1,0 +1,110 @@
+"""The document is true: schemathesis makes requests from it and holds the answers against it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from server_document import Operation, document, operations
+from server_kit import World
+
+from redrive import errors
+from redrive.server.problems import CODES
+
+CHECKS = (
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+)
+# Streams do not end, and what ends the world for the others is tried elsewhere.
+LEFT_OUT = {
+    "GET /events",
+    "GET /tenants/{name}/export",
+    "DELETE /tenants/{name}",
+    "POST /tenants/{name}/disable",
+}
+TRIED = [one for one in operations() if one.name not in LEFT_OUT]
+EXAMPLES = int(os.environ.get("REDRIVE_EXAMPLES", "4"))
+
+
+def schema(world: World) -> Any:
+    made = schemathesis.openapi.from_dict(document())
+    made.config.base_url = world.address
+    return made
+
+
+def tried(world: World, one: Operation, examples: int) -> None:
+    operation = schema(world)[one.path][one.method.upper()]
+    headers = {"Authorization": f"Bearer {world.tokens['acme', 'OWNER']}"}
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @_given(operation.as_strategy())
+    def attempt(case: Any) -> None:
+        case.call_and_validate(headers=headers, checks=list(CHECKS), timeout=30)
+
+    attempt()
+
+
+def _given(strategy: Any) -> Any:
+    from hypothesis import given
+
+    return given(case=strategy)
+
+
+@pytest.mark.parametrize("one", TRIED, ids=lambda one: one.name)
+def test_answers_fit_the_document_and_none_is_the_server_s_fault(world: World, one: Operation) -> None:
+    tried(world, one, EXAMPLES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one", TRIED, ids=lambda one: one.name)
+def test_so_do_many_more(world: World, one: Operation) -> None:
+    tried(world, one, 300)
+
+
+def test_every_error_has_a_line_in_the_table() -> None:
+    """Leaves come before what they are made of, or they would never be found."""
+    tree = {getattr(errors, name) for name in errors.__all__} - {errors.PutDown}
+    assert set(CODES) == tree
+    order = list(CODES)
+    for number, kind in enumerate(order):
+        assert not any(issubclass(later, kind) for later in order[number + 1 :]), kind
+
+
+def test_every_operation_is_described_and_answers_problems() -> None:
+    for one in operations():
+        assert one.about["description"], one.name
+        assert "application/problem+json" in one.about["responses"]["default"]["content"]
+        assert "422" not in one.about["responses"]
+    assert "HTTPValidationError" not in json.dumps(document())
+
+
+def test_every_post_takes_a_key() -> None:
+    for one in operations():
+        named = [each["name"] for each in one.about["parameters"]]
+        assert ("Idempotency-Key" in named) == (one.method == "post"), one.name
+
+
+def test_names_of_operations_stay_apart() -> None:
+    ids = [one.about["operationId"] for one in operations()]
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch(r"\w+", id) for id in ids)

@@ -1,0 +1,115 @@
+"""Limits, one by one and without a network."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.server.limits import Guard, Limits, Rates, depth_of
+from redrive.server.problems import ProblemError
+from redrive.testing import VirtualClock
+
+SMALL = Limits(body=100, depth=4, seconds=0.05)
+
+
+async def ask(
+    messages: list[Any], headers: dict[str, str] | None = None, method: str = "POST"
+) -> tuple[int, bytes]:
+    """The status that a guarded application answers with, and the body that it saw."""
+    seen: list[bytes] = []
+    sent: list[Any] = []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        seen.append((await receive())["body"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def receive() -> Any:
+        if not messages:
+            await asyncio.sleep(60)
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    named = {"content-type": "application/json", **(headers or {})}
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": "/",
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in named.items()],
+    }
+    await Guard(application, SMALL)(scope, receive, send)
+    return sent[0]["status"], seen[0] if seen else b""
+
+
+def part(body: bytes, more: bool = False) -> dict[str, Any]:
+    return {"type": "http.request", "body": body, "more_body": more}
+
+
+async def test_a_body_in_parts_arrives_whole() -> None:
+    assert await ask([part(b"[1", True), part(b",2", True), part(b"]")]) == (200, b"[1,2]")
+
+
+async def test_a_body_that_does_not_end_is_given_up() -> None:
+    assert (await ask([part(b"[1", True)]))[0] == 408
+
+
+async def test_a_body_is_counted_as_it_comes_whatever_its_length_says() -> None:
+    assert (await ask([part(b"x" * 60, True), part(b"x" * 60)]))[0] == 413
+    assert (await ask([part(b"")], {"content-length": "101"}))[0] == 413
+    assert (await ask([part(b"")], {"content-length": "-1"}))[0] == 400
+
+
+async def test_a_client_that_goes_away_is_no_error() -> None:
+    assert (await ask([part(b"[", True), {"type": "http.disconnect"}]))[0] == 400
+
+
+async def test_headers_have_a_limit() -> None:
+    assert (await ask([part(b"")], {"x": "y" * 40_000}))[0] == 431
+
+
+async def test_looking_needs_no_body() -> None:
+    assert await ask([], method="GET") == (200, b"")
+
+
+@given(st.recursive(st.none() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_depth_is_what_a_parser_would_find(value: Any) -> None:
+    import json
+
+    def deepest(value: Any) -> int:
+        if isinstance(value, dict):
+            return 1 + max(map(deepest, value.values()), default=0)
+        return 1 + max(map(deepest, value), default=0) if isinstance(value, list) else 0
+
+    for ascii in (True, False):
+        text = json.dumps(value, ensure_ascii=ascii).encode("utf-8", "surrogatepass")
+        assert (depth_of(text, 3) > 3) == (deepest(value) > 3)
+
+
+def test_a_rate_is_kept_and_recovers() -> None:
+    clock = VirtualClock()
+    begun = clock.now()
+    rates = Rates(clock, rate=1.0, burst=3)
+    for _ in range(3):
+        rates.take("ann")
+    with pytest.raises(ProblemError) as caught:
+        rates.take("ann")
+    assert (caught.value.status, caught.value.headers) == (429, {"Retry-After": "1"})
+    rates.take("bob")
+    clock.move_to(begun + 1_000_000)
+    rates.take("ann")
+    with pytest.raises(ProblemError):
+        rates.take("ann")
+
+
+def test_only_so_many_are_remembered() -> None:
+    rates = Rates(VirtualClock(), rate=1.0, burst=1, most=10)
+    for number in range(100):
+        rates.take(str(number))
+    assert len(rates._buckets) == 10
