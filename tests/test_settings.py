@@ -50,6 +50,7 @@ EACH = [
     ("redact", "REDRIVE_REDACT", "", ("tax_id", "tax_id"), ("birthday", "birthday")),
     ("encryption_keys", "REDRIVE_ENCRYPTION_KEYS", "", (KEY, KEY), (f"plain,{KEY}",) * 2),
     ("allow_hosts", "REDRIVE_ALLOW_HOSTS", "", ("localhost:80",) * 2, ("10.0.0.0/8, erp",) * 2),
+    ("secret_key", "REDRIVE_SECRET_KEY", "", ("x" * 32,) * 2, ("y" * 40,) * 2),
     (
         "base_url",
         "REDRIVE_BASE_URL",
@@ -150,6 +151,7 @@ WRONG = [
     ("redact", ["tax_id"], "redact (REDRIVE_REDACT) must be a text, not of type list"),
     ("allow_hosts", ["erp"], "allow_hosts (REDRIVE_ALLOW_HOSTS) must be a text, not of type list"),
     ("allow_hosts", "erp, *", "allow_hosts (REDRIVE_ALLOW_HOSTS) holds '*'"),
+    ("secret_key", "x" * 31, "secret_key (REDRIVE_SECRET_KEY) is shorter than 32 bytes"),
     ("concurrency", 0, "concurrency (WORKER_CONCURRENCY) must be at least 1, not 0"),
     ("concurrency", "-3", "concurrency (WORKER_CONCURRENCY) must be at least 1, not -3"),
     ("concurrency", "many", "concurrency (WORKER_CONCURRENCY) must be a whole number, not 'many'"),
@@ -247,3 +249,10 @@ def test_the_page_names_argument_and_default_of_every_setting(name: str) -> None
 @pytest.mark.parametrize("variable", VARIABLES.values())
 def test_the_page_says_of_every_setting_when_to_change_it(variable: str) -> None:
     assert re.search(r"^\*(Change|Set|Add to|Raise|Lower) it\*", section(variable), re.M)
+
+
+def test_a_short_secret_is_refused_and_not_repeated() -> None:
+    with pytest.raises(ConfigurationError, match="shorter than 32 bytes") as caught:
+        Settings(secret_key="sh0rt")
+    assert "sh0rt" not in str(caught.value)
+    assert "sh0rt" not in repr(Settings(secret_key="sh0rt" * 8))

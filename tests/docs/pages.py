@@ -24,6 +24,7 @@ import contextlib
 import io
 import os
 import re
+import socket
 import subprocess
 import sys
 import types
@@ -114,13 +115,19 @@ def run(page: Path, folder: Path, **environment: str) -> None:
 
     Raises whatever they raise, or AssertionError if one prints something else than the page says.
     """
-    with Shell(folder, **environment) as shell:
+    with Shell(folder, **{"PORT": str(_free_port()), **environment}) as shell:
         for example in examples(page):
             try:
                 _run_example(example, shell)
             except BaseException as error:
                 error.add_note(f"in the example at {page.name}:{example.blocks[0].line}")
                 raise
+
+
+def _free_port() -> int:
+    """A port for the servers of a page, which may run beside others."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
 
 
 def _run_example(example: Example, shell: Shell) -> None:

@@ -15,6 +15,7 @@ import redrive.testing
 from redrive.cli import main
 from redrive.core.classify import RETRYABLE
 from redrive.core.ending import LetterCode
+from redrive.core.roles import GRANTS, Permission, Role
 from redrive.policy import Category
 from redrive.settings import VARIABLES
 
@@ -114,6 +115,14 @@ def test_every_code_of_a_dead_letter_is_explained() -> None:
     assert [code for code in LetterCode if f"| `{code}` |" not in text] == []
 
 
+def test_the_table_of_roles_is_the_one_in_force() -> None:
+    """Drawn in the documentation, kept in `core`: equal, cell by cell."""
+    order = (Role.VIEWER, Role.STAFF, Role.ADMIN, Role.OWNER)
+    rows = re.findall(r"^\| ([a-z ]+) \|[^|]*\|(.*)\|$", read(ROOT / "docs/authentication.md"), re.MULTILINE)
+    drawn = {name: [cell.strip() == "yes" for cell in cells.split("|")] for name, cells in rows}
+    assert drawn == {each.value: [each in GRANTS[role] for role in order] for each in Permission}
+
+
 def test_every_file_that_the_walk_names_exists() -> None:
     named = set(
         re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|sql)|[\w-]+\.py)`", read(ROOT / "docs/internals/walk.md"))
@@ -128,7 +137,7 @@ def test_every_file_that_the_walk_names_exists() -> None:
 def test_the_walk_names_every_module_of_the_engine() -> None:
     text = read(ROOT / "docs/internals/walk.md")
     source = ROOT / "src/redrive"
-    folders = ("core", "worker", "chores", "app", "desk")
+    folders = ("core", "worker", "chores", "app", "desk", "server", "server/auth")
     files = [
         path.relative_to(source).as_posix() for folder in folders for path in (source / folder).glob("*.py")
     ]

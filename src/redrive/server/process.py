@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Callable, Iterator
 
@@ -36,6 +37,7 @@ class Server:
     """The API of an open app on a socket."""
 
     def __init__(self, app: Redrive, at: socket.socket, limits: Limits | None = None) -> None:
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # what it does in good order is said here
         api = build(app, limits=limits)
         self._service = api.state.service
         self._socket = at
