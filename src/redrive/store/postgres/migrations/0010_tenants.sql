@@ -103,7 +103,7 @@ GRANT DELETE ON redrive.policies, redrive.run_index, redrive.circuit_marks, redr
 GRANT INSERT ON redrive.audit TO redrive_app;
 
 -- What the functions that write transitions look at, whoever calls them, and what all tenants share.
-GRANT SELECT (id, state) ON redrive.workers TO redrive_app;
+GRANT SELECT (id, state, version) ON redrive.workers TO redrive_app;
 GRANT SELECT ON redrive.catalogue, redrive.versions, redrive.pauses TO redrive_app;
 
 -- Secrets are the engine's to compare: no tenant's transaction reads a hash.
