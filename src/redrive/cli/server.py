@@ -37,8 +37,16 @@ OWNER = "owner@localhost"
     show_default=True,
     help="Who the first owner is, where nobody is known yet.",
 )
+@click.option(
+    "--rate",
+    type=click.IntRange(1),
+    default=100,
+    metavar="N",
+    show_default=True,
+    help="Requests a second for each credential; four times as many at once.",
+)
 @at_a_place
-def server(host: str, port: int, owner: str, place: Place) -> None:
+def server(host: str, port: int, owner: str, rate: int, place: Place) -> None:
     """Serve the HTTP API until stopped.
 
     The first start makes an owner and prints a code to sign in with once. SIGTERM or Ctrl-C stops it in
@@ -55,7 +63,7 @@ def server(host: str, port: int, owner: str, place: Place) -> None:
     with explained():
         app = place.app()
         with needed():
-            asyncio.run(_serve(app, host, port, owner))
+            asyncio.run(_serve(app, host, port, owner, rate))
 
 
 @contextmanager
@@ -71,12 +79,14 @@ def needed() -> Iterator[None]:
         raise ConfigurationError(f'this needs {error.name}: pip install "redrive[web,auth]"') from None
 
 
-async def _serve(app: Redrive, host: str, port: int, owner: str) -> None:
+async def _serve(app: Redrive, host: str, port: int, owner: str, rate: int) -> None:
     import asyncio
     import signal
 
-    from redrive.server.process import Server, bind
+    from redrive.server.limits import Limits
+    from redrive.server.process import Server, allow_many_connections, bind
 
+    allow_many_connections()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -84,7 +94,8 @@ async def _serve(app: Redrive, host: str, port: int, owner: str) -> None:
     with bind(host, port) as socket:
         async with app.client():
             await welcome(app, owner)
-            await Server(app, socket).serve(stop, lambda address: _say(f"listening on {address}"))
+            limits = Limits(rate=rate, burst=4 * rate)
+            await Server(app, socket, limits).serve(stop, lambda address: _say(f"listening on {address}"))
     _say("stopped")
 
 

@@ -241,6 +241,8 @@ def too_deep(value: JSON) -> Path | None:
     """Where something is nested beyond the deepest level that can be read back."""
     level: list[tuple[Path, JSON]] = [((), value)]
     for _ in range(MAX_DEPTH + 1):
+        if not level:
+            return None
         level = [((*path, part)[:1], each) for path, inner in level for part, each in _pieces(inner)]
     return next((path for path, each in level if isinstance(each, dict | list)), None)
 

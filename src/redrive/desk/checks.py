@@ -46,7 +46,7 @@ class Checker:
         signature = self._workflow(workflow)
         if signature is None:
             schema = (await self._known("workflow", workflow)).schema_in
-            return self._fitting(value, schema, what)
+            return self.fitting(value, json.loads(schema), what)
         text = as_json(value, what)
         try:
             args, kwargs = signature.decode(text)
@@ -60,7 +60,7 @@ class Checker:
         signature = self._step(step)
         if signature is None:
             schema = (await self._known("step", step)).schema_out
-            return self._fitting(value, schema, what)
+            return self.fitting(value, json.loads(schema), what)
         text = as_json(value, what)
         try:
             signature.decode_result(text)
@@ -77,8 +77,9 @@ class Checker:
             "checked; start a worker that has it"
         )
 
-    def _fitting(self, value: Any, schema: str, what: str) -> str:
-        found = problems(value, json.loads(schema))
+    def fitting(self, value: Any, schema: Any, what: str) -> str:
+        """A value as it is stored, if it fits a schema; InputError says where it does not."""
+        found = problems(value, schema)
         if found:
             more = f" (and {len(found) - _NAMED} more)" if len(found) > _NAMED else ""
             raise InputError(f"{what} does not fit: {'; '.join(map(str, found[:_NAMED]))}{more}")

@@ -28,6 +28,14 @@ class Wanted:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A workflow, and the schema of its input where this process has no code to check it by."""
+
+    workflow: Startable
+    schema: Any
+
+
 class Starter:
     """Starts runs. `here` finds a workflow whose code this process has; the catalogue knows the others."""
 
@@ -50,7 +58,7 @@ class Starter:
     async def start(self, wanted: Sequence[Wanted]) -> list[Started]:
         """Accept runs, all or none of them; a key that was used for another input is a Conflict."""
         known = await self._known({each.workflow for each in wanted})
-        runs = [self._run(known[each.workflow], each, await self._text(known, each)) for each in wanted]
+        runs = [await self._run(known[each.workflow], each) for each in wanted]
         started = await self._store.start(runs)
         self._on_start()
         for run, answer in zip(runs, started, strict=True):
@@ -61,18 +69,26 @@ class Starter:
                 )
         return started
 
-    async def _text(self, known: Mapping[str, Startable], wanted: Wanted) -> str:
-        return await self._checker.input(known[wanted.workflow].name, dict(wanted.input))
+    async def _run(self, known: _Known, wanted: Wanted) -> NewRun:
+        if known.schema is None:
+            text = await self._checker.input(wanted.workflow, dict(wanted.input))
+        else:
+            what = f"the input of workflow {wanted.workflow!r}"
+            text = self._checker.fitting(dict(wanted.input), known.schema, what)
+        return new_run(
+            known.workflow,
+            text,
+            wanted.options,
+            public_id=self._clock.new_id(),
+            now=self._store.now(),
+            key_keeps=self._key_keeps,
+        )
 
-    def _run(self, workflow: Startable, wanted: Wanted, text: str) -> NewRun:
-        id, now = self._clock.new_id(), self._store.now()
-        return new_run(workflow, text, wanted.options, public_id=id, now=now, key_keeps=self._key_keeps)
-
-    async def _known(self, names: set[str]) -> dict[str, Startable]:
-        found = {name: here for name in names if (here := self._here(name)) is not None}
+    async def _known(self, names: set[str]) -> dict[str, _Known]:
+        found = {name: _Known(here, None) for name in names if (here := self._here(name)) is not None}
         missing = sorted(names - found.keys())
         items = await self._store.known(missing) if missing else []
-        found.update({item.name: _startable(item) for item in items if item.kind == "workflow"})
+        found.update({item.name: _from_catalogue(item) for item in items if item.kind == "workflow"})
         if unknown := sorted(names - found.keys()):
             raise UnknownWorkflow(
                 f"no code that ever ran here registered a workflow called {unknown[0]!r:.60}; "
@@ -81,13 +97,14 @@ class Starter:
         return found
 
 
-def _startable(item: KnownItem) -> Startable:
+def _from_catalogue(item: KnownItem) -> _Known:
     """A workflow of the catalogue; what it says beside the options of a run is its time limit."""
     options = RunOptions.from_json(item.options)
-    return Startable(
+    workflow = Startable(
         name=item.name,
         version=item.version,
         options=options,
         text=options.to_json(),
         timeout=json.loads(item.options).get("timeout"),
     )
+    return _Known(workflow, json.loads(item.schema_in or "{}"))

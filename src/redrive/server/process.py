@@ -15,7 +15,9 @@ from redrive.errors import ConfigurationError
 from redrive.server.app import build
 from redrive.server.limits import Limits
 
-__all__ = ["Server", "bind"]
+__all__ = ["Server", "allow_many_connections", "bind"]
+
+_FILES = 65_536
 
 GRACE = 10
 """Seconds that requests under way have to end once the server is told to stop."""
@@ -31,6 +33,18 @@ def bind(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port} ({getattr(error, 'strerror', None) or error}): name another "
             "place with --host and --port; port 0 takes a free one"
         ) from None
+
+
+def allow_many_connections() -> None:
+    """Let this process have as many open files as the system lets it: each stream is one."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class Server:

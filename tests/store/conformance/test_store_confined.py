@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from letter_kit import reopens
+from outbox_kit import Outbox, say, sink
 from store_kit import DAY, Kit, becomes, entry, failed_try, letter, noted, writes
 
+from redrive.core.circuit import CircuitState, CircuitStatus
 from redrive.core.states import RunStatus
 from redrive.core.transition import Transition
 from redrive.errors import InputError, NotAllowed
+from redrive.store.circuits import CircuitTurn
+from redrive.store.outbox import DeliveryChoice, DeliveryDecision
 from redrive.store.port import People
 from redrive.store.records import NewSet, PolicyRow, RunRow, Triage
-from redrive.store.selection import AuditFilter, GroupFilter, LetterFilter, RunFilter
+from redrive.store.selection import (
+    AuditFilter,
+    CircuitFilter,
+    GroupFilter,
+    LetterFilter,
+    OutboxFilter,
+    RunFilter,
+)
+
+HALF_OPEN = CircuitState(status=CircuitStatus.HALF_OPEN, generation=2)
+CLOSED = CircuitState(status=CircuitStatus.CLOSED, generation=3)
+
+
+def turned(state: CircuitState, *, tenant: str, version: int = 0, **more: Any) -> CircuitTurn:
+    given: dict[str, Any] = {"key": "payments", "next_wave_at": 0, "settings": "{}", "override": None}
+    given |= {"why": "because", "by": "ann", "changed": True}
+    return CircuitTurn(tenant=tenant, version=version, state=state, **{**given, **more})
 
 
 async def two_tenants(kit: Kit) -> tuple[RunRow, RunRow]:
@@ -177,6 +198,42 @@ async def test_a_view_writes_about_runs_that_it_has_shown(kit: Kit) -> None:
     seen = kit.store.confined("a")
     assert await seen.run(mine.public_id) is not None
     assert (await seen.apply([reopens(mine)]))[0].kept
+
+
+async def test_circuits_are_seen_and_turned_by_their_own_tenant(kit: Kit) -> None:
+    for tenant in ("a", "b"):
+        turn = turned(CLOSED, tenant=tenant, audit=(noted("circuit.closed", tenant=tenant),))
+        assert (await kit.store.confined(tenant).turn_circuit(turn)).kept
+    seen = kit.store.confined("a")
+    assert [row.tenant for row in (await seen.circuits(CircuitFilter(), limit=9, cursor=None)).items] == ["a"]
+    assert (await seen.circuits(CircuitFilter(tenant="b"), limit=9, cursor=None)).items == []
+    assert (await seen.circuit("a", "payments")).row.generation == 3
+    with pytest.raises(NotAllowed):
+        await seen.circuit("b", "payments")
+    with pytest.raises(NotAllowed):
+        await seen.turn_circuit(turned(HALF_OPEN, tenant="b", version=1))
+    with pytest.raises(NotAllowed):
+        await kit.store.confined("a", ["w"]).turn_circuit(turned(HALF_OPEN, tenant="a", version=1))
+    assert (await kit.store.circuit("b", "payments")).row.generation == 3
+
+
+async def test_messages_are_seen_and_decided_on_by_their_own_tenant(kit: Kit) -> None:
+    outbox = await Outbox.open(kit, sink("all", "*"))
+    assert await outbox.publish(say("m1", "orders.paid", key="k"))
+    (tenant,) = {row.tenant for row in (await kit.store.messages(OutboxFilter(), limit=9, cursor=None)).items}
+    line = noted("outbox.skipped", tenant=tenant)
+    skip = DeliveryDecision(message="m1", choice=DeliveryChoice.SKIP, sink=None, audit=line)
+    other = kit.store.confined("somebody else")
+    assert await other.message("m1") is await other.message("m1", tenant=tenant) is None
+    assert (await other.messages(OutboxFilter(), limit=9, cursor=None)).items == []
+    assert await other.blocked_keys(limit=9) == []
+    foreign = replace(skip, audit=noted("outbox.skipped", tenant="somebody else"))
+    assert await other.decide_deliveries(foreign) == 0
+    with pytest.raises(NotAllowed):
+        await other.decide_deliveries(skip)
+    own = kit.store.confined(tenant)
+    assert await own.message("m1") == await kit.store.message("m1")
+    assert await own.decide_deliveries(skip) == 1
 
 
 # -- workflows -----------------------------------------------------------------------------------------
