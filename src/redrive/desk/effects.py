@@ -10,7 +10,7 @@ from redrive.core.options import StepOptions
 from redrive.core.saga import Happened, follow_key, happened, passed_pivot
 from redrive.core.states import EntryKind, StepStatus
 from redrive.settle.view import last_tries
-from redrive.store.port import Store
+from redrive.store.port import People
 from redrive.store.records import Case
 
 __all__ = ["Effects", "effects_of"]
@@ -24,7 +24,7 @@ class Effects:
     pivot: str | None
 
 
-async def effects_of(store: Store, case: Case, names: Sequence[str]) -> Effects:
+async def effects_of(store: People, case: Case, names: Sequence[str]) -> Effects:
     """Look at a run that ended."""
     options: dict[str, StepOptions] = {}
     for item in await store.known(names):  # the newest first
