@@ -3,9 +3,11 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from console import PATIENCE
@@ -70,7 +72,7 @@ def test_processes_that_cannot_start_are_not_started_for_ever(folder: Path) -> N
 
 def test_dev_tells_what_happens_to_every_run(folder: Path) -> None:
     dev = subprocess.Popen(
-        [sys.executable, "-m", "redrive", "dev", "toys:app"],
+        [sys.executable, "-m", "redrive", "dev", "toys:app", "--no-server"],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -99,3 +101,32 @@ def test_dev_tells_what_happens_to_every_run(folder: Path) -> None:
         if dev.poll() is None:
             dev.kill()
             dev.communicate()
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_dev_serves_the_api_beside_its_worker_unless_the_port_is_taken(folder: Path, taken: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        port = str(occupied.getsockname()[1]) if taken else "0"
+        dev = subprocess.Popen(
+            [sys.executable, "-m", "redrive", "dev", "toys:app", "--port", port],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        try:
+            assert dev.stdout is not None
+            told = next(line for line in dev.stdout if "the API" in line)
+            if taken:
+                assert "is not served: cannot listen on" in told
+            else:
+                with urlopen(told.split()[-1].replace("/api/docs", "/readyz"), timeout=PATIENCE) as answer:
+                    assert answer.read() == b'{"status":"ok"}'
+            dev.send_signal(signal.SIGINT)
+            assert "stopped; nothing is lost" in dev.communicate(timeout=PATIENCE)[0]
+            assert dev.returncode == 0
+        finally:
+            if dev.poll() is None:
+                dev.kill()
+                dev.communicate()

@@ -104,13 +104,13 @@ def test_a_token_that_is_not_what_it_was_does_not_hold(world: World, kind: str) 
 
 def test_a_key_holds_as_a_whole_or_not_at_all(world: World) -> None:
     key = made(world, kind=TokenKind.KEY).secret
-    start, _, secret = key.rpartition("_")
+    start, secret = key[:-44], key[-43:]
     assert status(world, key) == 200
     flipped = ("A" if secret[0] != "A" else "B") + secret[1:]
     for wrong in (f"{start}_{flipped}", key[:-1], key + "a", key.upper(), secret, f"rdk__{secret}"):
         assert status(world, wrong) == 401, wrong
     other = made(world, kind=TokenKind.KEY, tenant="globex").secret
-    assert status(world, f"{start}_{other.rpartition('_')[2]}") == 401
+    assert status(world, f"{start}_{other[-43:]}") == 401
 
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Basic YTpi", "bearer", "Bearer \u00e9", "Bearer a b"])
@@ -146,7 +146,7 @@ def test_no_secret_is_stored(world: World) -> None:
 
     text = asyncio.run(stored())
     assert key.token.id in text
-    assert key.secret.rpartition("_")[2] not in text
+    assert key.secret[-43:] not in text
 
 
 def test_a_disabled_tenant_s_credentials_hold_again_when_it_is_enabled(own_world: World) -> None:
