@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from test_payload import EXACT, JSON, TYPED, Cat, Dog, Level, Order, Tree, returning, taking
 
 from redrive.core.payload import Signature
-from redrive.core.schema import Problem, problems
+from redrive.core.schema import Problem, _Check, _surely_fits, problems
 
 
 def found(value: Any, schema: Any) -> list[tuple[str, str]]:
@@ -335,3 +335,22 @@ def test_a_schema_may_be_deeper_than_the_stack() -> None:
     for _ in range(20_000):
         schema = {"allOf": [schema]}
     assert found("x", schema) == [("", "expected a whole number, found text")]
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcd"), st.text() | st.integers() | st.booleans() | st.none()),
+    st.dictionaries(
+        st.sampled_from("abc"),
+        st.fixed_dictionaries(
+            {"type": st.sampled_from(["string", "integer", "boolean", "number", ["string", "null"]])},
+            optional={"title": st.just("T"), "minimum": st.just(1), "const": st.just(1)},
+        ),
+    ),
+    st.lists(st.sampled_from("abcd")),
+    st.sampled_from([True, False, None]),
+)
+def test_the_short_way_agrees_with_the_long_one(value: Any, parts: Any, needed: Any, more: Any) -> None:
+    asked = {"type": "object", "properties": parts, "required": needed}
+    asked |= {} if more is None else {"additionalProperties": more}
+    if _surely_fits(value, asked):
+        assert _Check(asked).run(value, asked, ()) == []

@@ -48,6 +48,10 @@ Schema: TypeAlias = Any
 
 _WHOLE = re.compile(r"-?\d{1,40}", re.ASCII)
 
+_OF_OBJECTS = frozenset({"type", "properties", "required", "title", "description", "additionalProperties"})
+_OF_PLAIN = frozenset({"type", "title", "description", "default"})
+_PLAIN: dict[str, type] = {"string": str, "integer": int, "boolean": bool}
+
 _Visit: TypeAlias = tuple[JSON, Schema, Path]
 _Key: TypeAlias = tuple[Path, int]
 _Work: TypeAlias = Generator[_Visit, list[Problem], list[Problem]]
@@ -55,12 +59,32 @@ _Work: TypeAlias = Generator[_Visit, list[Problem], list[Problem]]
 
 def problems(value: JSON, schema: Mapping[str, Any]) -> list[Problem]:
     """Everything in the value that the schema does not allow, in the order of the value; [] if it fits."""
+    if _surely_fits(value, schema):
+        return []
     deep = too_deep(value)
     if deep is not None:
         return [
             _problem(deep, f"nested more than {MAX_DEPTH} levels deep; store it flat or pass a reference")
         ]
     return list(dict.fromkeys(_Check(schema).run(value, schema, ())))
+
+
+def _surely_fits(value: JSON, schema: Any) -> bool:
+    """True for what most inputs are, found fast: an object of plain values. False says nothing at all."""
+    if type(value) is not dict or type(schema) is not dict or not schema.keys() <= _OF_OBJECTS:
+        return False
+    parts = schema.get("properties")
+    if schema.get("type") != "object" or type(parts) is not dict:
+        return False
+    for name, each in value.items():
+        part = parts.get(name)
+        if type(part) is not dict or not part.keys() <= _OF_PLAIN:
+            return False
+        kind = part.get("type")
+        if type(kind) is not str or type(each) is not _PLAIN.get(kind):
+            return False
+    needed = schema.get("required", ())
+    return type(needed) in (list, tuple) and all(name in value for name in needed)
 
 
 class _Check:

@@ -7,6 +7,7 @@ deeper than any sane document is refused before it is parsed.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ Asgi = Callable[[Message, Receive, Send], Awaitable[None]]
 
 _HEADERS = 32 * 1024
 _BODIES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_OPENING = frozenset(b"[{")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _JSON = ("application/json", "application/merge-patch+json")
 
 
@@ -142,23 +146,12 @@ def depth_of(body: bytes, enough: int) -> int:
     if body.count(b"[") + body.count(b"{") <= enough:
         return 0  # whatever stands where, it cannot be deeper
     depth = deepest = 0
-    inside = False
-    letters = iter(body)
-    for letter in letters:
-        if inside:
-            if letter == 0x5C:
-                next(letters, None)
-            elif letter == 0x22:
-                inside = False
-        elif letter == 0x22:
-            inside = True
-        elif letter in (0x5B, 0x7B):
-            depth += 1
-            deepest = max(deepest, depth)
+    for bracket in _TEXT.sub(b"", body).translate(None, _NO_BRACKETS):
+        depth += 1 if bracket in _OPENING else -1
+        if depth > deepest:
+            deepest = depth
             if deepest > enough:
-                return deepest
-        elif letter in (0x5D, 0x7D):
-            depth -= 1
+                break
     return deepest
 
 

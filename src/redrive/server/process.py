@@ -18,6 +18,7 @@ from redrive.server.limits import Limits
 __all__ = ["Server", "allow_many_connections", "bind"]
 
 _FILES = 65_536
+_BACKLOG = 2048
 
 GRACE = 10
 """Seconds that requests under way have to end once the server is told to stop."""
@@ -25,10 +26,17 @@ GRACE = 10
 
 def bind(host: str, port: int) -> socket.socket:
     """A socket to listen on; port 0 takes a free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol is named: asyncio sends without delay only on sockets that say they are TCP, and an answer
+    # in two parts would wait 40 ms for its second one.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=2048)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(_BACKLOG)
+        return listening
     except (OSError, OverflowError) as error:
+        listening.close()
         raise ConfigurationError(
             f"cannot listen on {host}:{port} ({getattr(error, 'strerror', None) or error}): name another "
             "place with --host and --port; port 0 takes a free one"

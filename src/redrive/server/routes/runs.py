@@ -40,6 +40,9 @@ Key = Annotated[str | None, Header(alias=KEY, max_length=255)]
 Span = Annotated[float | str, Field(description="Seconds, or a text such as `10m`.")]
 
 
+_OPTIONS = frozenset({"delay", "deadline", "priority", "queue", "correlation_id"})
+
+
 class NewRun(Body):
     """A run to be started. `input` is an object from parameter name to value."""
 
@@ -54,18 +57,16 @@ class NewRun(Body):
 
     def wanted(self, tenant: str, key: str | None) -> Wanted:
         """The run as the desk starts it."""
-        options = {
-            "delay": span_of("delay", self.delay),
-            "deadline": span_of("deadline", self.deadline),
-            "priority": self.priority,
-            "queue": self.queue,
-            "correlation_id": self.correlation_id,
-            "retry": policy_of(self.retry),
-        }
-        given = {name: value for name, value in options.items() if value is not None}
+        options: dict[str, Any] = {"tenant": tenant}
+        for name in self.model_fields_set & _OPTIONS:
+            options[name] = getattr(self, name)
+        for name in options.keys() & {"delay", "deadline"}:
+            options[name] = span_of(name, options[name])
+        if self.retry is not None:
+            options["retry"] = policy_of(self.retry)
         if key is not None:
-            given["idempotency_key"] = key
-        return Wanted(workflow=self.workflow, input=self.input, options={**given, "tenant": tenant})
+            options["idempotency_key"] = key
+        return Wanted(workflow=self.workflow, input=self.input, options=options)
 
 
 class KeyedRun(NewRun):
@@ -126,7 +127,8 @@ async def start_runs(asked: Asked, body: Batch) -> AcceptedBatch:
 async def _start(asked: Asking, wanted: list[Wanted]) -> list[Accepted]:
     started = await asked.desk.starter.start(wanted)
     pairs = zip(wanted, started, strict=True)
-    return [Accepted(id=one.public_id, workflow=each.workflow, new=one.new) for each, one in pairs]
+    made = Accepted.model_construct  # of what is known to fit
+    return [made(id=one.public_id, workflow=each.workflow, new=one.new) for each, one in pairs]
 
 
 def _home(asked: Asking) -> str:
