@@ -12,7 +12,7 @@ from pathlib import Path
 from redrive.errors import ConfigurationError, StoreError, StoreUnavailable
 from redrive.store.sqlite.refusals import meaning
 
-__all__ = ["BUSY", "MEMORY", "Address", "connect", "locate", "writing"]
+__all__ = ["BUSY", "MEMORY", "Address", "connect", "locate", "unhurried", "writing"]
 
 MEMORY = ":memory:"
 BUSY = 5.0
@@ -91,6 +91,19 @@ def writing(con: sqlite3.Connection) -> Iterator[None]:
         if con.in_transaction:
             con.execute("ROLLBACK")
         raise
+
+
+@contextmanager
+def unhurried(con: sqlite3.Connection) -> Iterator[None]:
+    """What is committed in here reaches the disk with the next ordinary commit, and survives a crash before.
+
+    For what may be done again after a power cut. It spares a wait for the disk.
+    """
+    con.execute("PRAGMA synchronous = NORMAL")
+    try:
+        yield
+    finally:
+        con.execute("PRAGMA synchronous = FULL")
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 
 from redrive.core.delivery import DeliveryMark, Due, Lane, kept_back, lanes, waiting
+from redrive.core.states import DeliveryStatus
 from redrive.core.transition import AuditWrite
 from redrive.store.outbox import (
     BlockedKey,
@@ -115,17 +116,20 @@ def note_deliveries(
     con: sqlite3.Connection, now: int, sink: str, marks: Sequence[DeliveryMark], audit: Sequence[AuditWrite]
 ) -> None:
     """Write what became of deliveries; whoever waits behind one that is over is due."""
-    ahead = [mark.behind for mark in marks if mark.behind is not None]
-    if ahead:
-        # What is to wait behind a delivery that is over by the end of this would wait for ever.
-        over = {mark.message for mark in marks if mark.over}
-        found = con.execute(SQL["going_on"], {"sink": sink, "messages": json.dumps(ahead)})
-        going_on = {message for (message,) in found} - over
-    else:
-        going_on = set()
-    con.executemany(SQL["mark_delivery"], [(*mark_values(mark, now, going_on), sink) for mark in marks])
+    arrived = [(mark.message, mark.fence) for mark in marks if mark.status is DeliveryStatus.DELIVERED]
+    others = [mark for mark in marks if mark.status is not DeliveryStatus.DELIVERED]
+    going_on = _going_on(con, sink, marks) if others else set()
+    con.execute(SQL["mark_delivered"], {"sink": sink, "now": now, "marks": json.dumps(arrived)})
+    con.executemany(SQL["mark_delivery"], [(*mark_values(mark, now, going_on), sink) for mark in others])
     _release(con, now, sink, [mark.message for mark in marks if mark.over and mark.keyed])
     writes.note(con, now, audit)
+
+
+def _going_on(con: sqlite3.Connection, sink: str, marks: Sequence[DeliveryMark]) -> set[int]:
+    """What may be waited for. Whoever waits behind a delivery that is over by the end would wait for ever."""
+    ahead = [mark.behind for mark in marks if mark.behind is not None]
+    found = con.execute(SQL["going_on"], {"sink": sink, "messages": json.dumps(ahead)})
+    return {message for (message,) in found} - {mark.message for mark in marks if mark.over}
 
 
 def _release(con: sqlite3.Connection, now: int, sink: str, messages: Sequence[int]) -> None:

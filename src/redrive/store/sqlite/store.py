@@ -66,7 +66,7 @@ from redrive.store.sqlite import (
 )
 from redrive.store.sqlite.accounts import SqliteAccounts
 from redrive.store.sqlite.bell import Bell, data_version
-from redrive.store.sqlite.connection import Address, locate
+from redrive.store.sqlite.connection import Address, locate, unhurried
 from redrive.store.sqlite.lease import FileLease, MemoryLease
 from redrive.store.sqlite.lines import Inline, Threaded
 from redrive.store.sqlite.schema import prepare
@@ -221,16 +221,23 @@ class SqliteStore:
             now = self.now()
             if not outbox.any_due(con, now, sink):
                 return Deliveries(items=(), now=now, next_at=outbox.next_delivery(con, now, sink))
-            return self._lines.locked(
-                con, lambda con: outbox.claim_deliveries(con, self.now(), sink, limit, lease)
-            )
+            with unhurried(con):  # a claim that a power cut undoes is made again
+                return self._lines.locked(
+                    con, lambda con: outbox.claim_deliveries(con, self.now(), sink, limit, lease)
+                )
 
         return await self._lines.visit(look_then_take)
 
     async def note_deliveries(
         self, sink: str, marks: Sequence[DeliveryMark], audit: Sequence[AuditWrite] = ()
     ) -> None:
-        await self._lines.write(lambda con: outbox.note_deliveries(con, self.now(), sink, marks, audit))
+        def note(con: sqlite3.Connection) -> None:
+            with unhurried(con):  # what a power cut makes us forget is delivered once more
+                self._lines.locked(
+                    con, lambda con: outbox.note_deliveries(con, self.now(), sink, marks, audit)
+                )
+
+        await self._lines.visit(note)
 
     # -- people --------------------------------------------------------------------------------------
 

@@ -26,11 +26,11 @@ ON CONFLICT (public_id) DO NOTHING;
 -- name: put_deliveries
 -- Deliveries of the messages that are new, to every sink that wants them.
 INSERT INTO deliveries (message, sink, tenant, key, status, available_at)
-SELECT DISTINCT m.id, t.sink, m.tenant, m.key, 'PENDING', :now
-FROM messages AS m JOIN sink_topics AS t
-  ON t.topic = m.topic OR (t.wild AND substr(m.topic, 1, length(t.topic)) = t.topic)
-WHERE m.id > :last
-ORDER BY m.id;
+SELECT m.id, s.name, m.tenant, m.key, 'PENDING', :now
+FROM messages AS m CROSS JOIN sinks AS s
+WHERE m.id > :last AND EXISTS (
+    SELECT 1 FROM sink_topics AS t
+    WHERE t.sink = s.name AND (t.topic = m.topic OR (t.wild AND substr(m.topic, 1, length(t.topic)) = t.topic)));
 
 -- name: any_due
 -- Whether a claim would find something.
@@ -87,6 +87,15 @@ WHERE sink = :sink AND message IN (SELECT value FROM json_each(:messages));
 -- Those of some messages whose delivery is not over.
 SELECT message FROM deliveries
 WHERE sink = :sink AND message IN (SELECT value FROM json_each(:messages)) AND finished_at IS NULL;
+
+-- name: mark_delivered
+-- Deliveries that arrived, which most of them do; whoever claimed one after us goes before us.
+UPDATE deliveries SET
+    status = 'DELIVERED', attempt = attempt + 1, lease_until = 0, error = NULL, tried_at = :now, available_at = NULL,
+    finished_at = :now
+FROM json_each(:marks) AS w
+WHERE deliveries.message = json_extract(w.value, '$[0]') AND deliveries.sink = :sink
+  AND deliveries.fence = json_extract(w.value, '$[1]') AND deliveries.status = 'PENDING';
 
 -- name: mark_delivery
 -- What became of a delivery; whoever claimed it after us goes before us.
