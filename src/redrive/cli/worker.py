@@ -85,7 +85,7 @@ def collect_seldom() -> None:
 
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 20, 50)
+    gc.set_threshold(25_000, 20, 50)
 
 
 def adjust(app: Redrive, concurrency: int | None, url: str | None) -> None:

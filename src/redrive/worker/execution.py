@@ -171,7 +171,7 @@ class Execution:
         finally:
             if deadline is not None:
                 deadline.cancel()
-            self.turnstile.close()
+            self.turnstile.end(me)
 
     async def _call_function(self, root: Branch) -> Outcome:
         try:

@@ -34,6 +34,10 @@ class _Mood(Enum):
     QUIET = auto()
 
 
+def _nobody(*_: object) -> None:
+    """Whom a turnstile tells when its run is over."""
+
+
 class Turnstile:
     """Lets the results of one run through to its branches, in order, when every branch is blocked."""
 
@@ -62,6 +66,12 @@ class Turnstile:
     def close(self) -> None:
         """Let nobody through any more."""
         self._closed = True
+
+    def end(self, root: asyncio.Future[object]) -> None:
+        """The run is over, `root` with it: hold nobody, so that no circle of references is left."""
+        self.close()
+        self.tasks.pop(root, None)
+        self._on_quiet = self._on_diverged = _nobody
 
     @property
     def is_looking(self) -> bool:
