@@ -23,7 +23,7 @@ from redrive.cli.serve import run
 
 __all__ = ["CREDITS", "LEASE", "build"]
 
-LEASE = 1.5
+LEASE = 3.0  # a transactional step has a third of it, also on a busy machine
 CREDITS = "CREATE TABLE credits (number integer NOT NULL)"  # no UNIQUE: a second effect shall show
 SOON = RetryPolicy(max_retries=3, base_delay=0.02, max_delay=0.2)
 

@@ -82,11 +82,31 @@ async def test_nobody_is_declared_dead_in_the_middle_of_a_write(bench: Bench) ->
     assert [row.id for row in await bench.store.bury()] == [worker]
 
 
+@pytest.mark.parametrize("beside", [{}, {"statement_cache_size": "0"}], ids=["plain", "as behind a pooler"])
+async def test_a_worker_that_stands_still_in_the_middle_of_a_write_is_cut_off(
+    bench: Bench, beside: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """No timeout of the server covers a client that stops between two messages of one statement."""
+    worker, run = await bench.kit.held()
+    reaper = await bench.beside(**beside)
+    bench.clock.move(DAY)
+    async with bench.line() as line:
+        await line.con.execute("SET idle_in_transaction_session_timeout = 0; BEGIN")
+        await applying.apply(line, bench.time, [writes(run, entry(0))], worker)
+
+        async def buried() -> bool:
+            return [row.id for row in await reaper.bury()] == [worker]
+
+        await eventually(buried)
+    assert await bench.store.journal(run.id) == []
+    assert "ended 1 connections" in caplog.text
+
+
 async def test_a_write_waits_for_a_burial_in_the_middle_and_is_refused(bench: Bench) -> None:
     worker, run = await bench.kit.held()
     bench.clock.move(DAY)
     async with bench.line() as line, line.transaction():
-        assert [row.id for row in await chores.bury(line, bench.time, certain=True)] == [worker]
+        assert [row.id for row in (await chores.bury(line, bench.time, certain=True)).graves] == [worker]
         writing = asyncio.create_task(bench.store.apply([writes(run, entry(0))], worker=worker))
         await bench.waits()
     assert not (await writing)[0].kept

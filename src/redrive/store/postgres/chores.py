@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -15,19 +16,38 @@ from redrive.store.postgres.text import as_given
 from redrive.store.records import HeldRun, Purge, RunRow, WorkerRow
 from redrive.store.rows import entry_row, run_row, worker_row
 
-__all__ = ["bury", "expiring", "held", "hung", "overdue", "purge"]
+__all__ = ["Burial", "bury", "cut_off", "expiring", "held", "hung", "overdue", "purge"]
 
 SQL = load("chores.sql")
 
 
-async def bury(line: Line, clock: DatabaseClock, *, certain: bool) -> list[WorkerRow]:
-    """Declare workers dead whose lease has run out; return the dead or stopped ones that still hold runs.
+@dataclass(frozen=True, slots=True)
+class Burial:
+    """The dead or stopped workers that still hold runs, and the gates of those who were writing."""
+
+    graves: list[WorkerRow]
+    shut: list[int]
+
+
+async def bury(line: Line, clock: DatabaseClock, *, certain: bool) -> Burial:
+    """Declare workers dead whose lease has run out, unless they are in the middle of a write.
 
     Unless it is `certain` that they could have renewed it, nobody is declared dead this time.
     """
-    if certain and await line.value(SQL["expired"], now=clock.given()):
-        await line.rows(SQL["bury"], now=clock.given())
-    return [worker_row(row) for row in await line.rows(SQL["graves"])]
+    expired = await line.rows(SQL["expired"], now=clock.given()) if certain else []
+    buried = {row["id"] for row in await line.rows(SQL["bury"], now=clock.given())} if expired else set()
+    graves = [worker_row(row) for row in await line.rows(SQL["graves"])]
+    return Burial(graves, [row["gate"] for row in expired if row["id"] not in buried])
+
+
+async def cut_off(line: Line, gates: Sequence[int]) -> int:
+    """End the connections that keep these gates shut and say nothing; returns how many.
+
+    It is done as the user of the URL, whose connections they are.
+    """
+    async with line.transaction(role="none"):
+        ended = await line.rows(SQL["cut_off"], gates=gates)
+    return len(ended)
 
 
 async def held(line: Line, worker: int) -> list[HeldRun]:

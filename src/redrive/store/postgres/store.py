@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from copy import copy
 
@@ -10,6 +11,7 @@ from redrive.core.delivery import DeliveryMark
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
+from redrive.errors import StoreError
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.confined import Confined
@@ -76,6 +78,8 @@ from redrive.store.selection import (
 )
 
 __all__ = ["PostgresStore"]
+
+log = logging.getLogger("redrive.store")
 
 PATIENCE = 5.0
 """Seconds an engine's transaction may be silent, or a third of a shorter lease."""
@@ -181,9 +185,24 @@ class PostgresStore:
     async def bury(self) -> list[WorkerRow]:
         # After an outage nobody has beaten for a while: whoever lives gets the time for a beat or two first.
         # Asked when a connection is at hand: that the last one was cut is known by then.
-        return await self._lines.run(
+        found = await self._lines.run(
             lambda line: chores.bury(line, self._clock, certain=self._lines.answered_for(AFTER_OUTAGE))
         )
+        if found.shut:
+            await self._cut_off(found.shut)
+        return found.graves
+
+    async def _cut_off(self, gates: Sequence[int]) -> None:
+        """Workers without a lease write no more; the next round declares them dead."""
+        try:
+            ended = await self._lines.run(lambda line: chores.cut_off(line, gates))
+        except StoreError as error:
+            log.warning("a worker whose lease has run out holds its lock, and nobody may end that: %s", error)
+            return
+        if ended:
+            log.warning(
+                "ended %d connections left in the middle of a write by workers without a lease", ended
+            )
 
     async def held(self, worker: int) -> list[HeldRun]:
         return await self._lines.run(lambda line: chores.held(line, worker))

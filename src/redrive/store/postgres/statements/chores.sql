@@ -12,12 +12,22 @@ WITH expired AS MATERIALIZED (
     ORDER BY w.id FOR UPDATE SKIP LOCKED
 )
 UPDATE redrive.workers AS w SET state = 'DEAD'
-FROM expired WHERE w.id = expired.id AND pg_try_advisory_xact_lock(redrive.gate(expired.id));
+FROM expired WHERE w.id = expired.id AND pg_try_advisory_xact_lock(redrive.gate(expired.id))
+RETURNING w.id;
 
 -- name: expired
 -- Whether there is anybody to bury: a look that takes no lock.
-SELECT COUNT(*) FROM redrive.workers
+SELECT id, redrive.gate(id) AS gate FROM redrive.workers
 WHERE state = 'LIVE' AND lease_until < COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp()));
+
+-- name: cut_off
+-- End the connections that have held one of these gates in silence for a second. A client that stands still, or whose
+-- machine is gone, between two messages of one statement is waited for without a limit: no timeout covers that.
+SELECT a.pid, pg_terminate_backend(a.pid) AS ended
+FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
+WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND a.datname = current_database()
+  AND ((CAST(l.classid AS bigint) << 32) | CAST(l.objid AS bigint)) = ANY (CAST(:gates AS bigint[]))
+  AND a.query_start < clock_timestamp() - interval '1 s';
 
 -- name: graves
 -- Dead or stopped workers that still hold runs.
