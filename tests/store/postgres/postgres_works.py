@@ -21,7 +21,7 @@ class Works:
     def __init__(self, url: str, **settings: object) -> None:
         self.url = url
         self.ledger: list[tuple[int, int]] = []
-        self.app = Redrive(url, **{"lease": 2.0, "concurrency": 20, "chores": 0.2, **settings})
+        self.app = Redrive(url, **{"lease": 6.0, "concurrency": 20, "chores": 0.2, **settings})
 
         @self.app.step
         async def step(run: int, number: int) -> int:

@@ -72,14 +72,20 @@ async def test_a_write_under_way_completes_although_nobody_waits(on_file: Kit) -
 
 
 async def test_closing_refuses_what_waits_and_lets_go_of_the_threads(on_file: Kit) -> None:
-    gate = threading.Event()
+    begun, gate = threading.Event(), threading.Event()
+
+    def slow(con: sqlite3.Connection) -> bool:
+        begun.set()
+        return gate.wait(20)
+
     lines = on_file.store._lines
-    running = asyncio.create_task(lines.visit(lambda con: gate.wait(5)))
-    await asyncio.sleep(0.02)
+    running = asyncio.create_task(lines.visit(slow))
+    await asyncio.to_thread(begun.wait, 20)
     waiting = asyncio.create_task(on_file.start())
     await asyncio.sleep(0)
     closing = asyncio.create_task(on_file.store.close())
-    await asyncio.sleep(0.02)
+    while not lines._writer._closed:  # noqa: ASYNC110 - it tells nobody
+        await asyncio.sleep(0.001)
     gate.set()
     await asyncio.wait_for(closing, 5)
     assert await running is True
