@@ -26,6 +26,7 @@ from redrive.clock import MICROS, Timer
 from redrive.core.ending import Ending, Stage
 from redrive.core.failure import Failure
 from redrive.core.failure import capture as capture_failure
+from redrive.core.generations import generation_of_call
 from redrive.core.journal import EntryRow, Journal
 from redrive.core.outcome import (
     Ended,
@@ -211,6 +212,11 @@ class Execution:
         number = self.journal.next_done
         self.journal.next_done = number + 1
         return number
+
+    def generation_of(self, key: str) -> int:
+        """The generation of a call: it is part of what outside services know the call by."""
+        current = self.claimed.generation
+        return generation_of_call(self.claimed.journal, key, current) if current else 0
 
     # -- waiting ------------------------------------------------------------------------------------
 

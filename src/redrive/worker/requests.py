@@ -204,8 +204,9 @@ class Requests:
     def _start_key(self, place: Place) -> str:
         """The same for all replays of a run, like the idempotency keys of its steps."""
         claimed = self._execution.claimed
+        generation = self._execution.generation_of(place.key)
         key = f"{claimed.root or claimed.public_id}{place.key}"
-        return f"{key}:{claimed.generation}" if claimed.generation else key
+        return f"{key}:{generation}" if generation else key
 
     def _awaiting(self, branch: Branch) -> Branch:
         """The branch that awaits a call, which need not be the one that made it: see `gather(a(), b())`."""
