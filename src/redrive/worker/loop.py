@@ -344,6 +344,8 @@ class Worker:
         self._promised += len(runs)
         try:
             started = await accept(me)
+            if self.circuits.wanted:
+                await self.circuits.catch_up()  # as after a claim
         finally:
             self._promised -= len(runs)
             self._look_for_calm()
