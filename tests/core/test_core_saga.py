@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from redrive.core.classify import Category
 from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.failure import Failure
+from redrive.core.generations import generation_of_call, generations
 from redrive.core.journal import EntryRow
 from redrive.core.options import StepOptions
 from redrive.core.saga import (
@@ -81,6 +82,21 @@ def test_steps_without_an_answer_come_first_the_latest_of_them_first() -> None:
         row(3, "/d#0", S.DLQ, failure=lost),
     ]
     assert found(*rows) == [(3, True), (1, True), (2, False), (0, False)]
+
+
+def test_every_generation_left_something_behind_even_one_without_an_answer() -> None:
+    lost = failure(Category.NETWORK)
+    rows = [
+        row(0, "/kept#0"),
+        row(1, "/a#0", S.DLQ, failure=lost, superseded=1),
+        row(2, "/redrive.new_operation#2", kind=EntryKind.NOTE, output='{"keeps": [0]}', superseded=2),
+        row(3, "/a#0", S.SUCCESS, superseded=2),
+        row(4, "/a#0", S.SUCCESS),
+        row(5, "/kept#0"),
+    ]
+    assert found(*rows) == [(1, True), (5, False), (4, False)]
+    assert generations(rows, 1) == {0: 0, 1: 0, 2: 0, 3: 1, 4: 1, 5: 0}
+    assert [generation_of_call(rows, key, 1) for key in ("/kept#0", "/a#0", "/never#0")] == [0, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from redrive.errors import Conflict, DataRefused, InputError, NotFound
 from redrive.store.records import NewSet
 from redrive.store.selection import LetterFilter
 from redrive.testing import Crash, Engine, engine, faults
-from redrive.worker import execution
+from redrive.worker import requests
 
 # -- children ----------------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ async def test_a_key_of_the_users_own_still_holds_them_to_one_input() -> None:
 
 
 async def test_what_replays_set_aside_does_not_fill_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (journal, execution):
+    for module in (journal, requests):
         monkeypatch.setattr(module, "MAX_ENTRIES", 4)
     s = shop()
     async with engine(s.app) as e:
@@ -119,7 +119,7 @@ async def first_step(e: Engine, id: str) -> int:
 
 
 async def test_a_run_that_records_too_much_still_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (journal, execution):
+    for module in (journal, requests):
         monkeypatch.setattr(module, "MAX_ENTRIES", 2)
     s = shop(broken="")
     async with engine(s.app) as e:

@@ -16,6 +16,8 @@ from redrive.core.keys import payload_hash
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.testing import Engine, RunReport, engine
 
+STOPS = ["flight", "hotel", "car", "visa"]
+
 
 async def stuck(e: Engine, t: Any) -> RunReport:
     """A trip whose hotel cannot be given back."""
@@ -274,3 +276,34 @@ async def test_a_run_that_is_not_rolled_back_has_an_empty_ledger() -> None:
     async with engine(app) as e:
         run = await e.run(quiet)
         assert (await app.saga(run.id)).entries == ()
+
+
+async def test_what_was_done_again_as_a_new_operation_happened_twice_and_is_undone_twice(
+    on_store: OnStore,
+) -> None:
+    t = trip(rollback=False)
+    async with on_store(t.app) as e:
+        run = await e.run(t.trip, 7)
+        assert run.letter is not None
+        anew: dict[str, Any] = {"mode": "FROM_STEP", "from_step": 1, "new_operation": True}
+        await t.app.dlq.replay(run.letter.id, by="ada", **anew)
+        await e.finish_all()
+        plain: dict[str, Any] = {"mode": "FROM_STEP", "from_step": 0}
+        told: Any = await t.app.dlq.replay(run.letter.id, by="ada", dry_run=True, **plain)
+        await t.app.dlq.replay(run.letter.id, by="ada", **plain)
+        await e.finish_all()
+        assert t.outside.names == [*STOPS, *STOPS[1:], *STOPS]
+        assert {name: len(keys) for name, keys in t.outside.keys.items()} == {
+            "flight": 1,
+            "hotel": 2,
+            "car": 2,
+            "visa": 2,
+        }
+        assert {(step.name, step.idempotency_key in t.outside.keys[step.name]) for step in told.again} == {
+            (name, True) for name in STOPS
+        }
+        await t.app.runs.rollback(run.id, by="ada")
+        await e.finish_all()
+        assert t.outside.undone == ["undo_car", "undo_hotel", "undo_flight", "undo_car", "undo_hotel"]
+        assert len(t.outside.keys["undo_hotel"]) == 2
+        assert (await t.app.runs.get(run.id)).status == "COMPENSATED"

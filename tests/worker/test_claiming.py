@@ -1,15 +1,21 @@
-"""Claiming: a worker asks again at once if more may be due, and otherwise waits for the bell."""
+"""Claiming: a worker asks again at once if more may be due, and otherwise waits for the bell.
+
+What a worker is given while it stops, it gives back.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from real import at_work, until
+import pytest
+from real import at_work, make_app, until
 from wrapped import replacing
 
 from redrive import Redrive
+from redrive.core.states import RunStatus
 from redrive.store.records import Claim, Claims
 
 
@@ -47,3 +53,44 @@ async def test_a_worker_that_took_all_that_was_due_lets_it_begin_before_it_asks_
         await handle.result("10s")
     assert brought[claims_made - 1] == 1
     assert claims_made == claims_answered  # the step began before anything else was asked
+
+
+@pytest.mark.parametrize("call", ["claim", "start"])
+async def test_what_a_worker_is_given_while_it_stops_waits_for_nobody_to_miss_it(
+    tmp_path: Path, call: str
+) -> None:
+    app = make_app(tmp_path, lease=600.0)
+    began: list[str] = []
+    armed, given, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @app.step
+    async def work() -> str:
+        began.append("here")
+        return "done"
+
+    @app.workflow
+    async def order() -> str:
+        return await work()
+
+    def make(inner: Callable[..., Any]) -> Callable[..., Any]:
+        async def held(*args: Any, **options: Any) -> Any:
+            answer = await inner(*args, **options)
+            if armed.is_set() and (call == "start" or answer.runs):
+                given.set()
+                await go_on.wait()  # the store has answered, and the answer is on its way
+            return answer
+
+        return held
+
+    async with at_work(app, lambda store: replacing(store, call, make)) as worker:
+        await until(lambda: worker.has_time_for([]), "the worker has looked for work, and rests")
+        armed.set()
+        starting = asyncio.create_task(order.start(delay="10ms" if call == "claim" else 0))
+        await given.wait()
+        stopping = asyncio.create_task(worker.stop())
+        await asyncio.sleep(0)
+        go_on.set()
+        await stopping
+        run = await app.runtime.store.run((await starting).id)
+        assert run is not None
+        assert (run.status, run.worker, began) == (RunStatus.PENDING, None, [])

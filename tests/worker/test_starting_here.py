@@ -7,13 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from real import at_work, make_app, until, worker_of
 from wrapped import replacing
 
-from redrive import Redrive
+from redrive import Circuit, Redrive
+from redrive.desk.circuits import Circuits
 from redrive.errors import StoreUnavailable
 from redrive.store.port import Store
 from redrive.store.records import Claim, Claims, Started
+from redrive.worker import circuits
 
 
 class Watched:
@@ -163,3 +166,31 @@ async def test_nobody_who_waits_is_passed_over_by_who_is_started_later(tmp_path:
         assert [await second.result("10s"), await third.result("10s")] == ["second", "third"]
     assert begun == ["first", "second", "third"]
     assert watched.named[1:] == [None, None]
+
+
+async def test_it_calls_no_dependency_that_was_found_out_of_order_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(circuits, "_REFRESH", 3600.0)  # the worker hears of circuits only when it asks
+    app, watched, called = make_app(tmp_path), Watched(), []
+
+    @app.step(circuit=Circuit("payments"))
+    async def charge() -> None:
+        called.append("charge")
+
+    @app.workflow
+    async def order() -> None:
+        await charge()
+
+    async with at_work(app, watched.around) as worker:
+        elsewhere = Circuits(app.runtime.store, worker.clock, lambda row: None)
+        await elsewhere.open("payments", by="ann")
+        await until(lambda: worker.has_time_for([]), "the worker has looked for work, and rests")
+        handle = await order.start()
+        assert watched.named == [worker.id]
+
+        async def parked() -> bool:
+            return (await app.runs.get(handle.id)).parked_on == "payments"
+
+        await until(lambda: called or parked(), "the step is called, or parked")
+        assert called == []

@@ -146,7 +146,7 @@ class Workflow(Generic[P, R, T]):
         if not isinstance(here, Branch):
             return self._started(starts, shape, event)
         call = self._start_children(here, starts, shape, event)
-        blocked: Coroutine[Any, Any, S] = here.execution.enter(here, call)
+        blocked: Coroutine[Any, Any, S] = here.execution.tasks.enter(here, call)
         return blocked
 
     async def _started(
@@ -165,8 +165,8 @@ class Workflow(Generic[P, R, T]):
         shape: Callable[[list[RunHandle[T]]], S],
         event: tuple[str, str] | None,
     ) -> S:
-        execution = branch.execution
-        ids = [await execution.start(branch, self.name, self._start_child(branch, s, event)) for s in starts]
+        start = branch.execution.requests.start
+        ids = [await start(branch, self.name, self._start_child(branch, s, event)) for s in starts]
         return shape([self._handle(run_id) for run_id in ids])
 
     def _handle(self, run_id: str, new: bool = False) -> RunHandle[T]:

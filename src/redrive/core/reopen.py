@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from redrive.core.events import Event
+from redrive.core.generations import begin_generation
 from redrive.core.index import index_values
 from redrive.core.journal import EntryRow, entry_name
 from redrive.core.outcome import RunView
@@ -62,6 +63,8 @@ def reopened(run: RunView, status: RunStatus, decision: Decision) -> Transition:
     if plan.undo is not None or plan.rolls_back:
         return _undone(run, status, decision)
     given = (*_given_by_hand(decision), *_given_ahead(decision))
+    if request.new_operation:
+        given = (*given, _new_generation(plan, given))
     written = {entry.index for entry in given}
     reopening = _Reopening(
         letter=decision.letter,
@@ -200,6 +203,12 @@ def _given_ahead(decision: Decision) -> tuple[EntryWrite, ...]:
             given.append(_new_entry(index, skipped_key(name), done, output))
             index += 1
     return tuple(given)
+
+
+def _new_generation(plan: Plan, given: tuple[EntryWrite, ...]) -> EntryWrite:
+    """The note behind everything on record that what follows is another operation."""
+    index = max(plan.next_index, *(entry.index + 1 for entry in given), 0)
+    return begin_generation(index, (*plan.kept, *plan.loose))
 
 
 def _last_done(plan: Plan) -> int:

@@ -10,7 +10,8 @@ A compensation is a journal entry of its own, under a key that names the entry i
 
 Steps of which nobody knows whether they happened come first. The others follow in the reverse order of their
 completion, over all branches. A step that a replay did again stands for what it did before; one that was
-to be done again and was not, is still undone for what it did the first time.
+to be done again and was not, is still undone for what it did the first time. Done again as a new operation,
+both happened, and both are undone.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 
 from redrive.core.classify import Category
 from redrive.core.ending import Ending, Stage
+from redrive.core.generations import generations
 from redrive.core.journal import EntryRow, entry_key
 from redrive.core.options import StepOptions
 from redrive.core.states import EntryKind, StepStatus
@@ -92,18 +94,20 @@ def happened(
     journal: Iterable[EntryRow], tries: Mapping[int, Try], options: Mapping[str, StepOptions]
 ) -> tuple[Happened, ...]:
     """The steps that took effect or may have, in the order in which they are to be undone."""
-    calls: dict[str, list[EntryRow]] = {}
-    for entry in sorted(journal, key=lambda entry: entry.index):
+    rows = sorted(journal, key=lambda entry: entry.index)
+    generation = generations(rows)
+    calls: dict[tuple[str, int], list[EntryRow]] = {}
+    for entry in rows:
         if entry.kind is EntryKind.STEP:
-            calls.setdefault(entry.key, []).append(entry)
-    found = [each for rows in calls.values() for each in _outcome(rows, tries, options)]
+            calls.setdefault((entry.key, generation[entry.index]), []).append(entry)
+    found = [each for again in calls.values() for each in _outcome(again, tries, options)]
     return tuple(sorted(found, key=lambda each: _rank(each.entry, uncertain=each.uncertain)))
 
 
 def _outcome(
     rows: list[EntryRow], tries: Mapping[int, Try], options: Mapping[str, StepOptions]
 ) -> Iterable[Happened]:
-    """What one call of a step left behind, however often replays did it again."""
+    """What one call of a step left behind, however often replays did it again in one generation."""
     done = next((row for row in reversed(rows) if row.status is StepStatus.SUCCESS), None)
     if done is not None:
         yield Happened(entry=done, uncertain=False)

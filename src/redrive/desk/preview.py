@@ -8,6 +8,7 @@ from typing import Any
 
 from redrive.core.circuit import CircuitStatus
 from redrive.core.edit import Change
+from redrive.core.generations import generation_of_call
 from redrive.core.journal import EntryRow
 from redrive.core.keys import flow_key
 from redrive.core.options import StepOptions
@@ -135,7 +136,6 @@ class Previewer:
 
     def _step(self, prepared: Prepared, entry: EntryRow, options: str | None) -> PlannedStep:
         run = prepared.case.run
-        generation = run.generation + prepared.decision.request.new_operation
         return PlannedStep(
             index=entry.index,
             key=entry.key,
@@ -144,8 +144,18 @@ class Previewer:
             status=entry.status,
             output=self._shaper.payload(entry.output),
             effect=None if options is None else StepOptions.from_json(options).effect,
-            idempotency_key=flow_key(run.tenant, run.root or run.public_id, entry.key, generation),
+            idempotency_key=flow_key(
+                run.tenant, run.root or run.public_id, entry.key, _generation(prepared, entry)
+            ),
         )
+
+
+def _generation(prepared: Prepared, entry: EntryRow) -> int:
+    """The generation in which an entry is called; a new run knows only its own."""
+    run, request = prepared.case.run, prepared.decision.request
+    if request.new_operation or request.mode is Mode.FULL:
+        return run.generation + request.new_operation
+    return generation_of_call(prepared.case.journal, entry.key, run.generation)
 
 
 def _begun_anew(prepared: Prepared) -> Iterable[EntryRow]:

@@ -11,9 +11,9 @@ from redrive.core.outcome import OpenStep, Place, RunView
 from redrive.core.quick import quick
 from redrive.core.saga import Try
 from redrive.core.states import EXECUTED, RunStatus, StepStatus
-from redrive.store.records import AttemptRow, RunRow
+from redrive.store.records import AttemptRow, Claimed, RunRow
 
-__all__ = ["last_tries", "open_step", "open_steps", "view_of"]
+__all__ = ["last_tries", "open_step", "open_steps", "view_of", "view_of_claimed"]
 
 _RunView = quick(RunView)
 
@@ -34,6 +34,28 @@ def view_of(run: RunRow, *, hears: bool = True) -> RunView:
         started_at=run.started_at,
         handler_for=run.handler_for,
         undoing=run.status is RunStatus.COMPENSATING,
+    )
+
+
+def view_of_claimed(claimed: Claimed, options: RunOptions, version: str) -> RunView:
+    """The same for a run that was claimed just now, by a worker that has this version of the code."""
+    # Who undoes need not know the function: what may be missing is known by the version that recorded it.
+    undoing = claimed.status is RunStatus.COMPENSATING
+    return RunView(
+        id=claimed.id,
+        public_id=claimed.public_id,
+        tenant=claimed.tenant,
+        workflow=claimed.workflow,
+        fence=claimed.fence,
+        input=claimed.input,
+        options=options,
+        deaths=claimed.deaths,
+        new_version=None if undoing or claimed.version == version else version,
+        letter=claimed.letter,
+        correlation_id=claimed.correlation_id,
+        started_at=claimed.started_at,
+        handler_for=claimed.handler_for,
+        undoing=undoing,
     )
 
 

@@ -81,7 +81,7 @@ class Attempt:
         """The same for every try and every replay of this step; give it to outside services."""
         claimed = self.execution.claimed
         root = claimed.root or claimed.public_id
-        return flow_key(claimed.tenant, root, self.place.key, claimed.generation)
+        return flow_key(claimed.tenant, root, self.place.key, self.execution.generation_of(self.place.key))
 
     def heartbeat(self, details: Any = None) -> None:
         """Show that the step is alive, with details for those who watch. May be called from any thread."""

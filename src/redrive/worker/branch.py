@@ -159,7 +159,7 @@ class _Branching:
             task = self._make(loop, coro, options)
         finally:
             _being_made.discard(coro)
-        parent.execution.adopt(task, child, parent)
+        parent.execution.tasks.adopt(task, child, parent)
         return task
 
     def _make(

@@ -94,7 +94,8 @@ def sleep(duration: Duration) -> Awaitable[None]:
     branch = _branch("redrive.sleep")
     if branch is None:
         return asyncio.sleep(wait)
-    blocked: Awaitable[None] = branch.execution.enter(branch, branch.execution.sleep(branch, wait))
+    execution = branch.execution
+    blocked: Awaitable[None] = execution.tasks.enter(branch, execution.requests.sleep(branch, wait))
     return blocked
 
 
@@ -109,7 +110,7 @@ def publish(topic: str, payload: Any, key: str | None = None) -> Published:
     if isinstance(here, Attempt):
         return here.publish(topic, payload, key)
     if isinstance(here, Branch):
-        return Published(here.execution.publish(here, topic, payload, key))
+        return Published(here.execution.notes.publish(here, topic, payload, key))
     raise MisusedStep(
         "redrive.publish() is for workflows and steps that an engine runs: a message is committed with what "
         "it announces. In a thread of a step's own, call publish() of what step_info() returned in the step"
@@ -122,7 +123,7 @@ def now() -> datetime:
     if branch is None:
         return datetime.fromtimestamp(SystemClock().now() / MICROS, UTC)
     execution = branch.execution
-    micros = execution.noted(branch, "redrive.now", execution.worker.store.now)
+    micros = execution.notes.noted(branch, "redrive.now", execution.worker.store.now)
     return datetime.fromtimestamp(micros / MICROS, UTC)
 
 
@@ -131,7 +132,8 @@ def uuid() -> uuid_module.UUID:
     branch = _branch("redrive.uuid")
     if branch is None:
         return uuid_module.uuid4()
-    return uuid_module.UUID(branch.execution.noted(branch, "redrive.uuid", lambda: str(uuid_module.uuid4())))
+    notes = branch.execution.notes
+    return uuid_module.UUID(notes.noted(branch, "redrive.uuid", lambda: str(uuid_module.uuid4())))
 
 
 def random() -> float:
@@ -139,7 +141,7 @@ def random() -> float:
     branch = _branch("redrive.random")
     if branch is None:
         return SystemClock().draw()
-    return float(branch.execution.noted(branch, "redrive.random", branch.execution.clock.draw))
+    return float(branch.execution.notes.noted(branch, "redrive.random", branch.execution.clock.draw))
 
 
 class timeout:
@@ -160,7 +162,7 @@ class timeout:
             self._plain = asyncio.timeout(self._seconds)
             await self._plain.__aenter__()
         else:
-            self._limit = branch.execution.limit(branch, self._seconds)
+            self._limit = branch.execution.requests.limit(branch, self._seconds)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -92,7 +92,8 @@ class Step(Generic[P, R]):
         if here is None:
             return self.fn(*args, **kwargs)
         if isinstance(here, Branch):
-            return here.execution.enter(here, here.execution.step(here, self, args, kwargs))  # type: ignore[no-any-return]
+            execution = here.execution
+            return execution.tasks.enter(here, execution.requests.step(here, self, args, kwargs))  # type: ignore[no-any-return]
         if isinstance(here, Attempt):
             raise MisusedStep(
                 f"step {self.name!r} was called inside the body of step {here.step!r}; "

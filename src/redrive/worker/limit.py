@@ -48,7 +48,7 @@ class TimeLimit:
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         self._execution.turnstile.limits += 1
-        self._watch = self._execution.engine_task(work)
+        self._watch = self._execution.tasks.engine_task(work)
 
     async def _wait(self, seconds: float) -> None:
         execution = self._execution

@@ -24,7 +24,7 @@ from redrive.core.states import FINAL, RunStatus
 from redrive.core.transition import NewRun
 from redrive.errors import StoreError
 from redrive.settle.settler import LocalSettler, Settled, Settler, until_answered
-from redrive.settle.view import view_of
+from redrive.settle.view import view_of, view_of_claimed
 from redrive.store.port import Store, Transaction
 from redrive.store.records import Beat, Catalogue, Claim, Claimed, Claims, Lane, NewWorker, Started
 from redrive.worker.acting import Acting
@@ -115,6 +115,7 @@ class Worker:
         self._undo_factory: Callable[[], None] = lambda: None
         self._automatic = True
         self._claim_under_way = False
+        self._asking = False  # the store may be giving us runs right now
         self._more_due = True  # as far as is known: due runs that the last claim did not bring
         self._promised = 0  # slots for runs that are being started here
         self._asked: frozenset[int] = frozenset()
@@ -173,12 +174,12 @@ class Worker:
             self.lease.start()
 
     async def stop(self, grace: float | None = None) -> None:
-        """Let steps in flight end, within the grace period; give everything else back; retire."""
+        """Let steps and claims in flight end, within the grace period; give everything else back; retire."""
         self._stopping = True
-        await self._end(self._claiming)
         for execution in list(self._executions.values()):
             execution.wind_up()
         await self._settle_down(self.settings.grace if grace is None else grace)
+        await self._end(self._claiming)
         await self._give_back(list(self._executions.values()))
         for service in self._services:
             await self._end(service)
@@ -210,14 +211,16 @@ class Worker:
         self._undo_factory()
 
     async def _settle_down(self, grace: float) -> None:
-        """Wait until no step is in flight, or the grace period is over."""
+        """Wait until no step is in flight and no run on its way here, or the grace period is over."""
         over = self.clock.call_later(grace, self._calm.set)
         self._look_for_calm()
         await self._calm.wait()
         over.cancel()
 
     def _look_for_calm(self) -> None:
-        if self._stopping and not any(execution.busy for execution in self._executions.values()):
+        if not self._stopping or self._asking or self._promised:
+            return
+        if not any(execution.busy for execution in self._executions.values()):
             self._calm.set()
 
     async def _give_back(self, executions: list[Execution]) -> None:
@@ -257,7 +260,7 @@ class Worker:
             self._more_due = True
             return self.settings.poll
         claims = await self._claim(room)
-        self._launch_all(claims.runs, claims.now)
+        self._take(claims.runs, claims.now)
         self._more_due = len(claims.runs) >= room or self._after != before
         if claims.runs and self._more_due and self._free:
             return 0.0
@@ -301,17 +304,19 @@ class Worker:
             suspect=not any(e.view.deaths for e in self._executions.values()),
             after=self._after,
         )
-        self._claim_under_way = True
+        self._claim_under_way = self._asking = True
         try:
             claims = await self.store.claim(claim)
             if claims.runs and self.circuits.wanted:
                 await self.circuits.catch_up()  # before anything of theirs is called
         except StoreError as error:
+            self._asking = False
+            self._look_for_calm()
             log.warning("no work can be claimed at the moment: %s", error)
             await self.clock.sleep(min(_PAUSE, self.settings.lease / 10))
             return Claims(runs=[], now=self.store.now(), next_in=0, after=self._after)
         finally:
-            self._claim_under_way = False
+            self._claim_under_way = self._asking = False
         self._after = claims.after
         # A worker that was declared dead meanwhile has another id now, and what it claimed is not its own.
         return claims if claim.worker == self.id else replace(claims, runs=[])
@@ -339,23 +344,31 @@ class Worker:
         self._promised += len(runs)
         try:
             started = await accept(me)
+            if self.circuits.wanted:
+                await self.circuits.catch_up()  # as after a claim
         finally:
             self._promised -= len(runs)
+            self._look_for_calm()
         claimed = [each.claimed for each in started if each.claimed is not None]
-        if claimed and me == self.id and not self._stopping:  # or the reaper finds them, with the rest
-            self._launch_all(claimed, claimed[0].created_at)
+        self._take(claimed if me == self.id else [], claimed[0].created_at if claimed else 0)
         if len(claimed) < len(started):
             self.bell.ring()
         return started
 
-    def _launch_all(self, runs: Iterable[Claimed], now: int) -> None:
+    def _take(self, runs: Iterable[Claimed], now: int) -> None:
+        """Begin with runs that are ours from now on, or give them back if we stop."""
         for claimed in runs:
             try:
                 self._launch(claimed, now)
             except Exception as error:
                 self._set_aside(claimed, error)
+        self._look_for_calm()
 
     def _launch(self, claimed: Claimed, now: int) -> None:
+        if self._stopping:
+            view = view_of_claimed(claimed, self.options_of(claimed.options), self.version)
+            self.committer.post(Released(run=view))
+            return
         self._begin(Execution(self, claimed, self._workflows[claimed.workflow], claimed_at=now))
 
     def confirm(self, before: Execution, ended: Ended) -> None:

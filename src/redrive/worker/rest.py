@@ -104,7 +104,7 @@ class Rest:
         if not execution.is_live:
             return
         self.parking = asyncio.get_running_loop().create_future()
-        execution.engine_task(self._park(self.parking))
+        execution.tasks.engine_task(self._park(self.parking))
 
     async def _park(self, parking: asyncio.Future[None]) -> None:
         execution = self._execution
