@@ -196,7 +196,7 @@ async def _fill(job: Job, topics: str, sink: str) -> None:
 
 
 async def _all_noted(app: Redrive) -> None:
-    while any(sink.pending for sink in await app.outbox.sinks()):  # noqa: ASYNC110 - the store rings no bell
+    while any(sink.pending for sink in await app.sinks.list()):  # noqa: ASYNC110 - the store rings no bell
         await asyncio.sleep(0.02)
 
 

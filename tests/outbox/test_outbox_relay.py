@@ -172,7 +172,7 @@ async def test_def_subscribers_run_in_threads() -> None:
     async with engine(app) as e:
         await e.run(say)
         assert sorted(got) == [1, 2]
-        assert [sink.name for sink in await app.outbox.sinks()] == ["keeper"]
+        assert [sink.name for sink in await app.sinks.list()] == ["keeper"]
 
 
 async def test_a_sink_that_hangs_is_given_up_and_keeps_nobody_else_waiting() -> None:
@@ -304,7 +304,7 @@ async def test_decisions_about_nothing_are_refused() -> None:
         with pytest.raises(NotFound):
             await app.outbox.retry(dead.id, by="ann", tenant="other")
         with pytest.raises(NotFound, match="there are: picky"):
-            await app.outbox.remove_sink("other", by="ann")
+            await app.sinks.remove("other", by="ann")
         first = await app.outbox.skip(dead.id, by="ann")
         assert first.deliveries[0].status == "SKIPPED"
         assert await app.outbox.skip(dead.id, by="bob") == first

@@ -38,7 +38,7 @@ class Operation:
     def url(self, ids: dict[str, str]) -> str:
         """The path with the ids of a tenant in it, and what it needs in its query."""
         values = {"id": ids[_KIND.get(self.path.split("/")[3].partition(":")[0], "run")], **ids}
-        values |= {"name": "fulfil" if "/workflows/" in self.path else ids["tenant"]}
+        values |= {"name": _NAMED.get(self.path.split("/")[3], ids["tenant"])}
         return self.path.format_map(values)
 
     def body(self) -> Any:
@@ -55,7 +55,9 @@ _KIND = {
     "users": "user",
     "tokens": "token",
     "tenants": "tenant",
+    "outbox": "message",
 }
+_NAMED = {"workflows": "fulfil", "sinks": "nowhere"}
 _NAMES = {
     "workflow": "fulfil",
     "role": "VIEWER",
@@ -66,6 +68,7 @@ _NAMES = {
     "text": "a word",
     "name": "spare",
     "output": "paid",
+    "failures": 7,
 }
 
 
@@ -96,8 +99,8 @@ def sample(schema: dict[str, Any]) -> Any:
         return schema["enum"][0]
     kind = schema.get("type")
     if kind == "object":
-        needed = schema.get("required", ())
         properties = schema.get("properties", {})
+        needed = schema.get("required", list(properties)[: schema.get("minProperties", 0)])
         if "filter" in properties:
             return {"filter": {"code": "no such code"}}
         return {name: _NAMES.get(name) or sample(properties[name]) for name in needed}

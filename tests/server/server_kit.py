@@ -155,6 +155,7 @@ async def _tenant(app: Redrive, fulfil: Any, tenant: str, world: World) -> dict[
     user, _ = await access.create_user(
         NewUser(email=f"staff@{tenant}.example", tenant=tenant, role=Role.STAFF, password="a good password")
     )
+    booked = await _stopped_rollback(app, tenant)
     begun = await app.dlq.resolve_many([f"dl-{good.id}"], by="test", tenant=tenant)
     spare = await access.create_token(NewToken(tenant=tenant, role=Role.VIEWER, name="spare"))
     return {
@@ -165,7 +166,25 @@ async def _tenant(app: Redrive, fulfil: Any, tenant: str, world: World) -> dict[
         "user": user.id,
         "token": spare.token.id,
         "tenant": tenant,
+        "booked": booked,
+        "message": f"msg-{booked}-0-0",
+        "step": "reserve",
+        "key": f"{tenant}-bank",
     }
+
+
+async def _stopped_rollback(app: Redrive, tenant: str) -> str:
+    """A rollback that stopped, a message that died, and circuits that somebody opened."""
+    from server_shop import book
+
+    booked = (await book.start("B-1", tenant=tenant)).id
+    while not await app.outbox.blocked(tenant=tenant):  # noqa: ASYNC110 - a real worker
+        await asyncio.sleep(0.05)
+    while (await app.runs.get(booked)).letter_id is None:  # noqa: ASYNC110 - a real worker
+        await asyncio.sleep(0.05)
+    for key in (f"{tenant}-bank", "post"):
+        await app.circuits.open(key, tenant=tenant, by="test", reason=f"{tenant} knows why")
+    return booked
 
 
 def populate(url: str) -> World:

@@ -1,8 +1,9 @@
-"""A shop for the server's tests: one workflow that succeeds, one that fails, with a secret in its input."""
+"""A shop for the server's tests: what succeeds, fails, is rolled back or published, with secrets in it."""
 
 from __future__ import annotations
 
-from redrive import NonRetryable, Redrive
+import redrive
+from redrive import Message, NonRetryable, Redrive
 
 app = Redrive()
 
@@ -22,3 +23,25 @@ async def fulfil(order: str, amount: int = 1, api_key: str = "") -> str:
 @app.workflow
 async def remind(to: str = "") -> None:
     return None
+
+
+@app.step
+async def reserve(order: str) -> str:
+    return f"reserved {order}"
+
+
+@reserve.compensate
+async def release(order: str, result: str) -> None:
+    raise NonRetryable("the warehouse is closed")
+
+
+@app.workflow(rollback=True)
+async def book(order: str) -> str:
+    await redrive.publish("orders.booked", {"order": order, "api_key": "k3y-s3cr3t"}, key=order)
+    await reserve(order)
+    return await charge(order, 1000, "")
+
+
+@app.subscribe("orders.*", name="till")
+async def tell(message: Message) -> None:
+    raise NonRetryable("the till is shut")

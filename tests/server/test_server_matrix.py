@@ -11,11 +11,13 @@ from server_document import Operation, operations
 from server_kit import PREFIX, ROLES, World, opened
 
 from redrive.core.roles import Permission, Role
-from redrive.store.selection import AuditFilter
+from redrive.store.selection import AuditFilter, CircuitFilter, OutboxFilter
 
 OPERATIONS = operations()
 GUARDED = [one for one in OPERATIONS if not one.is_open]
-NAMED = [one for one in GUARDED if "{" in one.path and "/workflows/" not in one.path]
+# A circuit is known by a name, under which each tenant has its own: what is done there is done to one's own.
+OWN = [one for one in GUARDED if "/circuits/{" in one.path and one.method != "get"]
+NAMED = [one for one in GUARDED if "{" in one.path and "/workflows/" not in one.path and one not in OWN]
 # What an owner does to the world that other tests share is done elsewhere.
 # An owner manages all tenants, and people whoever knows them.
 ALL_TENANTS = {
@@ -85,6 +87,18 @@ def test_another_tenant_s_ids_do_not_exist(world: World, one: Operation) -> None
         problem(response)
 
 
+@pytest.mark.parametrize("one", OWN, ids=lambda one: one.name)
+def test_what_has_the_same_name_in_another_tenant_is_another_thing(world: World, one: Operation) -> None:
+    for role in ROLES:
+        response = send(world.client("globex", role), one, {**world.ids["acme"], "key": "post"})
+        if one.allows(role):
+            assert (response.status_code, response.json()["tenant"]) == (200, "globex"), response.text
+        else:
+            assert response.status_code == 403
+    told = world.client("acme", "VIEWER").get("/circuits/post").json()
+    assert (told["tenant"], told["status"], told["why"]) == ("acme", "OPEN", "acme knows why")
+
+
 def test_no_attempt_on_another_tenant_left_a_trace_in_it(own_world: World) -> None:
     """All of the above once more, with what the other tenant has compared before and after."""
     world = own_world
@@ -97,12 +111,27 @@ def test_no_attempt_on_another_tenant_left_a_trace_in_it(own_world: World) -> No
             assert run is not None
             found = await seen.cases([mine["letter"]]), await seen.set_of(mine["set"]), await seen.policies()
             log = (await seen.audit(AuditFilter(), limit=500, cursor=None)).items
-            return run, found, log, await store.accounts.tokens("acme"), await store.accounts.users("acme")
+            around = (
+                await seen.circuits(CircuitFilter(), limit=50, cursor=None),
+                await seen.messages(OutboxFilter(), limit=50, cursor=None),
+                await seen.journal(run.id),
+            )
+            return (
+                run,
+                found,
+                around,
+                log,
+                await store.accounts.tokens("acme"),
+                await store.accounts.users("acme"),
+            )
 
     before = asyncio.run(everything())
     for role in (Role.ADMIN, Role.STAFF, Role.VIEWER):
         for one in NAMED:
             assert send(world.client("globex", role), one, mine).status_code in (403, 404), one.name
+        for one in OWN:
+            answer = send(world.client("globex", role), one, {**mine, "key": "post"})
+            assert answer.status_code in (200, 403), one.name
     assert asyncio.run(everything()) == before
 
 

@@ -30,6 +30,7 @@ from redrive.desk.outbox import Outbox
 from redrive.desk.policies import Policies
 from redrive.desk.runs import Runs
 from redrive.desk.saga import Ledger
+from redrive.desk.sinks import Sinks
 from redrive.desk.workflows import Workflows
 from redrive.duration import Duration
 from redrive.errors import ConfigurationError, UnknownWorkflow
@@ -369,6 +370,11 @@ class Redrive:
     def outbox(self) -> Outbox:
         """Look at messages and their deliveries, retry and skip those that sinks did not take."""
         return self.runtime.outbox
+
+    @property
+    def sinks(self) -> Sinks:
+        """Look at the sinks that messages go to, and remove those that no app has any more."""
+        return self.runtime.sinks
 
     @property
     def audit(self) -> Audit:

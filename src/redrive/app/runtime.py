@@ -28,6 +28,7 @@ from redrive.desk.replaying import Replayer
 from redrive.desk.runs import Runs
 from redrive.desk.saga import Sagas
 from redrive.desk.shapes import Shaper
+from redrive.desk.sinks import Sinks
 from redrive.desk.starting import Starter
 from redrive.desk.workflows import Workflows
 from redrive.errors import ConfigurationError, StoreUnavailable
@@ -60,6 +61,7 @@ class Desk:
     sagas: Sagas
     policies: Policies
     circuits: Circuits
+    outbox: Outbox
     audit: Audit
     starter: Starter
 
@@ -80,9 +82,10 @@ class Runtime:
         self.sagas = desk.sagas
         self.policies = desk.policies
         self.circuits = desk.circuits
+        self.outbox = desk.outbox
         self.audit = desk.audit
         self.workflows = Workflows(store, clock, self.ring)
-        self.outbox = Outbox(store, clock, Shaper(self._redactor), self.ring_relays)
+        self.sinks = Sinks(store, clock)
         self.reaper = Reaper(store, clock)
         self.purger = self.new_purger(store)
         self.folder = Folder(store)
@@ -124,6 +127,7 @@ class Runtime:
             sagas=Sagas(store, shaper, replayer),
             policies=Policies(store, clock),
             circuits=Circuits(store, clock, self.turned),
+            outbox=Outbox(store, clock, shaper, self.ring_relays),
             audit=Audit(store, shaper),
             starter=self._starter(store, clock),
         )

@@ -17,7 +17,8 @@ from redrive.cli.place import Place, ask, at_a_place
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.desk.outbox import Blocked, Delivery, OutboxMessage, SinkStatus
+    from redrive.desk.outbox import Blocked, Delivery, OutboxMessage
+    from redrive.desk.sinks import SinkStatus
 
 __all__ = ["outbox"]
 
@@ -158,7 +159,7 @@ def sinks(output: Output, place: Place) -> None:
         Column("LAST SEEN", lambda one: one.seen_at),
     ]
     output.list(
-        ask(place, lambda app: app.outbox.sinks()),
+        ask(place, lambda app: app.sinks.list()),
         columns,
         id=lambda one: one.name,
         empty="No worker whose app has sinks was started yet.",
@@ -245,7 +246,7 @@ def forget(name: str, reason: str | None, change: Change, output: Output, place:
     change.confirm(f"forget sink {name} and skip what waits for it")
 
     async def work(app: Redrive) -> None:
-        await app.outbox.remove_sink(name, by=change.by, reason=reason, dry_run=change.dry_run)
+        await app.sinks.remove(name, by=change.by, reason=reason, dry_run=change.dry_run)
 
     ask(place, work)
     output.done(name, {"sink": name}, f"{'would forget' if change.dry_run else 'forgot'} {name}")

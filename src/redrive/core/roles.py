@@ -46,6 +46,7 @@ class Permission(StrEnum):
     SET_POLICIES = "set policies"
     MANAGE_PEOPLE = "manage people"
     PAUSE = "pause workflows"
+    MANAGE_SINKS = "manage sinks"
     MANAGE_TENANTS = "manage tenants"
     SEE_PAYLOADS = "see payloads"
 
@@ -59,9 +60,9 @@ GRANTS: dict[Role, frozenset[Permission]] = {
     Role.VIEWER: _VIEWER,
     Role.STAFF: _STAFF,
     Role.ADMIN: _ADMIN,
-    Role.OWNER: _ADMIN | {_P.PAUSE, _P.MANAGE_TENANTS},
+    Role.OWNER: _ADMIN | {_P.PAUSE, _P.MANAGE_SINKS, _P.MANAGE_TENANTS},
 }
-"""The table. Pausing a workflow stops it for all tenants, so it belongs to those who answer for all."""
+"""The table. Workflows and sinks are of all tenants, so they belong to those who answer for all."""
 
 _RANK = (Role.VIEWER, Role.STAFF, Role.ADMIN, Role.OWNER)
 

@@ -11,7 +11,7 @@ from redrive.clock import Clock
 from redrive.core.events import Event
 from redrive.core.states import DeliveryStatus
 from redrive.core.transition import AuditWrite
-from redrive.desk.checks import a_flag, is_id, long_text, person, short_text
+from redrive.desk.checks import a_flag, is_id, long_text, person
 from redrive.desk.shapes import Shaper, moment
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.store.outbox import (
@@ -20,13 +20,12 @@ from redrive.store.outbox import (
     DeliveryDecision,
     DeliveryRow,
     MessageRow,
-    SinkRow,
 )
-from redrive.store.port import Store
+from redrive.store.port import People
 from redrive.store.records import Page
 from redrive.store.selection import OutboxFilter
 
-__all__ = ["Blocked", "Delivery", "Outbox", "OutboxMessage", "SinkStatus"]
+__all__ = ["Blocked", "Delivery", "Outbox", "OutboxMessage"]
 
 MOST_BLOCKED = 500
 
@@ -80,26 +79,10 @@ class Blocked:
     waiting: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkStatus:
-    """A sink and how many messages wait for it or are dead there, each counted up to 1,000.
-
-    `seen_at` is when an app that has the sink was last opened: a sink that no app has any more gathers
-    messages until it is removed.
-    """
-
-    name: str
-    kind: str
-    topics: tuple[str, ...]
-    seen_at: datetime
-    pending: int
-    dead: int
-
-
 class Outbox:
     """Looks at messages; retries and skips deliveries. `ring` wakes the relays of this process."""
 
-    def __init__(self, store: Store, clock: Clock, shaper: Shaper, ring: Callable[[], None]) -> None:
+    def __init__(self, store: People, clock: Clock, shaper: Shaper, ring: Callable[[], None]) -> None:
         self._store = store
         self._clock = clock
         self._shaper = shaper
@@ -124,10 +107,6 @@ class Outbox:
             raise InputError(f"limit is {limit!r}; give a whole number from 1 to {MOST_BLOCKED}")
         rows = await self._store.blocked_keys(tenant=tenant, limit=min(limit, MOST_BLOCKED))
         return tuple(self._blocked(row) for row in rows)
-
-    async def sinks(self) -> tuple[SinkStatus, ...]:
-        """All sinks that messages go to, by name."""
-        return tuple(_sink(row) for row in await self._store.sinks())
 
     # -- deciding -----------------------------------------------------------------------------------
 
@@ -163,16 +142,6 @@ class Outbox:
         `dry_run` as for `retry`.
         """
         return await self._decide(DeliveryChoice.SKIP, id, sink, by, reason, tenant, dry_run)
-
-    async def remove_sink(
-        self, name: str, *, by: str, reason: str | None = None, dry_run: bool = False
-    ) -> None:
-        """Send nothing more to a sink that no app has any more, and skip what waits for it."""
-        audit = self._line(Event.SINK_REMOVED, "", short_text("sink", name), by, reason)
-        known = [each.name for each in await self._store.sinks()]
-        is_there = name in known if a_flag("dry_run", dry_run) else await self._store.remove_sink(name, audit)
-        if not is_there:
-            raise NotFound(f"there is no sink {name!r}; there are: {', '.join(known) or 'none'}")
 
     async def _decide(
         self,
@@ -263,17 +232,6 @@ def _refuse_pointless(row: MessageRow, choice: DeliveryChoice, sink: str | None)
     if not open_ and not any(each.status is done for each in meant):
         ended = ", ".join(f"{each.status} at {each.sink!r}" for each in meant)
         raise Conflict(f"message {row.public_id} is over: {ended}")
-
-
-def _sink(row: SinkRow) -> SinkStatus:
-    return SinkStatus(
-        name=row.name,
-        kind=row.kind,
-        topics=tuple(str(each) for each in row.topics),
-        seen_at=moment(row.seen_at),
-        pending=row.pending,
-        dead=row.dead,
-    )
 
 
 def _maybe(micros: int | None) -> datetime | None:

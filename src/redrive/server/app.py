@@ -9,14 +9,23 @@ from fastapi import FastAPI
 from redrive.app import Redrive
 from redrive.server import document, health, problems
 from redrive.server.limits import Guard, Limits
-from redrive.server.routes import letters, people, runs, sets, settings
+from redrive.server.routes import circuits, letters, outbox, people, runs, sagas, sets, settings
 from redrive.server.service import Service
 
 __all__ = ["PREFIX", "build"]
 
 PREFIX = "/api/v1"
 
-ROUTES = (runs.routes, sets.routes, letters.routes, settings.routes, people.routes)
+ROUTES = (
+    runs.routes,
+    sagas.routes,
+    sets.routes,
+    letters.routes,
+    circuits.routes,
+    outbox.routes,
+    settings.routes,
+    people.routes,
+)
 """In the order in which paths are tried: `/workflow-dlq/replay` is no letter's id."""
 
 

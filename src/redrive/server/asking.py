@@ -16,7 +16,7 @@ from redrive.core.events import Event
 from redrive.core.roles import ALL_TENANTS, Permission, Principal
 from redrive.core.transition import AuditWrite
 from redrive.desk.checks import short_text
-from redrive.errors import NotAllowed
+from redrive.errors import InputError, NotAllowed
 from redrive.server.auth.access import Access
 from redrive.store.accounts import Accounts
 from redrive.store.port import People, Store
@@ -29,7 +29,9 @@ __all__ = ["Asked", "Asking", "asking_of", "needs", "service_of"]
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _SAME = frozenset({"same-origin", "none"})
-_WIDE = frozenset({Permission.MANAGE_PEOPLE, Permission.MANAGE_TENANTS, Permission.PAUSE})
+_WIDE = frozenset(
+    {Permission.MANAGE_PEOPLE, Permission.MANAGE_TENANTS, Permission.MANAGE_SINKS, Permission.PAUSE}
+)
 
 
 class Asking:
@@ -55,6 +57,13 @@ class Asking:
     def one_tenant(self) -> str | None:
         """The tenant to be named in calls, None for all."""
         return None if self.everywhere else self.tenant
+
+    @property
+    def home(self) -> str:
+        """The tenant that a request is about which cannot be about all of them."""
+        if self.everywhere:
+            raise InputError("this is about one tenant: name it, not all of them")
+        return self.tenant
 
     @property
     def view(self) -> People:
@@ -154,13 +163,16 @@ Asked = Annotated[Asking, Depends(asking_of)]
 """What a route takes to know who asks."""
 
 
-def needs(*permissions: Permission, **more: Any) -> dict[str, Any]:
-    """What a route says about itself: the permissions it takes. The document and the tests read it, too."""
+def needs(*permissions: Permission, all_workflows: bool = False, **more: Any) -> dict[str, Any]:
+    """What a route says about itself: the permissions it takes. The document and the tests read it, too.
+
+    `all_workflows`: it tells of all of them, so it is not for tokens that are for some.
+    """
 
     async def check(asking: Asked) -> None:
         for permission in permissions:
             asking.principal.need(permission)
-        if not _WIDE.isdisjoint(permissions) and asking.principal.workflows is not None:
+        if (all_workflows or not _WIDE.isdisjoint(permissions)) and asking.principal.workflows is not None:
             raise NotAllowed("a token for some workflows cannot do this")
 
     named = [permission.value for permission in permissions]

@@ -245,7 +245,7 @@ async def create_user(asked: Asked, body: NewPerson) -> CreatedUser:
     """Make a person known to this tenant."""
     new = NewUser(
         email=body.email,
-        tenant=_one(asked),
+        tenant=asked.home,
         role=role_of(body.role),
         password=body.password,
         payloads=body.may_see_payloads,
@@ -264,7 +264,7 @@ async def show_user(asked: Asked, id: Id) -> User:
 @routes.post("/users/{id}/role", **needs(Permission.MANAGE_PEOPLE))
 async def change_user(asked: Asked, id: Id, body: Change) -> User:
     """Change what a person is to this tenant, or let them be nothing to it any more."""
-    tenant = _one(asked)
+    tenant = asked.home
     user = await asked.access.user(tenant, id)
     now = next((each for each in user.members if each.tenant == tenant), None)
     if now is None:
@@ -290,12 +290,6 @@ async def disable_user(asked: Asked, id: Id) -> User:
 async def enable_user(asked: Asked, id: Id) -> User:
     """Let a person sign in again."""
     return _user(await asked.owner_access.disable_user(id, disabled=False))
-
-
-def _one(asked: Asking) -> str:
-    if asked.everywhere:
-        raise InputError("this is about one tenant: name it, not all of them")
-    return asked.tenant
 
 
 def _user(row: UserRow) -> User:
@@ -357,7 +351,7 @@ async def list_tokens(asked: Asked) -> list[Token]:
 async def create_token(asked: Asked, body: WantedToken) -> CreatedToken:
     """Make a token. Its secret is in this answer and nowhere else."""
     new = NewToken(
-        tenant=_one(asked),
+        tenant=asked.home,
         role=role_of(body.role),
         name=body.name,
         kind=TokenKind(body.kind),

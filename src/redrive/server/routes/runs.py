@@ -23,6 +23,7 @@ from redrive.server.routes.shared import (
     Limit,
     Reason,
     Since,
+    Span,
     Text,
     Until,
     policy_of,
@@ -37,7 +38,6 @@ __all__ = ["indexed", "routes"]
 routes = router("runs")
 
 Key = Annotated[str | None, Header(alias=KEY, max_length=255)]
-Span = Annotated[float | str, Field(description="Seconds, or a text such as `10m`.")]
 
 
 _OPTIONS = frozenset({"delay", "deadline", "priority", "queue", "correlation_id"})
@@ -111,14 +111,14 @@ class Retry(Reason):
 @routes.post("/runs", status_code=201, **needs(Permission.START, **{"x-own-key": True}))
 async def start_run(asked: Asked, body: NewRun, key: Key = None) -> Accepted:
     """Start a run. The header Idempotency-Key is the run's key: the same key is the same run."""
-    (started,) = await _start(asked, [body.wanted(_home(asked), key)])
+    (started,) = await _start(asked, [body.wanted(asked.home, key)])
     return started
 
 
 @routes.post("/runs:batch", status_code=201, **needs(Permission.START))
 async def start_runs(asked: Asked, body: Batch) -> AcceptedBatch:
     """Start up to a thousand runs in one commit; one that does not fit lets none be started."""
-    tenant = _home(asked)
+    tenant = asked.home
     return AcceptedBatch(
         runs=await _start(asked, [run.wanted(tenant, run.idempotency_key) for run in body.runs])
     )
@@ -129,12 +129,6 @@ async def _start(asked: Asking, wanted: list[Wanted]) -> list[Accepted]:
     pairs = zip(wanted, started, strict=True)
     made = Accepted.model_construct  # of what is known to fit
     return [made(id=one.public_id, workflow=each.workflow, new=one.new) for each, one in pairs]
-
-
-def _home(asked: Asking) -> str:
-    if asked.everywhere:
-        raise InputError("a run belongs to one tenant: name it, not all of them")
-    return asked.tenant
 
 
 @routes.get("/runs", **needs(Permission.LOOK))

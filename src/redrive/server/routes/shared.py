@@ -23,6 +23,7 @@ __all__ = [
     "Name",
     "Reason",
     "Since",
+    "Span",
     "Text",
     "Until",
     "policy_of",
@@ -36,6 +37,7 @@ Limit = Annotated[int, Query(ge=1, le=500, description="How many at most.")]
 Cursor = Annotated[str | None, Query(max_length=200, description="`next` or `prev` of another page.")]
 Since = Annotated[datetime | None, Query(description="At or after this time, with its zone.")]
 Until = Annotated[datetime | None, Query(description="Before this time, with its zone.")]
+Span = Annotated[float | str, Field(description="Seconds, or a text such as `10m`.")]
 Text = Annotated[str, Field(min_length=1, max_length=255)]
 
 
