@@ -58,6 +58,8 @@ EACH = [
         ("https://redrive.example.org/", "https://redrive.example.org"),
         ("http://localhost:8700/desk", "http://localhost:8700/desk"),
     ),
+    ("metrics", "REDRIVE_METRICS", "", ("0.0.0.0:9464",) * 2, (9464, "9464")),
+    ("metrics_token", "REDRIVE_METRICS_TOKEN", "", ("x" * 16,) * 2, ("y" * 20,) * 2),
 ]
 NAMES = [name for name, *_ in EACH]
 
@@ -151,6 +153,9 @@ WRONG = [
     ("redact", ["tax_id"], "redact (REDRIVE_REDACT) must be a text, not of type list"),
     ("allow_hosts", ["erp"], "allow_hosts (REDRIVE_ALLOW_HOSTS) must be a text, not of type list"),
     ("allow_hosts", "erp, *", "allow_hosts (REDRIVE_ALLOW_HOSTS) holds '*'"),
+    ("metrics", "everywhere", "metrics (REDRIVE_METRICS) is a port, such as 9464"),
+    ("metrics", "70000", "metrics (REDRIVE_METRICS) is a port"),
+    ("metrics_token", "x" * 15, "metrics_token (REDRIVE_METRICS_TOKEN) is shorter than 16 characters"),
     ("secret_key", "x" * 31, "secret_key (REDRIVE_SECRET_KEY) is shorter than 32 bytes"),
     ("concurrency", 0, "concurrency (WORKER_CONCURRENCY) must be at least 1, not 0"),
     ("concurrency", "-3", "concurrency (WORKER_CONCURRENCY) must be at least 1, not -3"),

@@ -13,7 +13,7 @@ from redrive.allowed import read_allowed
 from redrive.duration import Duration, seconds
 from redrive.errors import ConfigurationError
 
-__all__ = ["PLAIN", "VARIABLES", "Settings", "key_bytes"]
+__all__ = ["OFF", "PLAIN", "VARIABLES", "Settings", "key_bytes", "listening"]
 
 VARIABLES = {
     "url": "REDRIVE_URL",
@@ -36,11 +36,19 @@ VARIABLES = {
     "allow_hosts": "REDRIVE_ALLOW_HOSTS",
     "secret_key": "REDRIVE_SECRET_KEY",
     "base_url": "REDRIVE_BASE_URL",
+    "metrics": "REDRIVE_METRICS",
+    "metrics_token": "REDRIVE_METRICS_TOKEN",
 }
 """The environment variable behind each setting."""
 
+OFF = "off"
+"""What the setting `metrics` says where nothing is to be counted."""
+
 PLAIN = "plain"
 """Stands in the place of the first encryption key where nothing new is to be sealed."""
+
+LEAST_TOKEN = 16
+"""Characters of the shortest token that opens the metrics."""
 
 LEAST_SECRET = 32
 """Bytes of the shortest key that tokens are signed with."""
@@ -88,6 +96,8 @@ class Settings:
     allow_hosts: str = ""
     secret_key: str = field(default="", repr=False)
     base_url: str = ""
+    metrics: str = ""
+    metrics_token: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
@@ -112,6 +122,12 @@ class Settings:
                 f"{_name('secret_key')} is shorter than {LEAST_SECRET} bytes, so that it could be guessed; "
                 "`openssl rand -base64 48` makes a good one"
             )
+        listening(self.metrics)
+        if 0 < len(self.metrics_token) < LEAST_TOKEN:
+            raise ConfigurationError(
+                f"{_name('metrics_token')} is shorter than {LEAST_TOKEN} characters, so that it could be "
+                "guessed; `openssl rand -hex 24` makes a good one"
+            )
 
     @classmethod
     def load(cls, given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
@@ -125,6 +141,19 @@ class Settings:
             if value is not None:
                 values[each.name] = _read(each.name, value)
         return cls(**values)
+
+
+def listening(metrics: str) -> tuple[str, int] | None:
+    """Where a worker tells its metrics, None if it does not; without an address to this machine only."""
+    if metrics in ("", OFF):
+        return None
+    host, _, port = metrics.rpartition(":")
+    if not re.fullmatch(r"\d{1,5}", port, re.ASCII) or int(port) > 65_535:
+        raise ConfigurationError(
+            f"{_name('metrics')} is a port, such as 9464, an address and a port, such as 0.0.0.0:9464, "
+            f"or {OFF}; it is {metrics!r:.60}"
+        )
+    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def key_bytes(text: str) -> list[bytes | None]:
@@ -173,6 +202,12 @@ def _plain_number(value: Duration) -> Duration:
     return value
 
 
+def _port(field: str, value: Any) -> str:
+    return (
+        str(value) if isinstance(value, int) and not isinstance(value, bool) else _text(field, value).strip()
+    )
+
+
 def _text(field: str, value: Any) -> str:
     if isinstance(value, str):
         return value
@@ -212,4 +247,5 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "retention_runs": _whole,
     "max_payload": _size,
     "base_url": _url,
+    "metrics": _port,
 }

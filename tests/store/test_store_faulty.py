@@ -85,6 +85,7 @@ async def test_every_call_is_passed_on_and_its_answer_back(kit: Kit) -> None:
         ("known", (["w"],), {}),
         ("expiring", (5,), {}),
         ("unclaimable", ([],), {}),
+        ("figures", (), {}),
         ("workers", (), {}),
         ("policies", (), {}),
         ("bury", (), {}),

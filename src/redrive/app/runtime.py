@@ -32,6 +32,9 @@ from redrive.desk.sinks import Sinks
 from redrive.desk.starting import Starter
 from redrive.desk.workflows import Workflows
 from redrive.errors import ConfigurationError, StoreUnavailable
+from redrive.settings import listening
+from redrive.signals.endpoint import Endpoint, Recent, can_measure
+from redrive.signals.tally import Ear, Tally
 from redrive.store.circuits import CircuitRow
 from redrive.store.outbox import NewSink
 from redrive.store.port import People, Store
@@ -76,6 +79,10 @@ class Runtime:
         self.clock = clock
         self.results = Results(store, self._here)
         self._redactor = Redactor.parse(app.settings.redact)
+        self.tally = Tally() if can_measure(app.settings.metrics) else None
+        self._ears: tuple[Ear, ...] = () if self.tally is None else (self.tally,)
+        self.recent = Recent(store.figures, clock)
+        self.endpoint: Endpoint | None = None
         desk = self.desk(store, clock)
         self.runs = desk.runs
         self.dlq = desk.dlq
@@ -86,7 +93,7 @@ class Runtime:
         self.audit = desk.audit
         self.workflows = Workflows(store, clock, self.ring)
         self.sinks = Sinks(store, clock)
-        self.reaper = Reaper(store, clock)
+        self.reaper = Reaper(store, clock, ears=self._ears, tally=self.tally)
         self.purger = self.new_purger(store)
         self.folder = Folder(store)
         self.set_worker = self.new_set_worker(store)
@@ -122,7 +129,7 @@ class Runtime:
         replayer = self._replayer(store, clock)
         previewer = Previewer(store, replayer, shaper)
         return Desk(
-            runs=Runs(store, clock, shaper, replayer, previewer, self.changed),
+            runs=Runs(store, clock, shaper, replayer, previewer, self.changed, ears=self._ears),
             dlq=DeadLetters(store, clock, shaper, replayer, previewer),
             sagas=Sagas(store, shaper, replayer),
             policies=Policies(store, clock),
@@ -142,7 +149,9 @@ class Runtime:
         return None if workflow is None else workflow.startable()
 
     def _replayer(self, store: People, clock: Clock) -> Replayer:
-        return Replayer(store, clock, self._checker(self._app, store), self._redactor, self.changed)
+        return Replayer(
+            store, clock, self._checker(self._app, store), self._redactor, self.changed, self.tally
+        )
 
     @staticmethod
     def _checker(app: Redrive, store: People) -> Checker:
@@ -204,7 +213,10 @@ class Runtime:
             on_ended=self.results.ended_here,
             on_published=self.ring_relays,
             around_step=around_step,
+            ears=self._ears,
+            tally=self.tally,
         )
+        self._tell_metrics()
         await worker.start(automatic=automatic)
         self.worker = worker
         self._relay(store or self.store, _POLL if automatic else math.inf)
@@ -219,6 +231,12 @@ class Runtime:
             ]
         return worker
 
+    def _tell_metrics(self) -> None:
+        """Answer scrapers from here on, if the settings say where."""
+        address = listening(self._app.settings.metrics)
+        if address is not None and self.endpoint is None:
+            self.endpoint = Endpoint(*address, self.tally, self.recent)
+
     async def _make_sinks_known(self) -> None:
         """Whatever is published from now on, by whichever worker, is for this app's sinks, too."""
         sinks = self._app.registered_sinks.values()
@@ -229,7 +247,7 @@ class Runtime:
     def _relay(self, store: Store, poll: float) -> None:
         """Begin to bring messages to this app's sinks."""
         sinks = self._app.registered_sinks.values()
-        self.relays = [Relay(store, self.clock, each, self._app.rules) for each in sinks]
+        self.relays = [Relay(store, self.clock, each, self._app.rules, self.tally) for each in sinks]
         self._relaying = [asyncio.create_task(relay.run(poll), name="redrive relay") for relay in self.relays]
 
     async def stop_relays(self, *, in_order: bool = True) -> None:
@@ -249,6 +267,8 @@ class Runtime:
         if self.worker is not None:
             await self.worker.stop()
         await self.stop_relays()
+        if self.endpoint is not None:
+            await self.endpoint.close()
         await self._acting.close()
         self.results.close()
         await self._store.close()

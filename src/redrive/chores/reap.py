@@ -10,6 +10,7 @@ Two reapers at once do no harm: each transition is fenced, so the second one's i
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from redrive.clock import MICROS, Clock
 from redrive.core.classify import Category
@@ -21,6 +22,7 @@ from redrive.core.transition import AttemptEnd
 from redrive.duration import words
 from redrive.settle.settler import LocalSettler
 from redrive.settle.view import open_step, open_steps, view_of
+from redrive.signals.tally import Ear, Tally
 from redrive.store.port import Store
 from redrive.store.records import HeldRun, RunRow
 
@@ -34,9 +36,18 @@ _BATCH = 200
 class Reaper:
     """Ends what its worker does not end. `margin` is the head start workers get, in seconds."""
 
-    def __init__(self, store: Store, clock: Clock, *, margin: float = 1.0) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        margin: float = 1.0,
+        ears: Sequence[Ear] = (),
+        tally: Tally | None = None,
+    ) -> None:
         self._store = store
-        self._settler = LocalSettler(store, clock)
+        self._settler = LocalSettler(store, clock, ears=ears)
+        self._tally = tally
         self._margin = int(margin * MICROS)
 
     async def run_once(self) -> int:
@@ -54,6 +65,8 @@ class Reaper:
                 log.warning(
                     "worker %d (%s) is gone; %d of its runs are due again", worker.id, worker.name, decided
                 )
+                if self._tally is not None and worker.state != "STOPPED":
+                    self._tally.worker_deaths += 1
             count += decided
         return count
 

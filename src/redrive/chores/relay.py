@@ -32,6 +32,7 @@ from redrive.core.transition import AuditWrite
 from redrive.errors import DataRefused, StoreError
 from redrive.halfway import rest_of
 from redrive.settle.settler import until_answered
+from redrive.signals.tally import Tally
 from redrive.sinks import SinkDefinition, received
 from redrive.store.outbox import ClaimedDelivery, Deliveries
 from redrive.store.port import Store
@@ -58,12 +59,18 @@ class Relay:
     """Brings messages to one sink. `ring()` says that there may be some."""
 
     def __init__(
-        self, store: Store, clock: Clock, definition: SinkDefinition, rules: Sequence[Rule] = ()
+        self,
+        store: Store,
+        clock: Clock,
+        definition: SinkDefinition,
+        rules: Sequence[Rule] = (),
+        tally: Tally | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._sink = definition
         self._rules = rules
+        self._tally = tally
         self._lease = max(_SHORTEST_LEASE, 3 * definition.timeout)
         self._chains: deque[tuple[Chain, float]] = deque()  # with when the last try of each may begin
         self._marks: list[DeliveryMark] = []
@@ -210,6 +217,9 @@ class Relay:
             claimed = chain.popleft()
             mark = await self._deliver(claimed)
             self._marks.append(mark)
+            if self._tally is not None:
+                ago = (self._store.now() - claimed.message.created_at) / MICROS
+                self._tally.delivered(self._sink.name, mark.status.value, ago)
             if not mark.over:
                 self._give_back(chain, behind=claimed.message.id)
                 return

@@ -48,6 +48,8 @@ async def _serve(app: Redrive, also: Callable[[Stop], None] | None) -> None:
         assert worker is not None
         stop.worker = worker
         say(describe(app))
+        if app.runtime.endpoint is not None:
+            say(f"metrics: {app.runtime.endpoint.address}")
         await stop.asked.wait()
     say("stopped; nothing is lost")
     _leave_threads_behind(worker, hurried=stop.hurried)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 from redrive.clock import SystemClock
 
@@ -16,8 +17,8 @@ _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds before the next start afte
 _HOPELESS = 3  # this many processes in a row that end by themselves with an error before any has worked
 
 
-def supervise(arguments: list[str], processes: int) -> int:
-    """Keep so many `redrive` processes with these arguments alive until a signal comes.
+def supervise(arguments: Callable[[int], list[str]], processes: int) -> int:
+    """Keep so many `redrive` processes alive until a signal comes; `arguments` are those of each, from 1 on.
 
     Returns the exit code: 0 if all stopped in good order, else that of the one that did not.
     """
@@ -25,7 +26,7 @@ def supervise(arguments: list[str], processes: int) -> int:
 
 
 class _Crew:
-    def __init__(self, arguments: list[str]) -> None:
+    def __init__(self, arguments: Callable[[int], list[str]]) -> None:
         self._arguments = arguments
         self._alive: dict[int, asyncio.subprocess.Process] = {}
         self._stopping = asyncio.Event()
@@ -83,7 +84,7 @@ class _Crew:
             sys.executable,
             "-m",
             "redrive",
-            *self._arguments,
+            *self._arguments(place),
             stdin=asyncio.subprocess.PIPE,  # closes when this process is gone, which stops the worker
             start_new_session=True,  # Ctrl-C comes here, and is passed on once
             env={**os.environ, "PYTHONUNBUFFERED": "1"},

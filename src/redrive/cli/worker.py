@@ -35,8 +35,15 @@ __all__ = ["adjust", "collect_seldom", "worker"]
     metavar="N",
     help="Worker processes to keep alive; one that dies is started again.  [default: 1]",
 )
+@click.option(
+    "--metrics",
+    metavar="[ADDRESS:]PORT",
+    help="Where Prometheus finds metrics; more processes take the next ports.  [default: $REDRIVE_METRICS]",
+)
 @click.option("--tied", is_flag=True, hidden=True, help="Stop when standard input closes.")
-def worker(target: str, concurrency: int | None, url: str | None, processes: int, tied: bool) -> None:
+def worker(
+    target: str, concurrency: int | None, url: str | None, processes: int, metrics: str | None, tied: bool
+) -> None:
     """Run the workflows of APP in MODULE until stopped.
 
     SIGTERM or Ctrl-C stops it in good order: steps in flight may end within the grace period
@@ -47,21 +54,22 @@ def worker(target: str, concurrency: int | None, url: str | None, processes: int
     Examples:
       redrive worker shop:app
       redrive worker company.shop:app --concurrency 20
-      redrive worker shop:app --processes 4
+      redrive worker shop:app --processes 4 --metrics 9464
     """
     from redrive.cli.serve import run, tie
     from redrive.cli.target import load_app
 
     with explained():
         app = load_app(target)
-        adjust(app, concurrency, url)
+        adjust(app, concurrency, url, metrics)
         if processes == 1:
             collect_seldom()
             run(app, also=tie if tied else None)
             return
         from redrive.cli.supervise import supervise
 
-        code = supervise(_command(target, concurrency, url), processes)
+        command, place = _command(target, concurrency, url), app.settings.metrics
+        code = supervise(lambda number: [*command, *_port_of(place, number)], processes)
     raise click.exceptions.Exit(code)
 
 
@@ -73,6 +81,17 @@ def _command(target: str, concurrency: int | None, url: str | None) -> list[str]
         os.environ["REDRIVE_WORKER_URL"] = url
     more = [] if concurrency is None else ["--concurrency", str(concurrency)]
     return ["worker", target, "--tied", *more]
+
+
+def _port_of(metrics: str, number: int) -> list[str]:
+    """Where the worker process with this number tells its metrics: each needs a port of its own."""
+    from redrive.settings import listening
+
+    address = listening(metrics)
+    if address is None:
+        return []
+    host, port = address
+    return ["--metrics", f"{host}:{port + number - 1 if port else 0}"]
 
 
 def collect_seldom() -> None:
@@ -88,7 +107,7 @@ def collect_seldom() -> None:
     gc.set_threshold(25_000, 20, 50)
 
 
-def adjust(app: Redrive, concurrency: int | None, url: str | None) -> None:
+def adjust(app: Redrive, concurrency: int | None, url: str | None, metrics: str | None = None) -> None:
     """Let the command line overrule what the app says."""
     from dataclasses import replace
 
@@ -96,3 +115,5 @@ def adjust(app: Redrive, concurrency: int | None, url: str | None) -> None:
         app.settings = replace(app.settings, concurrency=concurrency)
     if url is not None:
         app.settings = replace(app.settings, url=url)
+    if metrics is not None:
+        app.settings = replace(app.settings, metrics=metrics)

@@ -34,6 +34,7 @@ from redrive.errors import ConfigurationError, Conflict, InputError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.settle.settler import until_answered
 from redrive.settle.view import view_of
+from redrive.signals.tally import Tally
 from redrive.store.port import People
 from redrive.store.records import Case, LetterRow, ReplayRow
 from redrive.store.seal import SEALED_ERROR, is_sealed, why_sealed
@@ -105,9 +106,11 @@ class Replayer:
         checker: Checker,
         redactor: Redactor,
         on_change: Callable[[str], None],
+        tally: Tally | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
+        self._tally = tally
         self._checker = checker
         self._redactor = redactor
         self._on_change = on_change
@@ -149,7 +152,9 @@ class Replayer:
             _answer(each, answer.now) if answer.kept else None
             for each, answer in zip(prepared, answers, strict=True)
         ]
-        for each in prepared:
+        for each, answer in zip(prepared, answers, strict=True):
+            if self._tally is not None and answer.kept:
+                self._tally.replayed(each.case.run.workflow, each.decision.request.mode.value)
             self._on_change(each.case.run.public_id)
         return given
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from redrive.clock import Clock
@@ -17,6 +17,7 @@ from redrive.desk.shapes import Run, Shaper
 from redrive.errors import Conflict, NotFound
 from redrive.settle.settler import LocalSettler
 from redrive.settle.view import open_steps, view_of
+from redrive.signals.tally import Ear
 from redrive.store.port import People
 from redrive.store.records import Page, RunRow
 from redrive.store.selection import RunFilter
@@ -38,11 +39,13 @@ class Runs:
         replayer: Replayer,
         previewer: Previewer,
         on_change: Callable[[str], None],
+        *,
+        ears: Sequence[Ear] = (),
     ) -> None:
         self._store = store
         self._replayer = replayer
         self._previewer = previewer
-        self._settler = LocalSettler(store, clock)
+        self._settler = LocalSettler(store, clock, ears=ears)
         self._shaper = shaper
         self._on_change = on_change
 

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from redrive.app import Redrive
-from redrive.server import document, health, problems
+from redrive.server import document, health, metrics, problems
 from redrive.server.limits import Guard, Limits
 from redrive.server.routes import circuits, letters, outbox, people, runs, sagas, sets, settings
 from redrive.server.service import Service
@@ -38,6 +38,7 @@ def build(app: Redrive, *, limits: Limits | None = None, poll: float = 1.0) -> F
     for routes in ROUTES:
         api.include_router(routes, prefix=PREFIX)
     api.include_router(health.routes)
+    api.include_router(metrics.routes)
     api.include_router(document.page)
     problems.install(api)
     api.openapi = lambda: document.document(api)  # type: ignore[method-assign]

@@ -17,9 +17,10 @@ from redrive.core.decide import decide
 from redrive.core.options import DEFAULT_RETRY, PolicyBook, find_policy
 from redrive.core.outcome import Outcome, Raised
 from redrive.core.quick import quick
-from redrive.core.transition import Transition
+from redrive.core.transition import Answer, Transition
 from redrive.errors import ConfigurationError, DataRefused, StoreError
 from redrive.policy import RetryPolicy
+from redrive.signals.tally import Ear
 from redrive.store.port import People
 
 __all__ = ["LocalSettler", "Settled", "Settler", "load_policies", "until_answered"]
@@ -50,11 +51,17 @@ class Settler(Protocol):
 
 
 class LocalSettler:
-    """Decides here and writes to the store. `worker` names whose fences are checked, if anyone's."""
+    """Decides here and writes to the store.
 
-    def __init__(self, store: People, clock: Clock, worker: int | None = None) -> None:
+    `worker` names whose fences are checked, if anyone's. `ears` hear of everything that was applied.
+    """
+
+    def __init__(
+        self, store: People, clock: Clock, worker: int | None = None, *, ears: Sequence[Ear] = ()
+    ) -> None:
         self._store = store
         self._clock = clock
+        self._ears = ears
         self.worker = worker
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
@@ -63,11 +70,24 @@ class LocalSettler:
         draw, now = self._clock.draw, self._store.now()
         transitions = [decide(outcome, _policy(outcome, book), draw(), now) for outcome in outcomes]
         # The decision is made once; a store that does not answer is asked again with the same one.
+        began = self._clock.monotonic()
         answers = await until_answered(lambda: self._store.apply(transitions, worker=worker), self._clock)
+        self.heard(outcomes, transitions, answers, began)
         return [
             _Settled(answer.kept, answer.now, transition)
             for answer, transition in zip(answers, transitions, strict=True)
         ]
+
+    def heard(
+        self,
+        outcomes: Sequence[Outcome],
+        transitions: Sequence[Transition],
+        answers: Sequence[Answer],
+        began: float,
+    ) -> None:
+        """Let the ears know what was applied, here or in a step's own transaction."""
+        for ear in self._ears:
+            ear.settled(outcomes, transitions, answers, self._clock.monotonic() - began)
 
     async def _policies(self, outcomes: Sequence[Outcome]) -> PolicyBook:
         if not any(isinstance(outcome, Raised) for outcome in outcomes):

@@ -28,6 +28,7 @@ from redrive.errors import StoreUnavailable
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.faulty_accounts import FaultyAccounts
+from redrive.store.figures import Figures
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.port import LeaseLine, People, Store, Transaction
 from redrive.store.records import (
@@ -480,6 +481,9 @@ class FaultyStore:
 
     async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
         return await self._desk.call("groups", lambda: self._inner.groups(where, limit=limit, cursor=cursor))
+
+    async def figures(self) -> Figures:
+        return await self._desk.call("figures", self._inner.figures)
 
     async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
         return await self._desk.call("unclaimable", lambda: self._inner.unclaimable(workflows))

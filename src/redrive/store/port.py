@@ -21,6 +21,7 @@ from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
+from redrive.store.figures import Figures
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.records import (
     AttemptRow,
@@ -366,6 +367,9 @@ class Store(People, Protocol):
 
     async def sinks(self) -> list[SinkRow]:
         """All sinks, and how much waits for each."""
+
+    async def figures(self) -> Figures:
+        """How much waits, for whom, and since when; counted up to limits, by indexes."""
 
     # -- settings ------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.errors import ConfigurationError, InputError
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
+from redrive.store.figures import Figures
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.port import LeaseLine, People, Store, Transaction
 from redrive.store.records import (
@@ -381,6 +382,9 @@ class SealedStore:
     async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
         page = await self._inner.groups(where, limit=limit, cursor=cursor)
         return remade(page, {"items": [self._sealer.open(group, group.tenant) for group in page.items]})
+
+    async def figures(self) -> Figures:
+        return await self._inner.figures()
 
     async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
         return await self._inner.unclaimable(workflows)

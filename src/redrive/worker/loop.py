@@ -25,6 +25,7 @@ from redrive.core.transition import NewRun
 from redrive.errors import StoreError
 from redrive.settle.settler import LocalSettler, Settled, Settler, until_answered
 from redrive.settle.view import view_of, view_of_claimed
+from redrive.signals.tally import Ear, Tally
 from redrive.store.port import Store, Transaction
 from redrive.store.records import Beat, Catalogue, Claim, Claimed, Claims, Lane, NewWorker, Started
 from redrive.worker.acting import Acting
@@ -81,6 +82,8 @@ class Worker:
         on_ended: Callable[[Claimed, Settled], None] | None = None,
         on_published: Callable[[], None] = lambda: None,
         around_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None = None,
+        ears: Sequence[Ear] = (),
+        tally: Tally | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -101,7 +104,8 @@ class Worker:
         self._on_ended = on_ended
         self.published = on_published
         self.around_step = around_step
-        self._settler = LocalSettler(store, clock)
+        self.settler = LocalSettler(store, clock, ears=ears)
+        self._tally = tally
         self.circuits = Circuits(store, clock, wanted=has_circuits)
         self._executions: dict[int, Execution] = {}
         self._tasks: dict[Execution, asyncio.Task[None]] = {}
@@ -150,7 +154,7 @@ class Worker:
 
     def _heeding(self) -> Settler:
         """The settler, with an ear for what is said about dependencies if any step has a circuit."""
-        return Heeding(self._settler, self.circuits) if self.circuits.wanted else self._settler
+        return Heeding(self.settler, self.circuits) if self.circuits.wanted else self.settler
 
     async def _enlist(self) -> None:
         worker = NewWorker(
@@ -160,7 +164,7 @@ class Worker:
             lease=int(self.settings.lease * MICROS),
         )
         self.id = await until_answered(lambda: self.store.enlist(worker, self._catalogue), self.clock)
-        self._settler.worker = self.id
+        self.settler.worker = self.id
         self.lease = Lease(
             self.store.lease_line(),
             self.clock,
@@ -305,8 +309,11 @@ class Worker:
             after=self._after,
         )
         self._claim_under_way = self._asking = True
+        began = self.clock.monotonic()
         try:
             claims = await self.store.claim(claim)
+            if claims.runs and self._tally is not None:
+                self._tally.claims.add(self.clock.monotonic() - began)
             if claims.runs and self.circuits.wanted:
                 await self.circuits.catch_up()  # before anything of theirs is called
         except StoreError as error:
@@ -531,8 +538,14 @@ class Worker:
             if execution is None or execution.dead or execution.settling or execution.claimed_at > beat.now:
                 continue  # gone by itself, about to hear for itself, or claimed after this was asked
             log.warning("run %s was taken from this worker", execution.claimed.public_id)
+            self._lost(1)
             execution.put_down()
         self._look_for_strays(beat.held - self._asked - self._executions.keys())
+
+    def _lost(self, runs: int, *, lease: bool = False) -> None:
+        if self._tally is not None:
+            self._tally.runs_lost += runs
+            self._tally.leases_lost += lease
 
     def _look_for_strays(self, unknown: frozenset[int]) -> None:
         """Runs the store counts as this worker's, twice in a row, although no claim brought them."""
@@ -554,6 +567,7 @@ class Worker:
     async def _rise(self) -> None:
         """This worker was declared dead: whatever it held is gone. Begin anew under another id."""
         log.warning("worker %d was declared dead; it lets go of its runs and enlists again", self.id)
+        self._lost(len(self._executions), lease=True)
         for execution in list(self._executions.values()):
             execution.put_down()
         self.committer.forget()

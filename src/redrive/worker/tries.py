@@ -331,8 +331,10 @@ class Tries:
         transition = decide(outcome, DEFAULT_RETRY, 0.0)
         # It does not queue with the others. Nobody may be seen before somebody whose number is lower.
         execution.turnstile.outstanding.add(outcome.done)
+        began = execution.clock.monotonic()
         try:
             answer = await transaction.commit(execution.worker.id, transition)
+            execution.worker.settler.heard([outcome], [transition], [answer], began)
             if transition.messages:
                 execution.worker.published()
             await execution.recorded_before(outcome.done)

@@ -13,7 +13,7 @@ from postgres_kit import Bench
 
 from redrive.store.filters import conditions, given, hint
 from redrive.store.pages import Window
-from redrive.store.postgres import chores, claims, lists, outbox, reads, settings, starts, workers
+from redrive.store.postgres import chores, claims, figures, lists, outbox, reads, settings, starts, workers
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import Statement, in_schema, prepare
 from redrive.store.selection import LetterFilter, RunFilter
@@ -162,3 +162,23 @@ async def test_the_relay_finds_deliveries_and_messages_by_index(bench: Bench, na
     # An index whose first column is not asked for is walked through from end to end.
     aimless += [each for each in found if each.startswith("deliveries_pkey") and "message" not in each]
     assert aimless == []
+
+
+@pytest.mark.parametrize(
+    ("name", "indexes"),
+    [
+        ("open_letters", ["groups_open: ", "letter_feed_pkey: "]),
+        ("oldest_letter", ["letters_by_status: status = 'OPEN'"]),
+        ("due_by_lane", ["runs_due: tenant = lane.tenant AND queue = lane.queue AND rank = lane.rank"]),
+        ("suspects", ["runs_suspect: ", "runs_held: "]),
+        ("parked", ["runs_parked: "]),
+        ("lags", ["deliveries_due: sink = ", "deliveries_behind: sink = "]),
+    ],
+)
+async def test_figures_are_counted_along_an_index(bench: Bench, name: str, indexes: list[str]) -> None:
+    """They walk, but along rows that wait, and stop at a limit: never through a whole table."""
+    async with bench.line() as line:
+        lines = await plan(line, figures.SQL[name])
+    found = scans(lines)
+    assert all(any(each.startswith(index) for each in found) for index in indexes), lines
+    assert not [each for each in lines if re.search(r"Seq Scan on (runs|letters|deliveries|messages)", each)]

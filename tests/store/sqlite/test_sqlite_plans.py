@@ -142,3 +142,24 @@ def test_pages_come_from_an_index_in_order(
     steps = plan(con, lists.SQL[table].format(conditions=where, order=order))
     assert any(index in step for step in steps), steps
     assert not any(re.match("SCAN [rla]$", step) or "TEMP B-TREE" in step for step in steps), steps
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("open_letters", ["SCAN groups USING INDEX groups_open", "SCAN letter_feed"]),
+        ("oldest_letter", ["SEARCH letters USING INDEX letters_by_status (status=?)"]),
+        ("due_by_lane", ["SEARCH runs USING INDEX runs_due (tenant=? AND queue=? AND rank=? AND workflow=?"]),
+        ("suspects", ["USING INDEX runs_suspect", "USING INDEX runs_held"]),
+        ("parked", ["USING INDEX runs_parked"]),
+        (
+            "lags",
+            ["deliveries_due (sink=? AND available_at>?", "deliveries_behind (sink=?", "deliveries_dead"],
+        ),
+    ],
+)
+def test_figures_are_counted_along_an_index(con: sqlite3.Connection, name: str, steps: list[str]) -> None:
+    """They walk, but along rows that wait, and stop at a limit: never through a whole table."""
+    found = plan(con, load(PACKAGE, "figures.sql")[name])
+    assert all(any(step in line for line in found) for step in steps), found
+    assert not [line for line in found if re.fullmatch(r"SCAN (runs|letters|deliveries|messages)", line)]

@@ -13,9 +13,10 @@ from redrive.core.outcome import Cancelled, Expired, Handed, Planned, RunView, U
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import AttemptEnd, EntryWrite, LetterMove, RunWrite, Transition
 
-__all__ = ["cut_off", "handed", "may_have_done_something", "planned", "rolls_back", "undone"]
+__all__ = ["AHEAD", "cut_off", "handed", "may_have_done_something", "planned", "rolls_back", "undone"]
 
-_AHEAD = -3600 * 1_000_000  # a rollback does not queue behind runs that have not begun
+AHEAD = 3600 * 1_000_000
+"""Microseconds by which a rollback is due before its time: it does not queue behind runs not yet begun."""
 
 
 def may_have_done_something(run: RunView) -> bool:
@@ -27,7 +28,7 @@ def rolls_back(ending: Ending, ends_as: RunStatus) -> RunWrite:
     """Any worker may undo what the run did, with the journal in its hands."""
     return RunWrite(
         status=RunStatus.COMPENSATING,
-        wake_in=_AHEAD,
+        wake_in=-AHEAD,
         take=True,
         failure=ending.to_json(),
         parked_on="",

@@ -15,6 +15,7 @@ from redrive.errors import StoreError
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.confined import Confined
+from redrive.store.figures import Figures
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.port import LeaseLine, People, Transaction
 from redrive.store.postgres import (
@@ -22,6 +23,7 @@ from redrive.store.postgres import (
     circuits,
     claims,
     desk,
+    figures,
     groups,
     lease,
     lists,
@@ -348,6 +350,9 @@ class PostgresStore:
 
     async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
         return await self._lines.run(lambda line: groups.groups(line, self._clock, where, limit, cursor))
+
+    async def figures(self) -> Figures:
+        return await self._lines.run(lambda line: figures.figures(line, self._clock))
 
     async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
         return await self._lines.run(lambda line: reads.unclaimable(line, self._clock, workflows))

@@ -13,6 +13,7 @@ from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.confined import Confined
+from redrive.store.figures import Figures
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.port import LeaseLine, People, Transaction
 from redrive.store.records import (
@@ -53,6 +54,7 @@ from redrive.store.sqlite import (
     circuits,
     claims,
     desk,
+    figures,
     groups,
     lists,
     messages,
@@ -316,6 +318,9 @@ class SqliteStore:
 
     async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
         return await self._lines.read(lambda con: groups.groups(con, self.now(), where, limit, cursor))
+
+    async def figures(self) -> Figures:
+        return await self._lines.read(lambda con: figures.figures(con, self.now()))
 
     async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
         return await self._lines.read(lambda con: reads.unclaimable(con, self.now(), workflows))

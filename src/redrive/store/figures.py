@@ -1,0 +1,87 @@
+"""How much waits in a store, and since when: what is asked when metrics are read, or a doctor comes.
+
+Every count is bounded, so that looking costs about the same however full the store is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from redrive.core.circuit import CircuitStatus
+
+__all__ = ["LATE", "LIMITS", "CircuitCount", "Figures", "LaneCount", "SinkLag", "waiting"]
+
+LATE = 60 * 1_000_000
+"""Microseconds after which a due run that nobody took is overdue."""
+
+LIMITS = {"per_lane": 1_000, "causes": 10_000, "changes": 100_000, "counted": 10_000, "circuits": 100}
+"""Where counting stops: due runs of one lane, causes of open letters, and so on."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneCount:
+    """The due runs of one lane: how many, how many of them are overdue, and when the first became due."""
+
+    workflow: str
+    due: int
+    overdue: int
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitCount:
+    """So many circuits of one name, each of another tenant, are open or half-open."""
+
+    key: str
+    status: CircuitStatus
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkLag:
+    """What waits for a sink. `due_since`: when the first delivery that could have gone by now became due."""
+
+    sink: str
+    pending: int
+    dead: int
+    due_since: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """How a store stands at one moment. Times are microseconds since 1970.
+
+    `letters`: open dead letters by workflow; `oldest_letter`: when the first of them was written.
+    `due`: runs that a worker could take, by workflow; `overdue`: those that waited for more than a minute,
+    and `due_since` the first of them, where paused workflows do not count. `suspects`: runs that a worker
+    died with. `parked`: runs that wait for a circuit.
+    """
+
+    now: int
+    letters: Mapping[str, int] = field(default_factory=dict)
+    oldest_letter: int | None = None
+    due: Mapping[str, int] = field(default_factory=dict)
+    overdue: Mapping[str, int] = field(default_factory=dict)
+    due_since: int | None = None
+    suspects: int = 0
+    parked: int = 0
+    circuits: tuple[CircuitCount, ...] = ()
+    sinks: tuple[SinkLag, ...] = ()
+    workers: Mapping[str, int] = field(default_factory=dict)
+
+
+def waiting(
+    lanes: Iterable[LaneCount], paused: Collection[str]
+) -> tuple[dict[str, int], dict[str, int], int | None]:
+    """What lanes come to: due and overdue runs by workflow, and since when the first one waits."""
+    due: Counter[str] = Counter()
+    overdue: Counter[str] = Counter()
+    since: list[int] = []
+    for lane in lanes:
+        due[lane.workflow] += lane.due
+        if lane.workflow not in paused:
+            overdue[lane.workflow] += lane.overdue
+            since.append(lane.since)
+    return dict(+due), dict(+overdue), min(since, default=None)

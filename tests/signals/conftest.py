@@ -1,0 +1,16 @@
+"""Engines on every database, for what must be the same on each."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import engines
+import pytest
+from engines import OnStore
+
+
+@pytest.fixture(params=engines.KINDS)
+async def on_store(request: pytest.FixtureRequest) -> AsyncIterator[OnStore]:
+    """`engine` on an empty database of each kind."""
+    async with engines.on(request.param) as opened:
+        yield opened

@@ -1,0 +1,51 @@
+"""Reading metrics as Prometheus would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from redrive.app.runtime import Runtime
+from redrive.signals.metrics import registry_of, rendered
+
+Key = tuple[str, frozenset[tuple[str, str]]]
+
+
+class Metrics:
+    """What a scrape said."""
+
+    def __init__(self, text: str) -> None:
+        families = list(text_string_to_metric_families(text))
+        self.names = {family.name for family in families}
+        self._values: dict[Key, float] = {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in families
+            for sample in family.samples
+        }
+
+    def get(self, name: str, **labels: str) -> float | None:
+        """One value; None if there is none with exactly these labels."""
+        return self._values.get((name, frozenset(labels.items())))
+
+    def labels(self, name: str, label: str) -> set[str]:
+        """The values of one label of a metric."""
+        return {dict(key[1])[label] for key in self._values if key[0] == name and label in dict(key[1])}
+
+    def total(self, name: str, **labels: str) -> float:
+        """All values with these labels and others."""
+        wanted = labels.items()
+        return sum(v for (n, found), v in self._values.items() if n == name and wanted <= dict(found).items())
+
+
+async def scraped(runtime: Runtime) -> Metrics:
+    """What the process tells now, with the store's figures asked for anew."""
+    found = await runtime.store.figures()
+    body, content_type = rendered(registry_of(runtime.tally, lambda: found), "")
+    assert content_type.startswith("text/plain")
+    return Metrics(body.decode())
+
+
+def series(names: Iterable[str]) -> set[str]:
+    """Names as a scrape groups them: without the endings that a kind of metric adds."""
+    return {name.removesuffix("_total") for name in names}

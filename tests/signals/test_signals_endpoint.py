@@ -1,0 +1,84 @@
+"""Where metrics are read: a worker's own port, and the server's /metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import urllib.request
+from pathlib import Path
+
+import pytest
+from signal_kit import Metrics
+
+from redrive import Redrive
+from redrive.cli.worker import _port_of
+from redrive.server import api
+from redrive.settings import listening
+
+TOKEN = "scraper-0123456789abcdef"
+
+
+def read(url: str) -> Metrics:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return Metrics(answer.read().decode())
+
+
+async def test_a_worker_tells_its_metrics_even_while_a_step_blocks_its_loop(tmp_path: Path) -> None:
+    app = Redrive(f"sqlite:///{tmp_path}/redrive.db", metrics="0")
+    blocks, told = threading.Event(), []
+
+    @app.step
+    async def block(address: str) -> None:
+        """A step that holds the loop until a scrape from another thread has been answered."""
+        scrape = threading.Thread(target=lambda: told.append(read(address)))
+        scrape.start()
+        scrape.join(20)
+
+    @app.workflow
+    async def stuck(address: str) -> None:
+        await block(address)
+
+    async with app:
+        endpoint = app.runtime.endpoint
+        assert endpoint is not None
+        calm = await asyncio.to_thread(read, endpoint.address)
+        assert calm.get("workflow_store_up") == 1
+        assert calm.get("workflow_workers", state="LIVE") == 1
+        await (await stuck.start(endpoint.address)).result(timeout=60)
+        assert not blocks.is_set()
+    (blocked,) = told
+    assert blocked.get("workflow_store_up") == 0
+    assert blocked.get("workflow_commit_batch_size_count") is not None
+    with pytest.raises(OSError):
+        await asyncio.to_thread(read, endpoint.address)
+
+
+async def test_the_server_tells_owners_and_the_scraper_and_nobody_else(tmp_path: Path) -> None:
+    import httpx2
+
+    app = Redrive(f"sqlite:///{tmp_path}/redrive.db", metrics_token=TOKEN)
+    async with app.client():
+        transport = httpx2.ASGITransport(app=api(app))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://here") as client:
+            for credential in ("", "Bearer wrong", f"Bearer {TOKEN}x"):
+                refused = await client.get(
+                    "/metrics", headers={"authorization": credential} if credential else {}
+                )
+                assert refused.status_code == 401
+                assert "workflow_" not in refused.text
+            answer = await client.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"})
+            assert answer.headers["content-type"].startswith("text/plain")
+            assert Metrics(answer.text).get("workflow_store_up") == 1
+            elsewhere = await client.get("/api/v1/runs", headers={"authorization": f"Bearer {TOKEN}"})
+            assert elsewhere.status_code == 401
+
+
+def test_each_worker_process_has_a_port_of_its_own() -> None:
+    assert [_port_of("0.0.0.0:9464", number)[1] for number in (1, 2, 3)] == [
+        "0.0.0.0:9464",
+        "0.0.0.0:9465",
+        "0.0.0.0:9466",
+    ]
+    assert _port_of("", 1) == []
+    assert listening("9464") == ("127.0.0.1", 9464)
+    assert listening("[::1]:9464") == ("::1", 9464)

@@ -1,0 +1,115 @@
+"""How much waits in a store: what metrics and the doctor are told."""
+
+from __future__ import annotations
+
+from letter_kit import moved
+from outbox_kit import DEAD, PENDING, Outbox, sink
+from store_kit import SECOND, Kit, becomes, noted, writes
+
+from redrive.core.circuit import CircuitState, CircuitStatus
+from redrive.core.deciding.rollback import AHEAD
+from redrive.core.delivery import DeliveryMark
+from redrive.core.states import LetterStatus, RunStatus
+from redrive.store.circuits import CircuitTurn
+from redrive.store.figures import CircuitCount, SinkLag
+
+MINUTE = 60 * SECOND
+
+
+async def test_an_empty_store_has_nothing_waiting(kit: Kit) -> None:
+    found = await kit.store.figures()
+    assert (found.letters, found.due, found.overdue, found.workers) == ({}, {}, {}, {})
+    assert (found.oldest_letter, found.due_since, found.suspects, found.parked) == (None, None, 0, 0)
+    assert (found.circuits, found.sinks) == ((), ())
+
+
+async def test_due_runs_are_counted_and_those_overdue_by_a_minute(kit: Kit) -> None:
+    begun = kit.clock.now()
+    await kit.start(3)
+    await kit.start(2, workflow="other", tenant="t2", priority=5)
+    await kit.start(1, workflow="later", delay=10 * MINUTE)
+    first = await kit.store.figures()
+    assert first.due == {"w": 3, "other": 2}
+    assert first.overdue == {}
+    kit.clock.move(2 * MINUTE)
+    await kit.start(1)
+    await kit.store.pause("other", noted("workflow.paused"))
+    then = await kit.store.figures()
+    assert then.due == {"w": 4, "other": 2}
+    assert then.overdue == {"w": 3}
+    assert then.due_since == begun
+
+
+async def test_a_rollback_that_was_moved_ahead_is_not_overdue(kit: Kit) -> None:
+    worker, run = await kit.held()
+    await kit.store.apply([becomes(run, RunStatus.COMPENSATING, wake_in=-AHEAD, take=True)], worker=worker)
+    at = kit.clock.now()
+    found = await kit.store.figures()
+    assert (found.due, found.overdue, found.due_since) == ({"w": 1}, {}, at)
+    kit.clock.move(2 * MINUTE)
+    found = await kit.store.figures()
+    assert (found.overdue, found.due_since) == ({"w": 1}, at)
+
+
+async def test_open_letters_are_counted_whether_folded_or_not(kit: Kit) -> None:
+    worker, run = await kit.held()
+    at = kit.clock.now()
+    await kit.fail(worker, run)
+    kit.clock.move(MINUTE)
+    await kit.fail(*await kit.held())
+    for _ in range(2):
+        found = await kit.store.figures()
+        assert (found.letters, found.oldest_letter) == ({"w": 2}, at)
+        await kit.store.fold(100)
+    ignored = writes(await kit.look(run), move=moved(run, LetterStatus.IGNORED, by="ann"))
+    await kit.store.apply([ignored])
+    found = await kit.store.figures()
+    assert (found.letters, found.oldest_letter) == ({"w": 1}, at + MINUTE)
+
+
+async def test_suspects_parked_runs_and_workers_are_counted(kit: Kit) -> None:
+    other, parked = await kit.held()
+    waits = becomes(parked, RunStatus.SLEEPING, take=True, parked_on="payments")
+    await kit.store.apply([waits], worker=other)
+    await kit.store.retire(other)
+    worker, run = await kit.held()
+    await kit.store.apply([becomes(run, RunStatus.PENDING, wake_in=0, take=True, deaths=1)], worker=worker)
+    found = await kit.store.figures()
+    assert (found.suspects, found.parked) == (1, 1)
+    assert found.workers == {"LIVE": 1, "STOPPED": 1}
+    kit.clock.move(10 * MINUTE)  # the lease ran out, though nobody has buried it yet
+    assert (await kit.store.figures()).workers == {"DEAD": 1, "STOPPED": 1}
+
+
+async def test_circuits_that_are_not_closed_are_counted_by_name(kit: Kit) -> None:
+    for tenant in ("a", "b"):
+        case = await kit.store.circuit(tenant, "payments")
+        turn = CircuitTurn(
+            tenant=tenant,
+            key="payments",
+            version=case.row.version,
+            state=CircuitState(status=CircuitStatus.OPEN, generation=1, until=kit.clock.now() + MINUTE),
+            next_wave_at=0,
+            settings=None,
+            override=None,
+            why="it failed",
+            by="engine",
+            changed=True,
+        )
+        assert (await kit.store.turn_circuit(turn)).kept
+    assert (await kit.store.figures()).circuits == (CircuitCount("payments", CircuitStatus.OPEN, 2),)
+
+
+async def test_the_outbox_says_how_late_each_sink_is(kit: Kit) -> None:
+    outbox = await Outbox.open(kit, sink("slow"), sink("quick"))
+    at = kit.clock.now()
+    await outbox.say("m1", "m2", "m3")
+    kit.clock.move(SECOND)
+    slow, dead, *_ = (await outbox.claim("slow")).items
+    later = DeliveryMark(
+        message=slow.message.id, tenant="default", fence=slow.fence, status=PENDING, attempt=1, wake_in=MINUTE
+    )
+    gone = DeliveryMark(message=dead.message.id, tenant="default", fence=dead.fence, status=DEAD, attempt=1)
+    await kit.store.note_deliveries("slow", [later, gone])
+    found = await kit.store.figures()
+    assert found.sinks == (SinkLag("quick", 3, 0, at), SinkLag("slow", 2, 1, at))
