@@ -1,0 +1,25 @@
+"""Putting the pages together."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from redrive.server.pages import faults, files, overview, session
+from redrive.server.pages.entering import Entries
+from redrive.server.service import Service
+
+__all__ = ["site"]
+
+ROUTES = (session.routes, files.routes, overview.routes)
+
+
+def site(service: Service) -> FastAPI:
+    """The pages of a server, to be mounted under `/app`."""
+    pages = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    pages.state.service = service
+    pages.state.redact = service.redactor.text
+    pages.state.entries = Entries()
+    for routes in ROUTES:
+        pages.include_router(routes)
+    faults.install(pages)
+    return pages
