@@ -161,7 +161,9 @@ def _written(response: Response) -> str:
 
 
 def _without_secret(response: Response) -> Response:
-    """What a repeat gets in place of an answer that showed a secret."""
+    """What a repeat gets in place of an answer that showed a secret: a page sends it elsewhere."""
+    if "content-location" in response.headers:
+        return RedirectResponse(response.headers["content-location"], 303)
     id = json.loads(bytes(response.body)).get("id", "")
     detail = f"this was done before, as {id}; its secret was shown then and is kept nowhere"
     return answer(409, "already_done", "This was done before", detail)

@@ -49,7 +49,13 @@ _environment = Environment(
     lstrip_blocks=True,
     auto_reload=False,
 )
-_environment.globals |= {"pictures": pictures, "LANGUAGES": LANGUAGES, "P": Permission, "labels": labels}
+_environment.globals |= {
+    "pictures": pictures,
+    "LANGUAGES": LANGUAGES,
+    "P": Permission,
+    "labels": labels,
+    "moment": moment,
+}
 _environment.filters |= {
     "pretty": values.pretty,
     "fields": values.fields,

@@ -22,9 +22,19 @@ class Place:
     needs: Permission = Permission.LOOK
 
 
-_WATCH = N("Watch")
+_WATCH, _SET_UP = N("Watch"), N("Set up")
 
-PLACES = (Place("/", N("Overview"), "pulse", _WATCH),)
+PLACES = (
+    Place("/", N("Overview"), "pulse", _WATCH),
+    Place("/runs", N("Runs"), "run", _WATCH),
+    Place("/circuits", N("Circuits"), "circuit", _WATCH),
+    Place("/workers", N("Workers"), "worker", _WATCH),
+    Place("/workflows", N("Workflows"), "flow", _SET_UP),
+    Place("/policies", N("Policies"), "policy", _SET_UP),
+    Place("/members", N("Members"), "people", _SET_UP, Permission.MANAGE_PEOPLE),
+    Place("/audit", N("Audit"), "log", _SET_UP),
+    Place("/health", N("Health"), "health", _SET_UP),
+)
 
 
 def places(may: Callable[[Permission], bool]) -> list[tuple[str, list[Place]]]:

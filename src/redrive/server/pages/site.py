@@ -4,13 +4,40 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from redrive.server.pages import faults, files, overview, session
+from redrive.server.pages import (
+    audit,
+    circuits,
+    faults,
+    files,
+    health,
+    members,
+    overview,
+    policies,
+    retrying,
+    run,
+    runs,
+    session,
+    workflows,
+)
 from redrive.server.pages.entering import Entries
 from redrive.server.service import Service
 
 __all__ = ["site"]
 
-ROUTES = (session.routes, files.routes, overview.routes)
+ROUTES = (
+    session.routes,
+    files.routes,
+    overview.routes,
+    runs.routes,
+    run.routes,
+    retrying.routes,
+    circuits.routes,
+    policies.routes,
+    workflows.routes,
+    audit.routes,
+    members.routes,
+    health.routes,
+)
 
 
 def site(service: Service) -> FastAPI:
