@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
+import httpx2
 import pytest
 from worker_process import PATIENCE
 
 from redrive import Redrive, RunFilter
 from redrive.cli.demo.crew import Crew
+from redrive.cli.demo.people import PASSWORD, PEOPLE
 
 DEMO = [sys.executable, "-m", "redrive", "demo"]
 
@@ -25,7 +27,10 @@ DEMO = [sys.executable, "-m", "redrive", "demo"]
 def demo(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A running demo, piped, so that it shows lines; it is killed if the test leaves it alive."""
     with subprocess.Popen(
-        [*DEMO, "--dir", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*DEMO, "--dir", str(folder), "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as process:
         try:
             yield process
@@ -56,6 +61,20 @@ def is_alive(pid: int) -> bool:
     return not Path(f"/proc/{pid}/stat").exists() or ") Z " not in Path(f"/proc/{pid}/stat").read_text()
 
 
+def address_of(process: subprocess.Popen[str]) -> str:
+    """Where the demo says its dashboard is."""
+    assert process.stdout is not None
+    return next(found[1] for line in process.stdout if (found := re.search(r"(http://\S+)", line)))
+
+
+def sign_in(address: str) -> None:
+    """Everybody whom the demo names can, and is what it says."""
+    for person in PEOPLE:
+        login = {"email": person.email, "password": PASSWORD}
+        me = httpx2.post(f"{address}/api/v1/login", json=login, timeout=PATIENCE).raise_for_status().json()
+        assert (me["role"], me["tenant"]) == (person.role, person.tenant)
+
+
 async def recovered(folder: Path) -> None:
     """Wait until a run succeeded whose worker had died over it."""
     async with asyncio.timeout(PATIENCE), Redrive(f"sqlite:///{folder / 'shop.db'}").client() as app:
@@ -73,6 +92,7 @@ def test_a_run_survives_its_worker_and_ctrl_c_ends_the_demo(tmp_path: Path) -> N
     folder = tmp_path / "shop"
     with demo(folder) as process:
         until(lambda: bool(workers(folder)))
+        sign_in(address_of(process))
         asyncio.run(recovered(folder))
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=PATIENCE)
@@ -101,6 +121,7 @@ def test_it_stops_by_itself_and_leaves_nothing_behind(tmp_path: Path) -> None:
         check=True,
     )
     assert "redrive dlq list" in result.stdout
+    assert re.search(r"http://127\.0\.0\.1:\d+  sign in as owner@shop\.example", result.stdout)
     assert result.stdout.endswith("The store is removed; --keep keeps it.\n")
     assert list(tmp_path.iterdir()) == []
 

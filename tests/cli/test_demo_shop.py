@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from rich.console import Console
 
 from redrive.cli.demo import outside, show
 from redrive.cli.demo.crew import Crew
+from redrive.cli.demo.people import PEOPLE, let_in
 from redrive.cli.demo.plain import Plain
 from redrive.cli.demo.screen import Screen
 from redrive.cli.demo.shop import app, charge, fulfil
@@ -17,6 +19,7 @@ from redrive.cli.demo.words import story, summary
 from redrive.cli.news import News
 from redrive.testing import Hang, engine, faults
 
+DOORS = ["http://127.0.0.1:8700  sign in as owner@shop.example, password redrive-demo", "    or as somebody"]
 URL = "sqlite:////var/lib/shop/redrive-demo-kx3f9a2_/shop.db"
 
 # The two that kill their worker, and the one that takes real time, are not told here: see test_demo.py.
@@ -31,6 +34,11 @@ ENDINGS = {
     "an error in the code": ("DLQ_PENDING", "non_retryable"),
     "waits": ("SUCCESS", None),
     "not answered in time": ("TIMED_OUT", "timeout"),
+    "mail that has to wait": ("SUCCESS", None),
+    "the provider breaks, and comes back": ("SUCCESS", None),
+    "waits until the provider is back": ("SUCCESS", None),
+    "rolled back": ("COMPENSATED", "non_retryable"),
+    "cannot be rolled back": ("DLQ_PENDING", "compensation_failed"),
 }
 ELSEWHERE = {"timed out, then retried", "survives the death of its worker", "kills its workers"}
 
@@ -61,6 +69,40 @@ async def test_the_busy_bank_is_left_alone_as_long_as_it_asked() -> None:
     first, second = run.step("charge").attempts
     assert "HTTP 429, rate limited, Retry-After 3 s" in first.decision
     assert (second.began_at - first.ended_at).total_seconds() >= 3
+
+
+async def test_the_provider_goes_down_for_everybody_and_comes_back() -> None:
+    async with engine(app) as e:
+        broken, bystander = [
+            await STORIES[name](f"order-{number}")
+            for number, name in enumerate(
+                ("the provider breaks, and comes back", "waits until the provider is back")
+            )
+        ]
+        runs = [await e.finish(handle) for handle in (broken, bystander)]
+        turns = [line.event for line in (await app.audit.list(limit=100)).items if "circuit" in line.event]
+    assert [run.status for run in runs] == ["SUCCESS", "SUCCESS"]
+    assert {"circuit.opened", "circuit.closed"} <= set(turns)
+
+
+async def test_what_was_done_is_undone_until_that_fails() -> None:
+    async with engine(app) as e:
+        back = await e.finish(await STORIES["rolled back"]("order-1"))
+        stuck = await e.finish(await STORIES["cannot be rolled back"]("order-2"))
+        ledgers = [
+            [(row.action, row.status) for row in (await app.saga(run.id)).entries] for run in (back, stuck)
+        ]
+    assert ledgers[0] == [("return_deposit", "SUCCESS"), ("free_workshop", "SUCCESS")]
+    assert [status for _, status in ledgers[1]] == ["DLQ", "PENDING"]
+
+
+async def test_everybody_is_let_in_once(tmp_path: Path) -> None:
+    app.settings = replace(app.settings, url=f"sqlite:///{tmp_path}/shop.db")
+    async with app.client():
+        for _ in range(2):
+            await let_in(app)
+        users = await app.runtime.store.accounts.users(None)
+    assert {user.email for user in users} == {person.email for person in PEOPLE}
 
 
 async def test_a_declined_card_gives_the_goods_back() -> None:
@@ -120,21 +162,22 @@ async def test_the_screen_fits_the_terminal(tmp_path: Path, width: int, height: 
     console = Console(width=width, height=height, force_terminal=True, color_system=None, record=True)
     crew = Crew(tmp_path, URL)
     crew.crashes, crew.pid = 12, 1234567
-    console.print(Screen(URL, console).picture(await told(), crew, 61.5))
+    console.print(Screen(URL, DOORS, console).picture(await told(), crew, 61.5))
     lines = console.export_text().splitlines()
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
     assert "1:01  worker 1234567, crashed 12 x" in lines[0]
-    assert "6 SUCCESS  3 DLQ_PENDING  1 TIMED_OUT" in text
-    assert "4 dead letters wait for a person" in text
+    assert "9 SUCCESS  4 DLQ_PENDING  1 TIMED_OUT  1 COMPENSATED" in text
+    assert "5 dead letters wait for a person" in text
     assert "order-1010 timeout the run passed its deadline" in text
     assert f"export REDRIVE_URL={URL}" in text
+    assert DOORS[0] in text
 
 
 def test_the_screen_of_an_empty_shop(tmp_path: Path) -> None:
     console = Console(width=80, height=24, force_terminal=True, color_system=None, record=True)
-    console.print(Screen(URL, console).picture(News(app), Crew(tmp_path, URL), 0.0))
+    console.print(Screen(URL, DOORS, console).picture(News(app), Crew(tmp_path, URL), 0.0))
     text = console.export_text()
     assert "the worker is being started" in text
     assert "none yet" in text
@@ -142,11 +185,12 @@ def test_the_screen_of_an_empty_shop(tmp_path: Path) -> None:
 
 async def test_without_rich_it_is_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     news = await told()
-    with Plain(URL) as view:
+    with Plain(URL, DOORS) as view:
         view.show(news, Crew(tmp_path, URL), 5.0)
     output = capsys.readouterr().out
+    assert all(line in output for line in DOORS)
     assert "order-1005 charge: attempt 4 of 4, HTTP 503, server error, not retried" in output
-    assert "-- 5 s: 6 SUCCESS, 3 DLQ_PENDING, 1 TIMED_OUT" in output
+    assert "-- 5 s: 9 SUCCESS, 4 DLQ_PENDING, 1 TIMED_OUT, 1 COMPENSATED;" in output
 
 
 async def test_it_ends_with_figures_and_a_letter_in_words(tmp_path: Path) -> None:

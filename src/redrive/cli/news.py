@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from redrive.app import Redrive
 from redrive.core.states import FINAL, EntryKind, LetterStatus, RunStatus
 from redrive.desk.shapes import AttemptRecord, DeadLetter, Run, StepRecord
+from redrive.errors import NotFound
 from redrive.store.selection import LetterFilter, RunFilter
 
 __all__ = ["Event", "News"]
@@ -60,12 +61,20 @@ class News:
         found: list[Event] = []
         for run_id, status in list(self._known.items()):
             if status not in FINAL:
-                run = await self._app.runs.get(run_id)
-                self._known[run_id] = run.status
-                found += self._events(run)
+                found += await self._look_at(run_id)
         self.statuses = Counter(self._known.values())
         self.fresh = sorted(found, key=lambda event: event.at)
         self.events.extend(self.fresh)
+
+    async def _look_at(self, run_id: str) -> list[Event]:
+        """What is new about one run; one that was removed by now is forgotten."""
+        try:
+            run = await self._app.runs.get(run_id)
+        except NotFound:
+            del self._known[run_id]
+            return []
+        self._known[run_id] = run.status
+        return self._events(run)
 
     async def _new_runs(self) -> list[str]:
         """Runs not seen before, oldest first."""

@@ -74,7 +74,7 @@ def needed() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name not in ("fastapi", "uvicorn", "argon2", "joserfc"):
+        if error.name not in ("fastapi", "jinja2", "markupsafe", "uvicorn", "argon2", "joserfc"):
             raise
         raise ConfigurationError(f'this needs {error.name}: pip install "redrive[web,auth]"') from None
 

@@ -1,20 +1,23 @@
-"""Putting the API together."""
+"""Putting the API and the pages together."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from fastapi.responses import RedirectResponse
 
 from redrive.app import Redrive
 from redrive.server import document, health, metrics, problems
 from redrive.server.limits import Guard, Limits
+from redrive.server.pages.site import site
 from redrive.server.routes import circuits, letters, outbox, people, runs, sagas, sets, settings
 from redrive.server.service import Service
 
 __all__ = ["PREFIX", "build"]
 
 PREFIX = "/api/v1"
+PAGES = "/app"
 
 ROUTES = (
     runs.routes,
@@ -30,7 +33,7 @@ ROUTES = (
 
 
 def build(app: Redrive, *, limits: Limits | None = None, poll: float = 1.0) -> FastAPI:
-    """The API of an app, which whoever serves it opens and closes."""
+    """The API and the pages of an app, which whoever serves it opens and closes."""
     limits = limits or Limits()
     api = FastAPI(title="Redrive", openapi_url=f"{PREFIX}/openapi.json", docs_url=None, redoc_url=None)
     api.state.service = Service(app, limits, poll)
@@ -40,8 +43,15 @@ def build(app: Redrive, *, limits: Limits | None = None, poll: float = 1.0) -> F
     api.include_router(health.routes)
     api.include_router(metrics.routes)
     api.include_router(document.page)
+    api.add_api_route("/", _home, include_in_schema=False)
+    api.mount(PAGES, site(api.state.service))
     problems.install(api)
     api.openapi = lambda: document.document(api)  # type: ignore[method-assign]
     guard: Any = Guard
     api.add_middleware(guard, limits=limits)
     return api
+
+
+async def _home(request: Request) -> RedirectResponse:
+    """Whoever comes to the door is shown to the pages."""
+    return RedirectResponse(f"{request.scope.get('root_path', '')}{PAGES}/")

@@ -6,6 +6,7 @@ is noted in that tenant's audit log, or in the log of all.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from redrive.app.runtime import Desk, Runtime
     from redrive.server.service import Service
 
-__all__ = ["Asked", "Asking", "asking_of", "needs", "service_of"]
+__all__ = ["Asked", "Asking", "asking_of", "find_out", "needs", "note_entry", "refuse_foreign", "service_of"]
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _SAME = frozenset({"same-origin", "none"})
@@ -113,13 +114,16 @@ def service_of(request: Request) -> Service:
 async def asking_of(request: Request) -> Asking:
     """Who sends a request, found out once."""
     known: Asking | None = getattr(request.state, "asking", None)
-    if known is not None:
-        return known
+    return known if known is not None else await find_out(request, note_entry)
+
+
+async def find_out(request: Request, note: Callable[[Asking, Request], Awaitable[None]]) -> Asking:
+    """Find out who sends a request; `note` writes down that an owner works in another tenant."""
     service = service_of(request)
     authorization = request.headers.get("authorization")
     principal = await service.credentials.principal(authorization, request.cookies)
     if authorization is None and request.method not in _SAFE_METHODS:
-        _refuse_foreign(request, service)
+        refuse_foreign(request, service)
     service.rates.take(f"{principal.tenant}\0{principal.who}")
     named = request.query_params.get("tenant")
     asking = Asking(
@@ -128,12 +132,12 @@ async def asking_of(request: Request) -> Asking:
     if asking.everywhere and principal.workflows is not None:
         raise NotAllowed("a token for some workflows works in its own tenant only")
     if asking.tenant != principal.tenant:
-        await _note_entry(asking, request)
+        await note(asking, request)
     request.state.asking = asking
     return asking
 
 
-def _refuse_foreign(request: Request, service: Service) -> None:
+def refuse_foreign(request: Request, service: Service) -> None:
     """A browser sends its cookie with whatever another site makes it send: look where that came from."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is not None and site not in _SAME:
@@ -148,7 +152,8 @@ def _refuse_foreign(request: Request, service: Service) -> None:
         raise NotAllowed("requests with a cookie must come from this site; use a token elsewhere")
 
 
-async def _note_entry(asking: Asking, request: Request) -> None:
+async def note_entry(asking: Asking, request: Request) -> None:
+    """Write into the audit log of a tenant that an owner of another one works in it."""
     line = AuditWrite(
         event=Event.TENANT_ENTERED.value,
         tenant="" if asking.everywhere else asking.tenant,

@@ -98,7 +98,8 @@ async def show(request: Request) -> HTMLResponse:
     intro = (
         f'<h1>Redrive API</h1><p>The whole of it: <a href="{root}/api/v1/openapi.json">OpenAPI 3.1</a>.</p>'
     )
-    html = f'<!doctype html><html lang="en"><head>{head}</head><body>{intro}{"".join(parts)}</body></html>'
+    main = f"<main>{intro}{''.join(parts)}</main>"
+    html = f'<!doctype html><html lang="en"><head>{head}</head><body>{main}</body></html>'
     policy = "default-src 'none'; style-src 'self'; frame-ancestors 'none'"
     return HTMLResponse(html, headers={"Content-Security-Policy": policy})
 

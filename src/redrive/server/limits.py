@@ -29,6 +29,8 @@ _TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _OPENING = frozenset(b"[{")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _JSON = ("application/json", "application/merge-patch+json")
+_FORM = "application/x-www-form-urlencoded"
+_PAGES = "/app/"  # where browsers send forms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ class Guard:
         headers = dict(scope["headers"])
         try:
             self._check_headers(scope, headers)
-            body = await self._body(headers, receive) if scope["method"] in _BODIES else b""
+            body = await self._body(scope, headers, receive) if scope["method"] in _BODIES else b""
         except ProblemError as error:
             await of_http(error)(scope, receive, _safe(send))
             return
@@ -75,7 +77,7 @@ class Guard:
         if int(length) > self._limits.body:
             raise ProblemError(413, f"a body may have {self._limits.body:,} bytes")
 
-    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+    async def _body(self, scope: Message, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         try:
             async with asyncio.timeout(self._limits.seconds):
                 body = await self._whole(receive)
@@ -84,6 +86,8 @@ class Guard:
         if not body:
             return body
         media = headers.get(b"content-type", b"").split(b";")[0].strip().lower().decode("latin-1")
+        if media == _FORM and scope["path"].removeprefix(scope.get("root_path", "")).startswith(_PAGES):
+            return body
         if media not in _JSON:
             raise ProblemError(415, "send JSON, with the header Content-Type: application/json")
         if depth_of(body, self._limits.depth) > self._limits.depth:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import Request, Response
+from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
 
 from redrive.clock import MICROS, Clock, Timer
@@ -35,6 +36,7 @@ _LONGEST = 255
 _PATIENCE = 60 * MICROS
 _KEEPS = 30 * 86_400 * MICROS
 _WAIT, _LOOK = 5.0, 0.1
+_ELSEWHERE = "elsewhere"
 
 
 class KeyedClock:
@@ -76,7 +78,7 @@ class OnceRoute(APIRoute):
             return handle
 
         async def once(request: Request) -> Response:
-            key = request.headers.get(KEY)
+            key = await self.key_of(request)
             if key is None:
                 return await handle(request)
             if not 1 <= len(key) <= _LONGEST or not key.isprintable():
@@ -92,6 +94,10 @@ class OnceRoute(APIRoute):
             return await _carried_out(request, handle, asking, row, secret=bool(own.get(SECRET)))
 
         return once
+
+    async def key_of(self, request: Request) -> str | None:
+        """What tells this request from others that look alike."""
+        return request.headers.get(KEY)
 
 
 async def _digest(request: Request, asking: Asking) -> str:
@@ -118,6 +124,8 @@ async def _claimed(asking: Asking, new: NewAnswer) -> Response | None:
 
 def _again(found: AnswerRow) -> Response:
     media, _, body = (found.body or "").partition("\n")
+    if media == _ELSEWHERE:
+        return RedirectResponse(body, found.status or 303)
     return Response(body, found.status or 200, media_type=media, headers={"Idempotent-Replayed": "true"})
 
 
@@ -134,20 +142,28 @@ async def _carried_out(
     except BaseException:
         await asyncio.shield(asking.accounts.drop_answer(new.tenant, new.key))
         raise
+    if response.status_code >= 400:  # a form shown again with what is wrong in it: nothing was done
+        await asyncio.shield(asking.accounts.drop_answer(new.tenant, new.key))
+        return response
     kept = _without_secret(response) if secret else response
     row = AnswerRow(
-        tenant=new.tenant,
-        key=new.key,
-        digest=new.digest,
-        status=kept.status_code,
-        body=f"{kept.media_type or 'application/json'}\n{bytes(kept.body).decode()}",
+        tenant=new.tenant, key=new.key, digest=new.digest, status=kept.status_code, body=_written(kept)
     )
     await asyncio.shield(asking.accounts.keep_answer(row))
     return response
 
 
+def _written(response: Response) -> str:
+    """An answer as it is kept: its kind and its text, or where it sends the browser."""
+    if "location" in response.headers:
+        return f"{_ELSEWHERE}\n{response.headers['location']}"
+    return f"{response.media_type or 'application/json'}\n{bytes(response.body).decode()}"
+
+
 def _without_secret(response: Response) -> Response:
-    """What a repeat gets in place of an answer that showed a secret."""
+    """What a repeat gets in place of an answer that showed a secret: a page sends it elsewhere."""
+    if "content-location" in response.headers:
+        return RedirectResponse(response.headers["content-location"], 303)
     id = json.loads(bytes(response.body)).get("id", "")
     detail = f"this was done before, as {id}; its secret was shown then and is kept nowhere"
     return answer(409, "already_done", "This was done before", detail)

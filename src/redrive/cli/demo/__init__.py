@@ -2,6 +2,7 @@
 
 show      the demo from beginning to end
 traffic   starts runs            crew    keeps a worker process alive (staff is that process)
+dashboard serves it in a browser         people    who may sign in there
 screen, plain, words    show what happens, read by redrive.cli.news
 shop      the workflows          outside    the services they call, which fail
 """
@@ -23,12 +24,19 @@ __all__ = ["demo"]
     metavar="FOLDER",
     help="Keep the store here. A folder of an earlier demo goes on where that one stopped.",
 )
-def demo(seconds: float | None, keep: bool, folder: str | None) -> None:
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    metavar="N",
+    help="The dashboard's port; 0: a free one.  [default: 8700, or a free one where that is taken]",
+)
+def demo(seconds: float | None, keep: bool, folder: str | None, port: int | None) -> None:
     """Watch a small shop fail in every interesting way, and recover.
 
     Work keeps arriving; a worker in a process of its own executes it. Calls to the bank break off, are
     told to come back later, take too long or are refused; some kill the worker, which is started again.
-    Nothing but this machine is used. Ctrl-C ends it.
+    The dashboard shows it in a browser, to four people with different rights. Nothing but this machine
+    is used. Ctrl-C ends it.
 
     \b
     Examples:
@@ -47,9 +55,9 @@ def demo(seconds: float | None, keep: bool, folder: str | None) -> None:
         if folder is not None or keep:
             place = Path(folder or tempfile.mkdtemp(prefix="redrive-demo-")).resolve()
             place.mkdir(parents=True, exist_ok=True)
-            show(place, seconds=seconds, keep=True)
+            show(place, seconds=seconds, keep=True, port=port)
         else:
             with tempfile.TemporaryDirectory(prefix="redrive-demo-") as passing:
-                show(Path(passing).resolve(), seconds=seconds, keep=False)
+                show(Path(passing).resolve(), seconds=seconds, keep=False, port=port)
     except RedriveError as error:
         raise click.ClickException(str(error)) from error

@@ -3,9 +3,10 @@
 What happens is written on what is asked for, like the test cards of a payment provider, so that each
 order tells one story however often it is told:
 
-    card        "fine" | "flaky" | "busy" | "slow" | "declined" | "down"
-    product     "gramophone" is in no ledger
-    address     "nowhere" is no address
+    card        "fine" | "flaky" | "busy" | "slow" | "declined" | "down"; "frozen" takes no money back
+    product     "gramophone" is in no ledger, "ebony table" cannot be made
+    address     "nowhere" is no address; mail to "...@busy.example" has to wait
+    member      "last straw" breaks the provider of standing payments for everybody, for a few calls
     catalogue   "large.csv" kills the process that reads it once, "poison.csv" each time
 
 Services remember keys in files of the current folder, so that they outlive the workers that call them.
@@ -26,7 +27,10 @@ __all__ = [
     "HttpError",
     "book",
     "charge",
+    "collect",
+    "give_back",
     "mail",
+    "order_wood",
     "read_catalogue",
     "release",
     "reserve",
@@ -35,6 +39,10 @@ __all__ = [
 
 CRASH = 70
 """The exit code of a worker that a catalogue killed."""
+
+_OUTAGE = "outage"
+_OUTAGE_LASTS = 6  # calls; the circuit opens at the third, so that two probes find it broken still
+_KEPT = 7200  # seconds
 
 
 class HttpError(Exception):
@@ -79,6 +87,31 @@ async def charge(card: str, amount: Decimal, *, key: str) -> str:
     return f"pay-{_short(key)}"
 
 
+async def give_back(card: str) -> None:
+    """Return money; an account that is closed takes none."""
+    await _takes(0.2)
+    if card == "frozen":
+        raise HttpError(410, "the account was closed: the money cannot be returned")
+
+
+async def collect(member: str) -> str:
+    """A standing payment. Its provider breaks under one member and refuses everybody for some calls."""
+    await _takes(0.1)
+    outage = _folder() / _OUTAGE
+    if member == "last straw" and not outage.exists():
+        outage.write_bytes(b"." * _OUTAGE_LASTS)
+    if _one_less(outage):
+        raise HttpError(503, "the provider of standing payments is down")
+    return f"fee-{_short(member)}"
+
+
+async def order_wood(product: str) -> str:
+    await _takes(0.2)
+    if product.startswith("ebony"):
+        raise HttpError(409, "ebony is protected: no workshop may sell it")
+    return f"wood-{_short(product)}"
+
+
 async def ship(product: str, address: str) -> str:
     await _takes(0.1)
     if address == "nowhere":
@@ -93,8 +126,10 @@ async def book(product: str, amount: Decimal, *, key: str) -> int:
     return account
 
 
-async def mail(to: str, subject: str) -> None:
+async def mail(to: str, subject: str, *, key: str) -> None:
     await _takes(0.05)
+    if to.endswith("@busy.example") and _calls(key) < 1:
+        raise HttpError(429, "this mailbox has had enough letters for now", retry_after=4)
 
 
 def read_catalogue(path: str, *, key: str) -> int:
@@ -110,12 +145,37 @@ async def _takes(seconds: float) -> None:
 
 def _calls(key: str) -> int:
     """How often this key was here before, whichever process asked."""
+    file = _folder() / _short(key)
+    if file.name.startswith("0"):  # one key in sixteen
+        _forget_the_old(file.parent)
+    with open(file, "ab") as calls:
+        before = calls.tell()
+        calls.write(b".")
+    return before
+
+
+def _one_less(outage: Path) -> bool:
+    """True while an outage lasts; each call that asks makes it shorter."""
+    left = outage.read_bytes()[1:] if outage.exists() else b""
+    if left:
+        outage.write_bytes(left)
+    else:
+        outage.unlink(missing_ok=True)
+    return bool(left)
+
+
+def _forget_the_old(folder: Path) -> None:
+    """Keep a demo that runs for days from filling the disk."""
+    newest = folder.stat().st_mtime
+    for file in folder.iterdir():
+        if newest - file.stat().st_mtime > _KEPT:
+            file.unlink(missing_ok=True)
+
+
+def _folder() -> Path:
     folder = Path("outside")
     folder.mkdir(exist_ok=True)
-    with open(folder / _short(key), "ab") as file:
-        before = file.tell()
-        file.write(b".")
-    return before
+    return folder
 
 
 def _short(text: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from types import TracebackType
 
 from redrive.cli.demo.crew import Crew
@@ -16,16 +18,19 @@ _EVERY = 5.0  # seconds between two lines of figures
 class Plain:
     """Prints each event once, and the figures now and then."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, doors: Sequence[str] = ()) -> None:
         self._url = url
+        self._doors = doors
         self._next = _EVERY
 
     def __enter__(self) -> Plain:
-        print(
-            wrapped("A small shop, on SQLite, with a bank that fails. To look closer, in another terminal:")
-        )
+        print(wrapped("A small shop, on SQLite, with a bank that fails. In the browser:"))
+        for line in self._doors:
+            print(wrapped(f"    {line}"))
+        print(wrapped("To look closer, in another terminal:"))
         for line in lines_to_type(self._url):
             print(f"    {line}")
+        sys.stdout.flush()  # somebody may read it from a pipe and wait for the address
         return self
 
     def __exit__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -33,8 +34,9 @@ _TALL = 30  # a screen with so many lines has room for every command
 class Screen:
     """Draws the state of the shop over and over."""
 
-    def __init__(self, url: str, console: Console | None = None) -> None:
+    def __init__(self, url: str, doors: Sequence[str] = (), console: Console | None = None) -> None:
         self._url = url
+        self._doors = doors
         self._console = console or Console()
         self._live = Live(console=self._console, screen=True, auto_refresh=False)
 
@@ -54,7 +56,8 @@ class Screen:
     def picture(self, news: News, crew: Crew, passed: float) -> Group:
         """All lines of the screen, from top to bottom."""
         width, height = self._console.width, self._console.height
-        to_type = lines_to_type(self._url, few=height < _TALL)
+        few = height < _TALL
+        to_type = [*self._doors[: 1 if few else None], *lines_to_type(self._url, few=few)]
         room = max(6, height - _FIXED - len(to_type))
         for_letters = max(2, room // 3)
         return Group(
@@ -66,7 +69,7 @@ class Screen:
             *_padded(_events(news, width, room - for_letters), room - for_letters),
             _title(f"{news.open_letters} dead letters wait for a person"),
             *_padded(_letters(news, width, for_letters), for_letters),
-            _title("look closer, in another terminal"),
+            _title("look closer, in a browser or another terminal"),
             *(Text(f" {line}", style="cyan", no_wrap=True) for line in to_type),
         )
 

@@ -2,6 +2,8 @@
 
     fulfil            reserve -> charge -> pack (wait) -> ship, or cancel if the card is declined
     invoice           book -> mail
+    make_to_measure   workshop -> deposit -> wood; what was done is undone if the wood cannot be had
+    renew             collect a fee from a provider that goes down and comes back, behind a circuit
     remind            wait -> mail
     ask_supplier      wait for an answer, but not for ever
     import_catalogue  read a file that may take the whole process with it
@@ -16,11 +18,15 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 import redrive
-from redrive import Redrive, RetryPolicy, StepFailed, step_info
+from redrive import Circuit, Redrive, RetryPolicy, StepFailed, step_info
 from redrive.cli.demo import outside
 
-# A worker counts as dead after 3 s instead of 30, so that you need not wait to see a run recover.
-app = Redrive(lease="3s", chores="500ms", grace="2s")
+# A worker counts as dead after 3 s instead of 30, so that you need not wait to see a run recover. What ended
+# an hour ago is removed, so that a demo may run for days.
+app = Redrive(
+    lease="3s", chores="500ms", grace="2s", retention="1h", dlq_retention="1h", idempotency_retention="1h",
+    audit_retention="6h",
+)  # fmt: skip
 
 SOON = RetryPolicy(max_retries=3, base_delay="1s", jitter=0.2)
 
@@ -65,7 +71,45 @@ async def book(order: Order) -> int:
 
 @app.step(retry=SOON, effect="sends a mail")
 async def mail(to: str, subject: str) -> None:
-    await outside.mail(to, subject)
+    await outside.mail(to, subject, key=step_info().idempotency_key)
+
+
+@app.step(effect="books the workshop")
+async def book_workshop(order: Order) -> str:
+    return await outside.reserve("workshop")
+
+
+@book_workshop.compensate
+async def free_workshop(order: Order, result: str) -> None:
+    await outside.release(result)
+
+
+@app.step(retry=SOON, timeout="1s", effect="takes a deposit from the card")
+async def take_deposit(order: Order) -> str:
+    return await outside.charge(order.card, order.price / 2, key=step_info().idempotency_key)
+
+
+@take_deposit.compensate(retry=SOON)
+async def return_deposit(order: Order, result: str) -> None:
+    await outside.give_back(order.card)
+
+
+@app.step(retry=SOON, effect="orders wood")
+async def order_wood(order: Order) -> str:
+    return await outside.order_wood(order.product)
+
+
+# After three failures within half a minute nobody calls for 4 s; then one call may try whether it works.
+PROVIDER = Circuit("standing-payments", failures=3, window="30s", open_for="4s", probes=1)
+
+
+@app.step(
+    retry=RetryPolicy(max_retries=8, base_delay="1s", factor=1.5),
+    circuit=PROVIDER,
+    effect="collects the yearly fee",
+)
+async def collect(member: str) -> str:
+    return await outside.collect(member)
 
 
 @app.step
@@ -96,6 +140,20 @@ async def invoice(order: Order) -> int:
     number = await book(order)
     await mail(order.address, f"invoice {number}")
     return number
+
+
+@app.workflow(rollback=True, index=["order.product"])
+async def make_to_measure(order: Order) -> str:
+    await book_workshop(order)
+    await take_deposit(order)
+    return await order_wood(order)
+
+
+@app.workflow
+async def renew(member: str) -> str:
+    fee = await collect(member)
+    await mail("members@shop.example", f"{member} is a member for another year")
+    return fee
 
 
 @app.workflow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Protocol
 
 from redrive.app import Redrive
 from redrive.cli.demo.crew import Crew
+from redrive.cli.demo.dashboard import Dashboard
 from redrive.cli.demo.plain import Plain
 from redrive.cli.demo.shop import app
 from redrive.cli.demo.traffic import keep_arriving
@@ -31,11 +33,11 @@ class View(AbstractContextManager["View"], Protocol):
         """Show how things stand `passed` seconds after the beginning."""
 
 
-def show(folder: Path, *, seconds: float | None, keep: bool) -> None:
+def show(folder: Path, *, seconds: float | None, keep: bool, port: int | None) -> None:
     """Run the demo in a folder, for so many seconds or until a signal comes."""
     url = f"sqlite:///{folder / 'shop.db'}"
     app.settings = replace(app.settings, url=url)
-    for line in asyncio.run(_run(app, folder, seconds)):
+    for line in asyncio.run(_run(app, folder, seconds, port)):
         print(wrapped(line))
     if keep:
         print(f"\nEverything is kept in {folder}. To look at it:")
@@ -44,7 +46,7 @@ def show(folder: Path, *, seconds: float | None, keep: bool) -> None:
         print("\nThe store is removed; --keep keeps it.")
 
 
-async def _run(app: Redrive, folder: Path, seconds: float | None) -> list[str]:
+async def _run(app: Redrive, folder: Path, seconds: float | None, port: int | None) -> list[str]:
     over = asyncio.Event()
     _stop_on_signals(over)
     if seconds is not None:
@@ -52,17 +54,24 @@ async def _run(app: Redrive, folder: Path, seconds: float | None) -> list[str]:
     async with app.client():
         news = News(app)
         await news.refresh()
-        async with Crew(folder, app.settings.url) as crew:
-            await _watch(news, crew, _view(app.settings.url), over)
+        async with Dashboard(app, port) as dashboard, Crew(folder, app.settings.url) as crew:
+            await _watch(news, crew, _view(app.settings.url, dashboard.lines), over)
+            dashboard.check()
         await news.refresh()
         told = max(news.letters, key=lambda letter: letter.attempts, default=None)
         return [*summary(news, crew), *([] if told is None else ["", *await story(app, told)])]
 
 
+async def _next_order(app: Redrive) -> int:
+    """A number that no order has; in a folder of an earlier demo, the one after its last."""
+    newest = (await app.runs.list(limit=1)).items
+    return int((newest[0].correlation_id or "").rpartition("-")[2]) + 1 if newest else _FIRST_ORDER
+
+
 async def _watch(news: News, crew: Crew, view: View, over: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
-    arriving = asyncio.create_task(keep_arriving(_FIRST_ORDER + news.runs))
+    arriving = asyncio.create_task(keep_arriving(await _next_order(app)))
     try:
         with view:
             while not over.is_set():
@@ -93,12 +102,12 @@ def _stop_on_signals(over: asyncio.Event) -> None:
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(over.set))
 
 
-def _view(url: str) -> View:
+def _view(url: str, doors: Sequence[str] = ()) -> View:
     """The whole terminal if there is one and rich is installed; lines otherwise."""
     if not sys.stdout.isatty():
-        return Plain(url)
+        return Plain(url, doors)
     try:
         from redrive.cli.demo.screen import Screen
     except ModuleNotFoundError:
-        return Plain(url)
-    return Screen(url)
+        return Plain(url, doors)
+    return Screen(url, doors)

@@ -16,10 +16,10 @@ from redrive.core.roles import Permission, Role, role_of
 from redrive.desk.exporting import export
 from redrive.desk.shapes import moment
 from redrive.errors import Conflict, InputError, NotFound
+from redrive.server import signing
 from redrive.server.asking import Asked, Asking, needs, service_of
 from redrive.server.auth.access import NewToken, NewUser
-from redrive.server.auth.credentials import COOKIE
-from redrive.server.auth.sessions import LASTS, Login
+from redrive.server.auth.sessions import Login
 from redrive.server.once import SECRET
 from redrive.server.routes.shared import Body, Id, Name, Text, router
 from redrive.store.accounts import TenantRow, TokenKind, TokenRow, UserRow
@@ -56,29 +56,14 @@ class Me(Body):
 @routes.post("/login", openapi_extra={"x-own-key": True, "x-open": True})
 async def sign_in(request: Request, response: Response, body: SignIn) -> Me:
     """Sign in with a password or a code; the answer sets a cookie that holds for twelve hours."""
-    service = service_of(request)
-    client = request.client.host if request.client else ""
-    service.logins.take(f"from {client}")
-    service.logins.take(f"for {body.email.lower()}")
-    signed_in = await service.sessions.sign_in(Login(**body.model_dump()))
-    response.set_cookie(
-        COOKIE,
-        signed_in.cookie,
-        max_age=LASTS,
-        path="/",
-        httponly=True,
-        samesite="lax",
-        secure=request.url.scheme == "https" or service.app.settings.base_url.startswith("https:"),
-    )
-    return _me(Asking(service, signed_in.principal, signed_in.principal.tenant))
+    principal = await signing.sign_in(request, response, Login(**body.model_dump()))
+    return _me(Asking(service_of(request), principal, principal.tenant))
 
 
 @routes.post("/logout", status_code=204, openapi_extra={"x-own-key": True, "x-open": True})
 async def sign_out(request: Request, response: Response) -> None:
     """End the session whose cookie came along."""
-    if COOKIE in request.cookies:
-        await service_of(request).sessions.sign_out(request.cookies[COOKIE])
-    response.delete_cookie(COOKIE, path="/")
+    await signing.sign_out(request, response)
 
 
 @routes.get("/me", **needs(Permission.LOOK))

@@ -1,0 +1,71 @@
+"""The audit log: who did what, and what the engine decided."""
+
+from __future__ import annotations
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from redrive.core.roles import Permission
+from redrive.server.asking import Asked, needs
+from redrive.server.pages.drawing import show, view_of
+from redrive.server.pages.forms import pages
+from redrive.server.pages.lists import FORMATS, RANGES, all_of, chosen, sheet, since_of
+from redrive.server.pages.words import N
+from redrive.store.selection import AuditFilter
+
+__all__ = ["KINDS", "routes"]
+
+routes = pages()
+
+KINDS = {
+    "dlq.": N("dead letters"),
+    "error.": N("failures and retries"),
+    "run.": N("runs"),
+    "circuit.": N("circuits"),
+    "execution.": N("rollbacks"),
+    "saga.": N("decisions about rollbacks"),
+    "policy.": N("policies"),
+    "workflow.": N("workflows"),
+    "outbox.": N("messages"),
+    "payload.": N("encryption"),
+    "user.": N("people"),
+    "token.": N("keys"),
+    "tenant.": N("tenants"),
+}
+"""The kinds of events, by what their names begin with."""
+
+_COLUMNS = {
+    "at": lambda line: line.at,
+    "event": lambda line: line.event,
+    "label": lambda line: line.label,
+    "by": lambda line: line.by,
+    "tenant": lambda line: line.tenant,
+    "subject": lambda line: line.subject,
+    "letter": lambda line: line.letter,
+    "reason": lambda line: line.reason,
+    "before": lambda line: line.before,
+    "after": lambda line: line.after,
+}
+
+
+@routes.get("/audit", **needs(Permission.LOOK))
+async def list_audit(request: Request, asked: Asked) -> Response:
+    """A page of the log, newest first, or all that match as a file."""
+    view = view_of(request)
+    query = chosen(request, "event", "by", "subject", "since")
+    where = AuditFilter(
+        event=query.get("event"),
+        by=query.get("by"),
+        subject=query.get("subject"),
+        since=since_of(query.get("since"), view.now),
+    )
+    desk, language = asked.desk.audit, view.lang
+    kind = request.query_params.get("format")
+    if kind in FORMATS:
+        rows = await all_of(lambda n, cursor: desk.list(where, limit=n, cursor=cursor, language=language))
+        return sheet("audit", kind, _COLUMNS, rows)
+    cursor = request.query_params.get("cursor")
+    found = await desk.list(where, limit=50, cursor=cursor, language=language)
+    return await show(
+        request, "audit.html", found=found, query=query, first=cursor is None, kinds=KINDS, ranges=RANGES
+    )

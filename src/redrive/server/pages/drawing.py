@@ -1,0 +1,201 @@
+"""Drawing a page: a template, what it shows, and whoever looks at it.
+
+Templates know `t` (words), `url` (links that stay in the tenant), `page` (all below), and the macros of
+`ui.html`. What they show is escaped, always; no page holds a script or a style of its own.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse, Response
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from redrive.clock import MICROS
+from redrive.core.roles import ALL_TENANTS, Permission
+from redrive.desk.shapes import moment
+from redrive.server.asking import Asking, service_of
+from redrive.server.pages import labels, pictures, values
+from redrive.server.pages.files import packed, static
+from redrive.server.pages.navigation import Place, places
+from redrive.server.pages.words import LANGUAGES, Words, best_language
+from redrive.server.signing import is_safe
+
+__all__ = ["LANGUAGE", "THEME", "THEMES", "View", "show", "view_of"]
+
+LANGUAGE, THEME = "redrive_language", "redrive_theme"
+THEMES = ("auto", "light", "dark")
+MOST_TENANTS = 200
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+# A form's Origin is sent only where the policy lets the browser say where it comes from.
+_HEADERS = {"Content-Security-Policy": _POLICY, "Referrer-Policy": "same-origin", "Vary": "Accept-Encoding"}
+_WORTH_IT = 1_000  # bytes from which on a page is sent compressed
+
+_environment = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    auto_reload=False,
+)
+_environment.globals |= {
+    "pictures": pictures,
+    "LANGUAGES": LANGUAGES,
+    "P": Permission,
+    "labels": labels,
+    "moment": moment,
+}
+_environment.filters |= {
+    "pretty": values.pretty,
+    "fields": values.fields,
+    "utc": values.utc,
+    "iso": values.iso,
+    "whole": values.whole,
+}
+
+
+class View:
+    """What every page knows: who looks, in which language, and where things are."""
+
+    def __init__(self, request: Request, asking: Asking | None) -> None:
+        self.request = request
+        self.asking = asking
+        self.service = service_of(request)
+        self.root: str = request.scope.get("root_path", "")
+        chosen = request.cookies.get(LANGUAGE)
+        self.t = Words(best_language(chosen, request.headers.get("accept-language", "")))
+        self.lang = self.t.language
+        theme = request.cookies.get(THEME, "auto")
+        self.theme = theme if theme in THEMES else "auto"
+        self.tenants: list[str] = []
+
+    # -- who looks -------------------------------------------------------------------------------------
+
+    @property
+    def me(self) -> Asking:
+        """Whoever looks; pages of those who have signed in only."""
+        assert self.asking is not None
+        return self.asking
+
+    def may(self, permission: Permission) -> bool:
+        """True if whoever looks may do this, so that the button for it is worth showing."""
+        return self.asking is not None and self.asking.principal.may(permission)
+
+    @property
+    def tenant(self) -> str:
+        """The tenant that is looked at; None-like `*` means all."""
+        return self.me.tenant
+
+    @property
+    def foreign(self) -> bool:
+        """True if this is not the tenant of whoever looks."""
+        return self.asking is not None and self.asking.tenant != self.asking.principal.tenant
+
+    # -- where things are ------------------------------------------------------------------------------
+
+    def url(self, path: str, query: Mapping[str, Any] | None = None, **more: Any) -> str:
+        """A page's address; it stays in the tenant that is looked at."""
+        named = {**(query or {}), **more}
+        if self.foreign:
+            named.setdefault("tenant", self.me.tenant)
+        pairs = [(name, value) for name, value in _pairs(named) if value not in (None, "")]
+        asked = f"?{urlencode(pairs)}" if pairs else ""
+        return f"{self.root}{quote(path, safe='/:@!$,~')}{asked}"
+
+    def api(self, path: str) -> str:
+        """An address of the API, for the same tenant."""
+        above = self.root.removesuffix("/app")
+        asked = f"?{urlencode({'tenant': self.me.tenant})}" if self.foreign else ""
+        return f"{above}/api/v1{path}{asked}"
+
+    @property
+    def here(self) -> str:
+        """This page with all that its address says."""
+        asked = self.request.url.query
+        return self.request.url.path + (f"?{asked}" if asked else "")
+
+    def in_tenant(self, tenant: str) -> str:
+        """The start page, in another tenant."""
+        return f"{self.root}/?{urlencode({'tenant': tenant})}"
+
+    def places(self) -> list[tuple[str, list[Place]]]:
+        """The navigation, as far as whoever looks may go."""
+        return places(self.may)
+
+    def at(self, path: str) -> bool:
+        """True if this page is that place, or lies below it."""
+        mine = self.request.url.path.removeprefix(self.root)
+        return mine == path if path == "/" else mine == path or mine.startswith(f"{path}/")
+
+    @staticmethod
+    def static(name: str) -> str:
+        """The name of a file that pages load."""
+        return static(name)
+
+    # -- now -------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> datetime:
+        """The store's time."""
+        return moment(self.service.app.runtime.store.now())
+
+    def once(self) -> str:
+        """A word for a form, by which the server knows it when it is sent twice."""
+        return self.service.app.runtime.clock.new_id()
+
+    @property
+    def safe(self) -> bool:
+        """True if cookies are for TLS only."""
+        return is_safe(self.request)
+
+    def ago(self, when: datetime) -> str:
+        """How long ago something was, or how soon it will be, in words."""
+        return labels.distance(self.t, (self.now - when).total_seconds())
+
+    def span(self, seconds: float | None) -> str:
+        """A length of time in words."""
+        return labels.span(self.t, seconds)
+
+
+def _pairs(named: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Names with their values; a list is a name given several times."""
+    return [
+        (name, each)
+        for name, value in named.items()
+        for each in (value if isinstance(value, list | tuple) else [value])
+    ]
+
+
+def view_of(request: Request) -> View:
+    """The view of a request, whoever sends it."""
+    return View(request, getattr(request.state, "asking", None))
+
+
+async def show(request: Request, template: str, *, status: int = 200, **shown: Any) -> Response:
+    """A page as it is sent."""
+    view = view_of(request)
+    if view.may(Permission.MANAGE_TENANTS):
+        rows = await view.me.whole.accounts.tenants()
+        view.tenants = [row.tenant for row in rows[:MOST_TENANTS]]
+    text = _environment.get_template(template).render(
+        page=view, t=view.t, url=view.url, ALL_TENANTS=ALL_TENANTS, MICROS=MICROS, **shown
+    )
+    return _answer(request, text, status)
+
+
+def _answer(request: Request, text: str, status: int) -> Response:
+    body, headers = text.encode("utf-8", "replace"), dict(_HEADERS)
+    if len(body) >= _WORTH_IT and packed(request):
+        body, headers["Content-Encoding"] = gzip.compress(body, 5, mtime=0), "gzip"
+    return HTMLResponse(body, status, headers=headers)

@@ -1,0 +1,89 @@
+"""What a form sends. Each one carries a word of its own: sent twice, it is carried out once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+from urllib.parse import parse_qsl
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import RedirectResponse
+
+from redrive.errors import InputError
+from redrive.server.once import OnceRoute
+from redrive.server.pages.entering import enter
+
+__all__ = ["ONCE", "Form", "Sent", "form_of", "pages", "to"]
+
+ONCE = "once"
+_FIELDS = 20_000
+
+
+class Form:
+    """The fields of a form, in order. White space around a value is no part of it."""
+
+    def __init__(self, fields: Sequence[tuple[str, str]]) -> None:
+        self._fields = fields
+
+    def get(self, name: str, default: str = "") -> str:
+        """The value of a field; the default where it is missing or blank."""
+        return next((value.strip() for key, value in self._fields if key == name and value.strip()), default)
+
+    def maybe(self, name: str) -> str | None:
+        """The value of a field, None where it is missing or blank."""
+        return self.get(name) or None
+
+    def all(self, name: str) -> list[str]:
+        """All values of a field that can be given several times."""
+        return [value.strip() for key, value in self._fields if key == name and value.strip()]
+
+    def raw(self, name: str) -> str | None:
+        """The value just as it was sent; None where the field is missing."""
+        return next((value for key, value in self._fields if key == name), None)
+
+    def names(self, prefix: str) -> list[str]:
+        """The names that begin so, without the beginning."""
+        found = dict.fromkeys(key for key, _ in self._fields if key.startswith(prefix))
+        return [name.removeprefix(prefix) for name in found]
+
+
+async def form_of(request: Request) -> Form:
+    """What was sent, read once."""
+    known: Form | None = getattr(request.state, "form", None)
+    if known is None:
+        try:
+            text = (await request.body()).decode()
+            fields = parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS)
+        except ValueError:
+            raise InputError("the form cannot be read; load the page again and send it anew") from None
+        known = request.state.form = Form([(key, value.replace("\r\n", "\n")) for key, value in fields])
+    return known
+
+
+Sent = Annotated[Form, Depends(form_of)]
+"""What a page takes to know what was sent."""
+
+
+class PageRoute(OnceRoute):
+    """A page whose forms are carried out once each."""
+
+    async def key_of(self, request: Request) -> str | None:
+        once = (await form_of(request)).maybe(ONCE)
+        if once is not None:
+            await enter(request)  # before anybody else finds out who asks, and notes it each time
+        return None if once is None else f"page:{once}"
+
+
+def pages() -> APIRouter:
+    """Pages for people who have signed in."""
+    return APIRouter(route_class=PageRoute, dependencies=[Depends(_entered)])
+
+
+async def _entered(request: Request) -> None:
+    if getattr(request.state, "asking", None) is None:
+        await enter(request)
+
+
+def to(url: str) -> RedirectResponse:
+    """Send the browser on after a change, so that loading the page again repeats nothing."""
+    return RedirectResponse(url, 303)

@@ -1,0 +1,98 @@
+"""Words for states, codes, modes and lengths of time: what a person reads in place of a constant.
+
+A state has a tone (for its colour) and an icon, so that it is told by three things and not by colour alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from redrive.server.pages.words import N, Words
+
+__all__ = ["CATEGORIES", "CODES", "MODES", "ROLES", "STATES", "Label", "distance", "span", "state"]
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A state in words, its tone and its icon."""
+
+    text: str
+    tone: str
+    icon: str
+
+
+STATES = {
+    "PENDING": Label(N("Waiting"), "wait", "clock"),
+    "RUNNING": Label(N("Running"), "work", "play"),
+    "SLEEPING": Label(N("Sleeping"), "wait", "moon"),
+    "COMPENSATING": Label(N("Rolling back"), "work", "undo"),
+    "SUCCESS": Label(N("Succeeded"), "good", "check"),
+    "PARTIAL": Label(N("Partly done"), "warn", "half"),
+    "FAILED": Label(N("Failed"), "bad", "cross"),
+    "DLQ_PENDING": Label(N("Dead letter"), "bad", "letter"),
+    "TIMED_OUT": Label(N("Timed out"), "bad", "clock"),
+    "CANCELLED": Label(N("Cancelled"), "off", "ban"),
+    "COMPENSATED": Label(N("Rolled back"), "off", "undo"),
+    "RETRYING": Label(N("Retrying"), "warn", "again"),
+    "DLQ": Label(N("Dead letter"), "bad", "letter"),
+    "SKIPPED": Label(N("Skipped"), "off", "skip"),
+    "OPEN": Label(N("Open"), "bad", "alert"),
+    "REPLAYING": Label(N("Being replayed"), "work", "again"),
+    "RESOLVED": Label(N("Resolved"), "good", "check"),
+    "IGNORED": Label(N("Ignored"), "off", "ban"),
+    "EXPIRED": Label(N("Expired"), "off", "clock"),
+    "DELIVERED": Label(N("Delivered"), "good", "check"),
+    "DEAD": Label(N("Not delivered"), "bad", "cross"),
+    "CLOSED": Label(N("Closed"), "good", "check"),
+    "HALF_OPEN": Label(N("Letting probes through"), "warn", "half"),
+    "DONE": Label(N("Done"), "good", "check"),
+    "STOPPED": Label(N("Stopped"), "off", "ban"),
+    "LOST": Label(N("Worker lost"), "warn", "cross"),
+    "RELEASED": Label(N("Given back"), "off", "undo"),
+    "PARKED": Label(N("Held back"), "wait", "pause"),
+}
+
+ROLES = {
+    "OWNER": N("Owner"),
+    "ADMIN": N("Administrator"),
+    "STAFF": N("Staff"),
+    "VIEWER": N("Viewer"),
+}
+
+MODES: dict[str, tuple[str, str]] = {}
+CATEGORIES: dict[str, str] = {}
+CODES: dict[str, str] = {}
+
+_UNITS = ((86_400, N("{n} d")), (3_600, N("{n} h")), (60, N("{n} min")), (1, N("{n} s")))
+
+
+def state(name: str) -> Label:
+    """What a state is called; one that nobody thought of keeps its name."""
+    return STATES.get(str(name), Label(str(name), "off", "dot"))
+
+
+def span(t: Words, seconds: float | None) -> str:
+    """A length of time in its two largest units."""
+    if seconds is None:
+        return "–"
+    if seconds < 1:
+        return t("{n} ms", n=max(0, round(seconds * 1000)))
+    if seconds < 10:
+        return t("{n} s", n=f"{seconds:.1f}".rstrip("0").rstrip("."))
+    left, parts = round(seconds), []
+    for size, text in _UNITS:
+        count, left = divmod(left, size)
+        if count:
+            parts.append(t(text, n=count))
+        elif parts:
+            break
+    return " ".join(parts[:2])
+
+
+def distance(t: Words, seconds: float) -> str:
+    """How long ago something was, roughly; negative is yet to come."""
+    size = abs(seconds)
+    if size < 5:
+        return t("now")
+    amount = next(t(text, n=int(size // unit)) for unit, text in _UNITS if size >= unit)
+    return t("{span} ago", span=amount) if seconds > 0 else t("in {span}", span=amount)

@@ -1,0 +1,103 @@
+"""What lists have in common: what their address says, ranges of time, and the same list as a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from fastapi import Request
+from fastapi.encoders import jsonable_encoder
+from fastapi.responses import Response
+
+from redrive.duration import seconds
+from redrive.errors import InputError, RedriveError
+from redrive.server.pages.words import N
+from redrive.store.records import Page
+
+__all__ = ["FORMATS", "RANGES", "all_of", "chosen", "sheet", "since_of"]
+
+T = TypeVar("T")
+
+RANGES = {"1h": N("last hour"), "24h": N("last 24 hours"), "7d": N("last 7 days"), "30d": N("last 30 days")}
+FORMATS = ("csv", "json")
+MOST = 10_000
+"""Rows of a file; who wants more narrows the list, or asks the API page by page."""
+
+_BATCH = 500
+_LONGEST = 1000
+
+
+def chosen(request: Request, *names: str) -> dict[str, str]:
+    """What an address says about these, without what is blank."""
+    given = {name: request.query_params.get(name, "").strip()[:_LONGEST] for name in names}
+    return {name: value for name, value in given.items() if value}
+
+
+def since_of(text: str | None, now: datetime) -> datetime | None:
+    """The begin of a range: a length of time before now, or a moment."""
+    if not text:
+        return None
+    try:
+        return now - timedelta(seconds=seconds(text, "since"))
+    except (RedriveError, OverflowError):
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError("since takes a length of time such as 24h, or a moment such as 2026-01-31") from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+async def all_of(ask: Callable[[int, str | None], Awaitable[Page[T]]]) -> list[T]:
+    """Every row of a list, up to ten thousand, asked for page by page."""
+    found: list[T] = []
+    cursor: str | None = None
+    while len(found) < MOST:
+        page = await ask(_BATCH, cursor)
+        found += page.items
+        cursor = page.next
+        if cursor is None:
+            break
+    return found[:MOST]
+
+
+def sheet(name: str, kind: str, columns: Mapping[str, Callable[[T], Any]], rows: Sequence[T]) -> Response:
+    """Rows as a file to keep: CSV or JSON, with the same columns."""
+    if kind == "json":
+        shaped = [{title: read(row) for title, read in columns.items()} for row in rows]
+        body, media = json.dumps(jsonable_encoder(shaped), ensure_ascii=False, indent=1), "application/json"
+    else:
+        body, media = _csv(columns, rows), "text/csv; charset=utf-8"
+    named = {"Content-Disposition": f'attachment; filename="{name}.{kind}"'}
+    return Response(body.encode("utf-8", "replace"), media_type=media, headers=named)
+
+
+def _csv(columns: Mapping[str, Callable[[T], Any]], rows: Sequence[T]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow(_cell(read(row)) for read in columns.values())
+    return out.getvalue()
+
+
+def _cell(value: Any) -> str:
+    """A value as text that no spreadsheet takes for a formula."""
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    text = value if isinstance(value, str) else json.dumps(jsonable_encoder(value), ensure_ascii=False)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") and not _is_number(text) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

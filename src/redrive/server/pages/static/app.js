@@ -1,0 +1,241 @@
+// What pages do beyond what the browser does by itself. Everything on them can be read and done without it.
+
+const said = document.body.dataset;
+const language = document.documentElement.lang;
+const each = (selector, act, within = document) => within.querySelectorAll(selector).forEach(act);
+
+// -- times: local ones, with the exact one to be seen on them ---------------------------------------------
+
+const exact = new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "medium" });
+const relative = new Intl.RelativeTimeFormat(language, { style: "short", numeric: "always" });
+const units = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
+
+function distance(seconds) {
+  if (Math.abs(seconds) < 5) return said.now;
+  const [unit, size] = units.find(([, size]) => Math.abs(seconds) >= size) ?? units[3];
+  return relative.format(Math.trunc(seconds / size), unit);
+}
+
+function tell(time) {
+  const at = new Date(time.dateTime);
+  if (isNaN(at)) return;
+  const text = time.dataset.as === "exact" ? exact.format(at) : distance((at - Date.now()) / 1000);
+  if (time.textContent !== text) time.textContent = text;
+  time.title = `${exact.format(at)}\n${time.dateTime.replace("T", " ").replace("Z", "")} UTC`;
+}
+
+// -- what needs a script is shown only where there is one --------------------------------------------------
+
+function enliven(within = document) {
+  each("time[datetime]", tell, within);
+  each("[data-copy]", (button) => { button.hidden = false; }, within);
+  each("[data-scripted]", (part) => { part.hidden = false; }, within);
+}
+
+function toast(text) {
+  const place = document.getElementById("toast");
+  place.textContent = text;
+  place.classList.add("on");
+  clearTimeout(toast.timer);
+  toast.timer = setTimeout(() => place.classList.remove("on"), 2500);
+}
+
+document.addEventListener("click", async (event) => {
+  const copy = event.target.closest("[data-copy]");
+  if (copy) {
+    await navigator.clipboard.writeText(copy.dataset.copy);
+    toast(said.copied);
+    return;
+  }
+  const all = event.target.closest("[data-all]");
+  if (all) {
+    each(all.dataset.all, (box) => { box.checked = all.checked; });
+    count();
+  }
+  each("details.menu[open]", (menu) => { if (!menu.contains(event.target)) menu.open = false; });
+});
+
+// -- forms: sent once; a sheet becomes a dialog -------------------------------------------------------------
+
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (!form.matches("[data-guard]")) return;
+  if (form.dataset.sent) { event.preventDefault(); return; }
+  form.dataset.sent = "yes";
+  setTimeout(() => each("button", (button) => { button.disabled = true; }, form));
+});
+addEventListener("pageshow", () => each("form[data-sent]", (form) => {
+  delete form.dataset.sent;
+  each("button", (button) => { button.disabled = false; }, form);
+}));
+
+function lift(act) {
+  const sheet = act.querySelector(":scope > .sheet");
+  const dialog = document.createElement("dialog");
+  const title = sheet.querySelector("h3");
+  title.id ||= `${act.id}-title`;
+  dialog.setAttribute("aria-labelledby", title.id);
+  dialog.append(sheet);
+  document.body.append(dialog);
+  act.open = false;
+  const done = () => { act.append(sheet); dialog.remove(); act.querySelector("summary").focus(); };
+  dialog.addEventListener("close", done);
+  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+  dialog.showModal();
+}
+
+document.addEventListener("click", (event) => {
+  const summary = event.target.closest(".act > summary");
+  if (!summary) return;
+  event.preventDefault();
+  if (!document.querySelector("dialog[open]")) lift(summary.parentElement);
+});
+
+// -- rows: chosen, walked through ---------------------------------------------------------------------------
+
+function count() {
+  const boxes = [...document.querySelectorAll("input[data-pick]")];
+  const chosen = boxes.filter((box) => box.checked).length;
+  each("[data-chosen]", (place) => { place.textContent = chosen; });
+  each("[data-if-chosen]", (part) => { part.hidden = !chosen; });
+}
+document.addEventListener("change", (event) => { if (event.target.matches("[data-pick]")) count(); });
+
+function walk(by) {
+  const rows = [...document.querySelectorAll("table[data-rows] tbody tr")];
+  if (!rows.length) return;
+  const at = rows.findIndex((row) => row.classList.contains("current"));
+  const next = rows[Math.max(0, Math.min(rows.length - 1, at + by))];
+  rows.forEach((row) => row.classList.toggle("current", row === next));
+  (next.querySelector("a") ?? next).focus();
+  next.scrollIntoView({ block: "nearest" });
+}
+
+const keys = {
+  j: () => walk(1),
+  k: () => walk(-1),
+  x: () => document.querySelector("tr.current input[data-pick]")?.click(),
+  r: () => document.querySelector("[data-key=r]")?.click(),
+  "/": () => document.querySelector("[data-search]")?.focus(),
+  "?": () => document.getElementById("keys")?.showModal(),
+};
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (event.target.closest("input, textarea, select, [contenteditable]")) return;
+  if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
+});
+
+// -- live: a hint says that something changed; the page is fetched, and its marked regions are changed in place
+
+const key = (node) => node.id || node.dataset?.key || "";
+
+function morph(old, fresh) {
+  for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && !kept(old, name)) old.removeAttribute(name);
+  for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value && !kept(old, name)) old.setAttribute(name, value);
+  if (old.matches("input, textarea, select, time")) return;
+  children(old, fresh);
+}
+
+// What somebody opened, chose or typed stays as they left it.
+const kept = (node, name) =>
+  (name === "open" && node.localName === "details") || name === "checked" || (name === "value" && node.localName !== "progress") ||
+  name === "hidden" || (name === "class" && node.localName === "tr") || node.localName === "time" && name === "title";
+
+function children(old, fresh) {
+  const known = new Map([...old.children].filter(key).map((child) => [key(child), child]));
+  let at = old.firstChild;
+  for (const wanted of [...fresh.childNodes]) {
+    const twin = wanted.nodeType === 1 && key(wanted) ? known.get(key(wanted)) : alike(at, wanted) ? at : null;
+    if (!twin) { old.insertBefore(wanted, at); if (wanted.nodeType === 1) enliven(wanted); continue; }
+    if (twin === at) at = at.nextSibling; else old.insertBefore(twin, at);
+    if (twin.nodeType !== 1) { if (twin.data !== wanted.data) twin.data = wanted.data; continue; }
+    if (twin.localName === "time") { if (twin.dateTime !== wanted.dateTime) { twin.dateTime = wanted.dateTime; tell(twin); } continue; }
+    morph(twin, wanted);
+  }
+  while (at) { const next = at.nextSibling; at.remove(); at = next; }
+}
+
+const alike = (a, b) =>
+  a && a.nodeType === b.nodeType && (a.nodeType !== 1 || (a.localName === b.localName && !key(a) && a.className === b.className));
+
+function busy(region) {
+  const chosen = getSelection();
+  const reading = chosen && !chosen.isCollapsed && region.contains(chosen.anchorNode);
+  const typing = region.contains(document.activeElement) && document.activeElement.matches("input:not([data-pick]), textarea, select");
+  return reading || typing || document.querySelector("dialog[open]") || region.querySelector(".act[open]");
+}
+
+// A list does not jump: rows that are there change, new ones are counted, and shown when asked for.
+function freshen(region, found) {
+  const pill = document.querySelector(`[data-fresh="${region.id}"]`);
+  if (!pill) { morph(region, found); enliven(region); return; }
+  const rows = [...found.querySelectorAll("tr[data-key]")];
+  const mine = new Map([...region.querySelectorAll("tr[data-key]")].map((row) => [row.dataset.key, row]));
+  const fresh = rows.filter((row) => !mine.has(row.dataset.key));
+  if (!mine.size) { morph(region, found); enliven(region); return; }
+  for (const row of rows) if (mine.has(row.dataset.key)) morph(mine.get(row.dataset.key), row);
+  enliven(region);
+  pill.hidden = !fresh.length;
+  pill.textContent = said.new.replace("{n}", fresh.length);
+  pill.onclick = (event) => { event.preventDefault(); pill.hidden = true; morph(region, found); enliven(region); };
+}
+
+const news = new Set();
+let fetching = false, last = 0, timer = 0;
+
+function soon(changed) {
+  changed.forEach((name) => news.add(name));
+  if (timer || fetching) return;
+  timer = setTimeout(look, Math.max(300, last + 2000 - Date.now()));
+}
+
+async function look() {
+  timer = 0;
+  if (document.hidden) return;
+  const wanted = [...document.querySelectorAll("[data-live]")].filter((region) =>
+    region.dataset.live.split(" ").some((name) => news.has(name)));
+  if (wanted.some(busy)) { timer = setTimeout(look, 2000); return; }
+  news.clear();
+  if (!wanted.length) return;
+  fetching = true;
+  try {
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "manual" });
+    if (answer.ok) {
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      for (const region of wanted) {
+        const found = page.getElementById(region.id);
+        if (found && !busy(region)) freshen(region, found);
+      }
+      count();
+    }
+  } catch { /* the stream says that the server is away */ } finally {
+    fetching = false;
+    last = Date.now();
+    if (news.size) soon([]);
+  }
+}
+
+function listen() {
+  const sign = document.getElementById("live");
+  let stream = null;
+  const open = () => {
+    stream = new EventSource(said.events);
+    stream.onopen = () => { sign.hidden = false; sign.classList.remove("off"); sign.title = ""; };
+    stream.onerror = () => { sign.hidden = false; sign.classList.add("off"); sign.title = said.offline; };
+    stream.addEventListener("hint", (event) => soon(JSON.parse(event.data).changed));
+  };
+  const close = () => { stream?.close(); stream = null; };
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) close();
+    else if (!stream) { open(); soon(["runs", "letters", "audit"]); }
+  });
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", (event) => { if (event.persisted && !stream) open(); });
+  if (!document.hidden) open();
+}
+
+enliven();
+count();
+if (location.hash) document.querySelector(`details${location.hash.replace(/[^#\w-]/g, "")}`)?.setAttribute("open", "");
+setInterval(() => { if (!document.hidden) each("time[data-as=ago]", tell); }, 10000);
+if (said.events && document.querySelector("[data-live]")) listen();

@@ -1,0 +1,111 @@
+"""Workflows that code registered, and whether they are paused; the workers that execute them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from redrive.core.roles import Permission
+from redrive.desk.shapes import moment
+from redrive.desk.workflows import Workflows
+from redrive.errors import NotFound
+from redrive.server.asking import Asked, Asking, needs
+from redrive.server.pages.drawing import show, view_of
+from redrive.server.pages.forms import Sent, pages, to
+from redrive.store.records import WorkerRow
+
+__all__ = ["Registered", "Working", "registered", "routes", "working"]
+
+routes = pages()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """A workflow as it is shown. `stranded`: due runs of it that no live worker can take."""
+
+    name: str
+    version: str
+    paused_by: str | None
+    workers: int
+    stranded: int
+    input: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Working:
+    """A worker as it is shown; `live` while its lease holds."""
+
+    name: str
+    version: str
+    live: bool
+    stopped: bool
+    workflows: tuple[str, ...]
+    started_at: datetime
+    beat_at: datetime
+    lease_until: datetime
+
+
+async def registered(asked: Asking) -> list[Registered]:
+    """The workflows that this tenant may know of."""
+    paused, stranded = await asked.view.paused(), await asked.whole.unclaimable(())
+    live = [each for each in await working(asked) if each.live]
+    having = Counter(name for each in live for name in each.workflows)
+    return [
+        Registered(
+            name=item.name,
+            version=item.version,
+            paused_by=paused.get(item.name),
+            workers=having[item.name],
+            stranded=stranded.get(item.name, 0),
+            input=json.loads(item.schema_in or "{}"),
+        )
+        for item in await asked.view.workflows()
+    ]
+
+
+async def working(asked: Asking) -> list[Working]:
+    """All workers that are still known, newest first."""
+    now = asked.whole.now()
+    return [_working(row, now) for row in await asked.whole.workers()]
+
+
+def _working(row: WorkerRow, now: int) -> Working:
+    return Working(
+        name=row.name,
+        version=row.version,
+        live=row.state == "LIVE" and row.lease_until > now,
+        stopped=row.state != "LIVE",
+        workflows=row.workflows,
+        started_at=moment(row.started_at),
+        beat_at=moment(row.beat_at),
+        lease_until=moment(row.lease_until),
+    )
+
+
+@routes.get("/workflows", **needs(Permission.LOOK))
+async def list_workflows(request: Request, asked: Asked) -> Response:
+    """Every workflow, with who has it registered."""
+    return await show(request, "workflows.html", workflows=await registered(asked))
+
+
+@routes.post("/workflows/{way}", **needs(Permission.PAUSE))
+async def turn(request: Request, asked: Asked, way: str, sent: Sent) -> Response:
+    """Let no run of a workflow be taken, of any tenant, or let them be taken again."""
+    name = sent.get("name")
+    if way not in ("pause", "resume") or name not in {item.name for item in await asked.view.workflows()}:
+        raise NotFound("no code registered a workflow of this name")
+    desk = Workflows(asked.whole, asked.clock, asked.runtime.ring)
+    await (desk.pause if way == "pause" else desk.resume)(name, by=asked.by)
+    return to(view_of(request).url("/workflows"))
+
+
+@routes.get("/workers", **needs(Permission.LOOK))
+async def list_workers(request: Request, asked: Asked) -> Response:
+    """Every worker, alive or not."""
+    return await show(request, "workers.html", workers=await working(asked))

@@ -1,0 +1,43 @@
+"""Signing in and out over HTTP: how often somebody may try, and the cookie that is set and taken back."""
+
+from __future__ import annotations
+
+from fastapi import Request, Response
+
+from redrive.core.roles import Principal
+from redrive.server.asking import service_of
+from redrive.server.auth.credentials import COOKIE
+from redrive.server.auth.sessions import LASTS, Login
+
+__all__ = ["is_safe", "sign_in", "sign_out"]
+
+
+async def sign_in(request: Request, response: Response, login: Login) -> Principal:
+    """Begin a session, and let the answer set its cookie; tries are counted by place and by address."""
+    service = service_of(request)
+    client = request.client.host if request.client else ""
+    service.logins.take(f"from {client}")
+    service.logins.take(f"for {login.email.lower()}")
+    signed_in = await service.sessions.sign_in(login)
+    response.set_cookie(
+        COOKIE,
+        signed_in.cookie,
+        max_age=LASTS,
+        path="/",
+        httponly=True,
+        samesite="lax",
+        secure=is_safe(request),
+    )
+    return signed_in.principal
+
+
+async def sign_out(request: Request, response: Response) -> None:
+    """End the session whose cookie came along."""
+    if COOKIE in request.cookies:
+        await service_of(request).sessions.sign_out(request.cookies[COOKIE])
+    response.delete_cookie(COOKIE, path="/")
+
+
+def is_safe(request: Request) -> bool:
+    """True if browsers reach this server over TLS only, so that cookies may be kept to it."""
+    return request.url.scheme == "https" or service_of(request).app.settings.base_url.startswith("https:")

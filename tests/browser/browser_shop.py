@@ -1,0 +1,97 @@
+"""The app behind the browser tests: the demo's shop, a bank that can be mended, and content that bites.
+
+python browser_shop.py STORE-URL      fills a store, and prints what is in it as JSON
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from redrive import NonRetryable, RetryPolicy
+from redrive.app import RunHandle
+from redrive.cli.demo.people import MARKET, SHOP, let_in
+from redrive.cli.demo.shop import app
+from redrive.cli.demo.traffic import STORIES
+
+FIXED = Path("fixed")
+SCRIPT = "<script>document.title='owned'</script><img src=x onerror=document.title='owned'>"
+RIGHT_TO_LEFT = "\u202egnp.exe \u0645\u0631\u062d\u0628\u0627 \u05e9\u05dc\u05d5\u05dd"
+LETTERS = 6
+__all__ = ["FIXED", "LETTERS", "RIGHT_TO_LEFT", "SCRIPT", "app"]
+
+ONCE = RetryPolicy(max_retries=0)
+
+
+@app.step(retry=ONCE, effect="moves money")
+async def transfer(number: int) -> str:
+    if not FIXED.exists():
+        raise ConnectionError("the bank is away")
+    return f"moved {number}"
+
+
+@app.workflow
+async def settle_account(number: int) -> str:
+    done: str = await transfer(number)
+    return done
+
+
+@app.step(retry=ONCE)
+async def bite(text: str, papers: str) -> None:
+    _deeper(250, text)
+
+
+def _deeper(left: int, text: str) -> None:
+    if left == 0:
+        raise NonRetryable(text)
+    _deeper(left - 1, text)
+
+
+@app.workflow
+async def hostile(text: str, papers: str, password: str) -> None:
+    await bite(text, papers)
+
+
+async def populate(url: str) -> dict[str, str]:
+    """One of each story that needs no crash, letters with one cause, and one that bites; ids by name."""
+    app.settings = replace(app.settings, url=url)
+    async with app:
+        await let_in(app)
+        told = {
+            "good": STORIES["goes well"]("order-1"),
+            "wrong": STORIES["wrong input"]("order-2"),
+            "down": STORIES["retries run out"]("order-3"),
+            "rolled_back": STORIES["rolled back"]("order-4"),
+            "stuck": STORIES["cannot be rolled back"]("order-5"),
+            "elsewhere": STORIES["goes well"]("order-6", MARKET),
+            "bad_elsewhere": STORIES["wrong input"]("order-7", MARKET),
+            "hostile": hostile.start(SCRIPT + RIGHT_TO_LEFT, SCRIPT * 10_000, "hunter2", tenant=SHOP),
+        }
+        for number in range(LETTERS):
+            told[f"transfer-{number}"] = settle_account.start(number, tenant=SHOP)
+        handles = {name: await starting for name, starting in told.items()}
+        await asyncio.gather(*(_over(handle) for handle in handles.values()))
+        await app.circuits.open("standing-payments", tenant=SHOP, by="test", reason="looked at")
+        parked = await STORIES["waits until the provider is back"]("order-8")
+        await _until(parked, "SLEEPING")
+        while await app.runtime.store.fold(100):
+            pass
+        return {name: handle.id for name, handle in handles.items()} | {"parked": parked.id}
+
+
+async def _over(handle: RunHandle[Any]) -> None:
+    while (await handle.describe()).finished_at is None:  # noqa: ASYNC110 - a real worker
+        await asyncio.sleep(0.1)
+
+
+async def _until(handle: RunHandle[Any], status: str) -> None:
+    while await handle.status() != status:  # noqa: ASYNC110 - the same
+        await asyncio.sleep(0.1)
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(asyncio.wait_for(populate(sys.argv[1]), 90))))

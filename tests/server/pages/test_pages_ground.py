@@ -1,0 +1,139 @@
+"""What holds on every page: coming in and going out, headers, files, languages, errors."""
+
+from __future__ import annotations
+
+import gzip
+import re
+
+import httpx2
+from pages_kit import Looked, browser, of_role
+from server_kit import World
+
+PASSWORD = "a good password"
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+PERSON = {"email": "staff@acme.example", "password": PASSWORD}
+
+
+def test_whoever_comes_signs_in_and_gets_where_they_wanted(site: World) -> None:
+    with browser(site) as client:
+        assert client.get(f"{site.address}/").headers["location"] == "/app/"
+        wanted = "/app/?tenant=acme"
+        sent_to = client.get(f"{site.address}{wanted}")
+        assert sent_to.status_code == 303
+        page = client.get(f"{site.address}{sent_to.headers['location']}")
+        assert 'name="next" value="/app/?tenant=acme"' in page.text
+        wrong = client.post("/login", data={**PERSON, "password": "wrong password", "next": wanted})
+        assert wrong.status_code == 401
+        assert "do not fit together" in wrong.text
+        assert 'value="staff@acme.example"' in wrong.text
+        assert "wrong password" not in wrong.text
+        answer = client.post("/login", data={**PERSON, "next": wanted})
+        assert (answer.status_code, answer.headers["location"]) == (303, wanted)
+        home = client.get("/")
+        assert home.status_code == 200
+        looked = Looked(home.text)
+        assert "acme" in looked.text
+        assert "staff@acme.example" in looked.text
+        assert client.post("/logout").headers["location"] == "/app/login"
+        assert client.get("/").status_code == 303
+
+
+def test_signing_in_sends_nobody_elsewhere(site: World) -> None:
+    with browser(site) as client:
+        for wanted in (
+            "https://evil.example/",
+            "//evil.example",
+            "/app//evil.example",
+            "/app/\\evil",
+            "/api/v1/me",
+        ):
+            answer = client.post("/login", data={**PERSON, "next": wanted})
+            assert answer.headers["location"] == "/app/", wanted
+
+
+def test_other_sites_send_no_forms(site: World) -> None:
+    with browser(site, headers={"Sec-Fetch-Site": "cross-site"}) as client:
+        for path in ("/login", "/logout", "/look"):
+            assert client.post(path, data=PERSON).status_code == 403, path
+
+
+def test_pages_run_nothing_of_their_own_and_ask_nobody_else(site: World) -> None:
+    with of_role(site, "OWNER") as client:
+        for path in ("/login", "/", "/nowhere"):
+            page = client.get(path)
+            looked = Looked(page.text)
+            assert looked.inline == []
+            assert all(link.startswith(("/app/", "#")) for link in looked.links), looked.links
+            policy = page.headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+            assert page.headers["referrer-policy"] == "same-origin"
+            assert page.headers["cache-control"] == "no-store"
+
+
+def test_the_first_load_is_small_and_its_files_are_kept(site: World) -> None:
+    with of_role(site, "OWNER") as client:
+        page = client.get("/")
+        size = len(gzip.compress(page.content))
+        files = re.findall(r'(?:href|src)="(/app/static/[^"]+)"', page.text)
+        assert len(files) == 3
+        for file in files:
+            plain = client.get(f"{site.address}{file}", headers={"Accept-Encoding": "identity"})
+            small = client.get(f"{site.address}{file}")
+            assert "immutable" in small.headers["cache-control"]
+            assert plain.content == small.content
+            size += len(gzip.compress(plain.content))
+        assert size < 60_000
+        assert client.get("/static/app.000000000000.css").status_code == 404
+
+
+def test_languages_and_colours_are_chosen_and_kept(site: World) -> None:
+    with of_role(site, "VIEWER", headers={"Accept-Language": "pl-PL,pl;q=0.9"}) as client:
+        assert '<html lang="pl" data-theme="auto">' in client.get("/").text
+        chosen = client.post("/look", data={"language": "en", "next": "/app/?tenant=acme"})
+        assert chosen.headers["location"] == "/app/?tenant=acme"
+        client.post("/look", data={"theme": "dark"})
+        assert '<html lang="en" data-theme="dark">' in client.get("/").text
+        client.post("/look", data={"theme": "loud", "language": "tlh"})
+        assert '<html lang="en" data-theme="dark">' in client.get("/").text
+
+
+def test_an_owner_sees_all_tenants_and_others_theirs(site: World) -> None:
+    with of_role(site, "OWNER") as owner, of_role(site, "ADMIN") as admin:
+        home = owner.get("/?tenant=globex")
+        assert "globex" in Looked(home.text).text
+        assert "/app/?tenant=globex" in home.text
+        assert 'data-events="/api/v1/events?tenant=globex"' in home.text
+        assert "globex" not in Looked(admin.get("/").text).text
+        refused = admin.get("/?tenant=globex")
+        assert refused.status_code == 403
+        assert "OWNER" in refused.text
+
+
+def test_looking_into_a_tenant_is_noted_once_in_a_while(site: World) -> None:
+    api = site.client("globex", "ADMIN")
+
+    def noted() -> int:
+        return len(api.get("/audit", params={"event": "tenant.entered"}).json()["items"])
+
+    with of_role(site, "OWNER") as owner:
+        for _ in range(3):
+            assert owner.get("/?tenant=globex").status_code == 200
+        assert noted() == 1
+        owner.get("/?tenant=*")
+        assert noted() == 1
+
+
+def test_errors_are_pages(site: World) -> None:
+    with of_role(site, "VIEWER") as client:
+        missing = client.get("/nowhere")
+        assert missing.status_code == 404
+        assert "There is no such thing here" in missing.text
+        assert client.put("/login", data={"x": "y"}).status_code == 405
+        unread = client.post("/login", content=b"\xff=1", headers=FORM)
+        assert unread.status_code == 422
+
+
+def test_forms_are_for_pages_only(site: World) -> None:
+    with httpx2.Client(base_url=site.address) as client:
+        assert client.post("/api/v1/login", data=PERSON).status_code == 415

@@ -1,0 +1,191 @@
+"""Runs, circuits, policies, workflows, workers, audit, members, health: what each role sees and may do."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+
+import httpx2
+import pytest
+from pages_kit import Looked, of_role, once
+from server_kit import World
+
+LISTS = ("/runs", "/circuits", "/policies", "/workflows", "/workers", "/audit", "/health")
+POSTS = {
+    "/runs/{run}/cancel": "STAFF",
+    "/runs/{run}/again": "ADMIN",
+    "/runs/{run}/saga/resume": "ADMIN",
+    "/circuits/one": "ADMIN",
+    "/circuits/settings": "ADMIN",
+    "/policies": "ADMIN",
+    "/policies/remove": "ADMIN",
+    "/members": "ADMIN",
+    "/members/{user}": "ADMIN",
+    "/keys": "ADMIN",
+    "/keys/{token}/revoke": "ADMIN",
+    "/workflows/pause": "OWNER",
+    "/workflows/resume": "OWNER",
+}
+RANKS = ["VIEWER", "STAFF", "ADMIN", "OWNER"]
+
+
+def sent(client: httpx2.Client, page: str, path: str, **fields: str) -> httpx2.Response:
+    """Send a form as a browser does from a page with such forms on it."""
+    return client.post(path, data={"once": once(client.get(page).text), **fields})
+
+
+@pytest.mark.parametrize("role", RANKS)
+def test_every_page_can_be_seen_and_has_only_buttons_that_work(site: World, role: str) -> None:
+    run = site.ids["acme"]["run"]
+    with of_role(site, role) as client:
+        for path in (*LISTS, f"/runs/{run}"):
+            page = client.get(path)
+            assert page.status_code == 200, path
+            looked = Looked(page.text)
+            assert looked.inline == []
+            actions = set(re.findall(r'<form method="post" action="/app([^"?]+)"', page.text))
+            needed = {place.format(**site.ids["acme"]): least for place, least in POSTS.items()}
+            offered = actions - {"/look", "/logout"}
+            assert all(RANKS.index(needed[action]) <= RANKS.index(role) for action in offered), path
+        seen = client.get("/members").status_code
+        assert seen == (200 if role in ("ADMIN", "OWNER") else 403)
+
+
+def test_what_is_not_offered_is_refused(site: World) -> None:
+    for place, least in POSTS.items():
+        below = RANKS[RANKS.index(least) - 1]
+        with of_role(site, below) as client:
+            answer = client.post(place.format(**site.ids["acme"]), data={"once": f"no-{place}-{below}"})
+        assert answer.status_code == 403, place
+        assert least in Looked(answer.text).text, "a refusal names the role that is missing"
+
+
+def test_nothing_of_another_tenant_is_found(site: World) -> None:
+    other = site.ids["globex"]
+    with of_role(site, "ADMIN") as client:
+        assert client.get(f"/runs/{other['run']}").status_code == 404
+        assert client.get(f"/runs/{other['run']}/again").status_code == 404
+        assert (
+            client.post(f"/members/{other['user']}", data={"once": "x1", "role": "VIEWER"}).status_code == 404
+        )
+        assert client.post(f"/keys/{other['token']}/revoke", data={"once": "x2"}).status_code == 404
+        assert other["run"] not in client.get("/runs").text
+        assert "globex" not in client.get("/audit?format=json").text
+
+
+def test_a_list_is_narrowed_by_its_address_and_kept_as_a_file(site: World) -> None:
+    ids = site.ids["acme"]
+    with of_role(site, "VIEWER") as client:
+        bad = client.get("/runs?kind=person").text
+        assert ids["run"] in bad
+        assert ids["good"] not in bad
+        assert ids["run"] in client.get("/runs?correlation_id=c-1&since=24h").text
+        assert "No run matches" in client.get("/runs?workflow=nothing").text
+        rows = list(csv.DictReader(io.StringIO(client.get("/runs?kind=good&format=csv").text)))
+        assert [row["id"] for row in rows] == [ids["good"]]
+        wrong = client.get("/runs?since=yesterday")
+        assert wrong.status_code == 422
+        assert "since takes a length of time" in wrong.text
+
+
+def test_a_file_holds_no_formula(site: World) -> None:
+    with of_role(site, "ADMIN") as client:
+        name = "=cmd|' /C calc'!A0"
+        assert sent(client, "/policies", "/policies", workflow=name, max_retries="1").status_code == 303
+        lines = list(csv.DictReader(io.StringIO(client.get("/audit?event=policy.&format=csv").text)))
+        assert lines[0]["subject"].startswith("'=")
+        assert sent(client, "/policies", "/policies/remove", workflow=name).status_code == 303
+
+
+def test_a_policy_is_stored_shown_and_removed_and_a_wrong_one_kept_in_its_form(site: World) -> None:
+    with of_role(site, "ADMIN") as client:
+        wrong = sent(client, "/policies", "/policies", workflow="fulfil", max_retries="many", jitter="0.2")
+        assert wrong.status_code == 422
+        assert "max_retries takes a number" in wrong.text
+        assert 'value="many"' in wrong.text
+        nowhere = sent(client, "/policies", "/policies", max_retries="2")
+        assert "name the workflow, the step, or both" in nowhere.text
+        done = sent(client, "/policies", "/policies", workflow="fulfil", max_retries="7", base_delay="2s")
+        assert done.status_code == 303
+        assert "7 retries" in Looked(client.get("/policies").text).text
+        assert 'value="7"' in client.get("/policies?workflow=fulfil").text
+        assert sent(client, "/policies", "/policies/remove", workflow="fulfil").status_code == 303
+        assert "7 retries" not in Looked(client.get("/policies").text).text
+
+
+def test_a_circuit_is_opened_set_and_closed(site: World) -> None:
+    with of_role(site, "ADMIN") as client:
+        assert client.get("/circuits/one?key=bank").status_code == 404
+        form = {"key": "bank", "way": "open", "reason": "it burns"}
+        assert client.post("/circuits/one", data={"once": "c1", **form}).status_code == 303
+        page = "/circuits/one?key=bank"
+        assert "it burns" in client.get(page).text
+        wrong = sent(client, page, "/circuits/settings", key="bank", failures="a few")
+        assert (wrong.status_code, 'value="a few"' in wrong.text) == (422, True)
+        assert sent(client, page, "/circuits/settings", key="bank", failures="9").status_code == 303
+        assert "9 failures" in Looked(client.get(page).text).text
+        assert sent(client, page, "/circuits/one", key="bank", way="close").status_code == 303
+        assert "Calls go through." in Looked(client.get(page).text).text
+
+
+def test_somebody_is_invited_once_and_a_key_is_shown_once(site: World) -> None:
+    with of_role(site, "ADMIN") as client:
+        form = {"once": once(client.get("/members").text), "email": "new@acme.example", "role": "VIEWER"}
+        invited = client.post("/members", data=form)
+        code = re.search(r'<code id="secret">([^<]+)</code>', invited.text)
+        assert code is not None
+        again = client.post("/members", data=form)
+        assert (again.status_code, again.headers["location"]) == (303, "/app/members")
+        assert code[1] not in client.get("/members").text
+        known = sent(client, "/members", "/members", email="new@acme.example", role="VIEWER")
+        assert (known.status_code, "is known already" in known.text) == (422, True)
+        over = sent(client, "/members", "/members", email="boss@acme.example", role="OWNER")
+        assert "cannot make somebody OWNER" in over.text
+        made = sent(client, "/members", "/keys", name="till", role="STAFF", lasts="soon")
+        assert (made.status_code, 'value="till"' in made.text) == (422, True)
+        made = sent(client, "/members", "/keys", name="till", role="STAFF", lasts="1d")
+        secret = re.search(r'<code id="secret">([^<]+)</code>', made.text)
+        assert secret is not None
+        assert secret[1] not in client.get("/members").text
+        assert site.bearer(secret[1]).get("/me").json()["role"] == "STAFF"
+        page = client.get("/members").text
+        (revoke,) = re.findall(
+            r'action="/app(/keys/[^"]+/revoke)"[^>]*>(?:(?!</form>).)*Revoke till', page, re.S
+        )
+        assert client.post(revoke, data={"once": "k1"}).status_code == 303
+        assert site.bearer(secret[1]).get("/me").status_code == 401
+
+
+def test_a_workflow_is_paused_for_all_by_an_owner_only(site: World) -> None:
+    with of_role(site, "OWNER") as client:
+        assert sent(client, "/workflows", "/workflows/pause", name="fulfil").status_code == 303
+        assert "Paused" in Looked(client.get("/workflows").text).text
+        assert "fulfil was paused by" in Looked(client.get("/health").text).text
+        assert sent(client, "/workflows", "/workflows/resume", name="fulfil").status_code == 303
+        assert client.post("/workflows/pause", data={"once": "w1", "name": "nothing"}).status_code == 404
+
+
+def test_a_failed_run_shows_what_retrying_would_do_and_does_it_once(site: World) -> None:
+    run = site.ids["acme"]["run"]
+    with of_role(site, "ADMIN") as client:
+        assert "This would run again" in client.get(f"/runs/{run}/again").text
+        page = f"/runs/{run}/again?way=skip_failed"
+        assert "given by hand" in client.get(f'{page}&output="paid"').text
+        wrong = sent(client, page, f"/runs/{run}/again", way="skip_failed", output="{half")
+        assert (wrong.status_code, "{half" in wrong.text, "is no JSON" in wrong.text) == (422, True, True)
+        assert client.get(f"/runs/{run}/again?way=sideways").status_code == 404
+        form = {"once": once(client.get(page).text), "way": "from_failed", "reason": "the bank is back"}
+        first, second = (client.post(f"/runs/{run}/again", data=form) for _ in range(2))
+        assert (first.status_code, first.headers["location"]) == (303, f"/app/runs/{run}")
+        assert second.headers["location"] == first.headers["location"]
+        shown = Looked(client.get(f"/runs/{run}").text).text
+        assert "Waiting" in shown
+        assert sent(client, f"/runs/{run}", f"/runs/{run}/cancel").status_code == 303
+        assert "Cancelled" in Looked(client.get(f"/runs/{run}").text).text
+
+
+def test_polish_readers_read_polish(site: World) -> None:
+    with of_role(site, "OWNER", headers={"Accept-Language": "pl"}) as client:
+        assert "Przebiegi" in client.get("/runs").text
+        assert "Utworzono użytkownika" in client.get("/audit?event=user.").text

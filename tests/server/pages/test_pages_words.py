@@ -1,0 +1,90 @@
+"""Both languages say everything: each text of the pages has its Polish sentence, and none holds markup."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jinja2 import Environment, nodes
+
+import redrive.server.pages as pages
+from redrive.server.pages.words import Words, best_language, catalogue
+
+HERE = Path(pages.__file__).parent
+FIELD = re.compile(r"{(\w+)}")
+
+
+def of_templates() -> Iterator[tuple[str, str]]:
+    environment = Environment(autoescape=True)
+    for file in sorted((HERE / "templates").glob("*.html")):
+        for call in environment.parse(file.read_text(encoding="utf-8")).find_all(nodes.Call):
+            if isinstance(call.node, nodes.Name) and call.node.name == "t" and call.args:
+                if isinstance(call.args[0], nodes.Const):
+                    yield file.name, call.args[0].value
+
+
+def of_code() -> Iterator[tuple[str, str]]:
+    for file in sorted(HERE.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+                name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+                if name in ("t", "N") and isinstance(node.args[0].value, str):
+                    yield file.name, node.args[0].value
+
+
+USED = sorted({*of_templates(), *of_code()})
+
+
+def test_every_text_has_its_polish_sentence() -> None:
+    known = catalogue("pl")
+    assert not [f"{file}: {text}" for file, text in USED if text not in known]
+
+
+def test_no_sentence_is_left_that_nothing_says() -> None:
+    assert sorted(set(catalogue("pl")) - {text for _, text in USED}) == []
+
+
+def test_one_text_has_one_sentence() -> None:
+    seen: dict[str, str] = {}
+    for file in sorted((HERE / "words" / "pl").glob("*.json")):
+        for text, said in json.loads(file.read_text(encoding="utf-8")).items():
+            assert seen.setdefault(text, said) == said, f"{file.name} says {text!r} otherwise"
+
+
+def test_sentences_hold_the_same_values_and_no_markup() -> None:
+    for text, said in catalogue("pl").items():
+        assert set(FIELD.findall(text)) == set(FIELD.findall(said)), text
+        assert not set('<>&"') & set(text + said), text
+        assert (text.count("|"), said.count("|")) in ((0, 0), (1, 2)), text
+
+
+def test_values_are_no_markup_and_numbers_have_forms() -> None:
+    say = Words("pl")
+    assert [str(say("{n} character|{n} characters", n=n)) for n in (1, 3, 5, 13, 22)] == [
+        "1 znak",
+        "3 znaki",
+        "5 znaków",
+        "13 znaków",
+        "22 znaki",
+    ]
+    assert str(Words("en")("Copy {what}", what="<b>")) == "Copy &lt;b&gt;"
+    assert str(Words("en")("<b>{what}</b>")) == "&lt;b&gt;{what}&lt;/b&gt;"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "accepted", "language"),
+    [
+        (None, "pl-PL,pl;q=0.9,en;q=0.8", "pl"),
+        (None, "de,en;q=0.5,pl;q=0.4", "en"),
+        ("pl", "en", "pl"),
+        ("xx", "de", "en"),
+        (None, "en;q=zero,pl;q=0.1", "pl"),
+        (None, "", "en"),
+    ],
+)
+def test_the_language_is_chosen_or_accepted(chosen: str | None, accepted: str, language: str) -> None:
+    assert best_language(chosen, accepted) == language
