@@ -38,7 +38,7 @@ class Flows:
         return five
 
     def _undoable(self) -> Workflow[..., Any, Any]:
-        @self.app.step
+        @self.app.step(circuit=Circuit())
         async def deed(number: int) -> int:
             return number
 

@@ -1,4 +1,4 @@
-"""What it costs that every step could be undone, while nothing has to be."""
+"""What a circuit and a compensation on every step cost while nothing is open and nothing is undone."""
 
 from __future__ import annotations
 
