@@ -12,17 +12,18 @@ ONCE = RetryPolicy(max_retries=0)
 
 
 class Bank:
-    """A dependency: out of order while `down`. `calls` counts who reached it."""
+    """A dependency: out of order while `down`, which shows in `error`. `calls` counts who reached it."""
 
     def __init__(self) -> None:
         self.down = False
+        self.error: type[Exception] = ConnectionError
         self.calls = 0
 
     def charge(self, amount: int) -> int:
         """Take the money, or do not answer."""
         self.calls += 1
         if self.down:
-            raise ConnectionError("the bank does not answer")
+            raise self.error("the bank does not answer")
         return amount
 
 

@@ -211,3 +211,26 @@ async def test_runs_go_on_in_growing_waves() -> None:
             waves.append(bank.calls - before)
         assert waves == [3, 10, 100, 187, 0]  # probes first, then what was left of each wave
         assert [await handle.status() for handle in handles] == ["SUCCESS"] * 300
+
+
+async def test_time_parked_uses_up_nothing_of_what_a_policy_allows_in_all() -> None:
+    """Tries at 0, 10, 20 and 30 seconds; the next would pass the limit. Twice it is parked for long."""
+    patient = RetryPolicy(max_retries=-1, base_delay=10, factor=1, jitter=0, max_elapsed=35)
+    app, pay, bank = bank_app(Circuit("payments", open_for="1h"), retry=patient)
+    bank.error = Exception
+    async with engine(app) as e:
+        bank.down = True
+        await e.circuit("payments", "open")
+        handle = await pay.start(1)
+        await e.advance("10m")
+        await e.circuit("payments", "closed")
+        await e.settle()
+        await e.advance("10s")
+        assert bank.calls == 2
+        await e.circuit("payments", "open")
+        await e.advance("10m")
+        await e.circuit("payments", "closed")
+        run = await e.finish(handle)
+        assert bank.calls == 4
+        assert run.letter is not None
+        assert "limit of 35 s" in run.letter.reason

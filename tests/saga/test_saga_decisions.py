@@ -14,7 +14,7 @@ from redrive.actions import Manual
 from redrive.app import Workflow
 from redrive.core.keys import payload_hash
 from redrive.errors import Conflict, InputError, NotFound
-from redrive.testing import Engine, RunReport, engine
+from redrive.testing import Crash, Engine, RunReport, engine, faults
 
 STOPS = ["flight", "hotel", "car", "visa"]
 
@@ -180,6 +180,24 @@ async def test_a_manual_task_waits_for_a_person_who_says_that_it_is_done(on_stor
         ]
         assert run.letter is not None
         assert (run.letter.status, run.letter.resolution) == ("RESOLVED", "rolled_back")
+
+
+async def test_workers_that_die_after_a_manual_task_leave_a_new_letter_and_no_failed_replay() -> None:
+    app, outside = new_app(), Outside(broken={"visa": Refused})
+    send = parcels(app, outside)
+    async with engine(app) as e:
+        handle = await send.start(7)
+        await e.settle()
+        ledger = await app.saga(handle.id)
+        await ledger.mark_done("/parcel#1", by="ada")
+        await e.settle()
+        with faults(step="undo_flight", fail=[Crash] * 3):
+            await ledger.mark_done("/parcel#0", by="ada")
+            run = await e.finish(handle)
+        assert run.letter is not None
+        assert run.letter.code == "compensation_failed"
+        events = [line.event for line in (await app.audit.list()).items if line.event.startswith("dlq.")]
+        assert events == ["dlq.created"]
 
 
 async def test_a_manual_task_that_is_not_next_is_not_marked_done() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 from redrive.clock import MICROS, Clock
 from redrive.core.classify import Category
@@ -21,7 +22,7 @@ from redrive.core.states import RunStatus
 from redrive.core.transition import AttemptEnd
 from redrive.duration import words
 from redrive.settle.settler import LocalSettler
-from redrive.settle.view import open_step, open_steps, view_of
+from redrive.settle.view import open_step, open_steps, parked_for, view_of
 from redrive.signals.tally import Ear, Tally
 from redrive.store.port import Store
 from redrive.store.records import HeldRun, RunRow
@@ -86,13 +87,14 @@ class Reaper:
             return None
         entry = min(late, key=lambda entry: entry.limit_at or now)
         step = StepOptions() if entry.options is None else StepOptions.from_json(entry.options)
+        tried = [] if step.circuit is None else await self._store.attempts(held.run.id)
         message = f"step {entry.name!r} did not finish within {words(step.limit)}, nor did its worker end it"
         return Raised(
             run=view_of(held.run),
             place=Place(entry.index, entry.key, entry.kind, entry.name),
             attempt=entry.attempt,
             began_ago=max(0, now - entry.began_at),
-            first_ago=max(0, now - entry.first_at),
+            first_ago=max(0, now - entry.first_at - parked_for(tried, entry.index, now)),
             # Far beyond what its worker may record until this is written.
             done=max((e.done for e in journal if e.done is not None), default=-1) + 1_000_000,
             input=entry.input or "null",
@@ -112,7 +114,17 @@ class Reaper:
     async def _settle(self, outcomes: list[Outcome]) -> int:
         if not outcomes:
             return 0
-        return sum(settled.kept for settled in await self._settler.settle(outcomes))
+        return sum(settled.kept for settled in await self._settler.settle(await self._known(outcomes)))
+
+    async def _known(self, outcomes: list[Outcome]) -> list[Outcome]:
+        """The same, with whether anybody has seen a letter yet that is to hear how a rollback ends."""
+        asked = [each.run.public_id for each in outcomes if each.run.undoing and each.run.letter]
+        cases = await self._store.cases(asked) if asked else []
+        unseen = {case.run.id for case in cases if case.letter is None}
+        return [
+            replace(each, run=replace(each.run, unwritten=True)) if each.run.id in unseen else each
+            for each in outcomes
+        ]
 
 
 def _executes(run: RunRow) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 from redrive.core.circuit import COUNTED
 from redrive.core.classify import Category
@@ -18,7 +19,7 @@ from redrive.core.transition import (
     Transition,
 )
 
-__all__ = ["CIRCUIT_OPEN", "circuit_open", "marks_of", "parked"]
+__all__ = ["CIRCUIT_OPEN", "circuit_open", "marks_of", "parked", "time_parked"]
 
 CIRCUIT_OPEN = "redrive.CircuitOpen"
 """The error type of a step that was not called because its circuit was open."""
@@ -85,6 +86,20 @@ def parked(outcome: Parked) -> Transition:
         change=_change(outcome),
         version=run.new_version,
     )
+
+
+def time_parked(tries: Iterable[tuple[AttemptEnd, int, int]], until: int) -> int:
+    """How long a step waited for its circuit: from each time it was parked to the next time it was called.
+
+    `tries` are ends with when they began and ended, in order of time; `until` ends a wait that goes on.
+    """
+    total, since = 0, None
+    for end, began_at, ended_at in (*tries, (AttemptEnd.LOST, until, until)):
+        if end is AttemptEnd.PARKED:
+            since = ended_at if since is None else since
+        elif since is not None:
+            total, since = total + max(0, began_at - since), None
+    return total
 
 
 def _recorded(outcome: Parked) -> AttemptWrite:

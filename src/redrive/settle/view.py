@@ -8,12 +8,13 @@ from functools import lru_cache
 from redrive.core.journal import EntryRow
 from redrive.core.options import RunOptions
 from redrive.core.outcome import OpenStep, Place, RunView
+from redrive.core.parking import time_parked
 from redrive.core.quick import quick
 from redrive.core.saga import Try
 from redrive.core.states import EXECUTED, RunStatus, StepStatus
 from redrive.store.records import AttemptRow, Claimed, RunRow
 
-__all__ = ["last_tries", "open_step", "open_steps", "view_of", "view_of_claimed"]
+__all__ = ["last_tries", "open_step", "open_steps", "parked_for", "view_of", "view_of_claimed"]
 
 _RunView = quick(RunView)
 
@@ -69,6 +70,12 @@ def last_tries(attempts: Iterable[AttemptRow]) -> dict[int, Try]:
     """How the latest try of each entry ended that did not succeed, by the entry's index."""
     ordered = sorted(attempts, key=lambda row: (row.attempt, row.ended_at))
     return {row.index: Try(attempt=row.attempt, end=row.end, category=row.category) for row in ordered}
+
+
+def parked_for(attempts: Iterable[AttemptRow], index: int, until: int) -> int:
+    """How long an entry waited for its circuit before `until`, in microseconds."""
+    rows = [row for row in attempts if row.index == index and row.began_at <= until]
+    return time_parked(((row.end, row.began_at, row.ended_at) for row in rows), until)
 
 
 def open_step(entry: EntryRow, now: int) -> OpenStep:

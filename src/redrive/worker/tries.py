@@ -22,7 +22,8 @@ from redrive.core.quick import quick
 from redrive.core.states import StepStatus
 from redrive.core.transition import AttemptEnd, EntryWrite
 from redrive.errors import PayloadError, PayloadTooLarge, PutDown, StoreError, StoreUnavailable
-from redrive.settle.settler import Settled
+from redrive.settle.settler import Settled, until_answered
+from redrive.settle.view import parked_for
 from redrive.worker.admission import Door
 from redrive.worker.attempt import Attempt, perform
 from redrive.worker.transactional import Tx
@@ -58,6 +59,7 @@ class Tries:
         "_place",
         "_resumes",
         "_step",
+        "_taken_up",
     )
 
     def __init__(
@@ -76,6 +78,7 @@ class Tries:
         self._cut_short = False
         self._admitted: Admitted | None = None
         self._door: Door | None = None
+        self._taken_up: int | None = None  # when, if it may have waited for its circuit before
 
     async def until_settled(
         self, entry: EntryRow | None, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -123,7 +126,10 @@ class Tries:
     async def _take_up(self, entry: EntryRow) -> None:
         """Go on where the journal left off: after a failed attempt, or again with one cut short."""
         execution = self._execution
-        self._first -= (execution.worker.store.now() - entry.first_at) / MICROS
+        now = execution.worker.store.now()
+        self._first -= (now - entry.first_at) / MICROS
+        if self._step.options.circuit is not None and not self._step.options.at_most_once:
+            self._taken_up = now
         self._attempt = entry.attempt
         self._cut_short = entry.status is StepStatus.RUNNING
         if entry.status in (StepStatus.RETRYING, StepStatus.PENDING):
@@ -155,7 +161,9 @@ class Tries:
         if self._door is None:
             parked = entry is not None and entry.status is StepStatus.PENDING
             self._door = Door(self._execution, self._step, self._place, self._input, parked=parked)
+        before = self._execution.clock.monotonic()
         self._admitted = await self._door.passes(self._attempt - 1)
+        self._first += self._execution.clock.monotonic() - before  # an outage is a delay: it uses up nothing
         if self._admitted is not None:
             return None
         began = self._execution.clock.monotonic()
@@ -229,9 +237,20 @@ class Tries:
                 raise  # somebody cancelled the step; otherwise something of its own was cancelled
             self._withdraw_mark()
             end = AttemptEnd.TIMED_OUT if isinstance(error, TimeoutError) else AttemptEnd.FAILED
+            await self._leave_out_parking()
             return None, self._raised(execution.capture(error), end)
         self._withdraw_mark()
         return self._returned(value)
+
+    async def _leave_out_parking(self) -> None:
+        """What the step waited for its circuit, before it was taken up here, is no time it was tried for."""
+        taken_up, self._taken_up = self._taken_up, None
+        if taken_up is not None:
+            execution = self._execution
+            rows = await until_answered(
+                lambda: execution.worker.store.attempts(execution.claimed.id), execution.clock
+            )
+            self._first += parked_for(rows, self._place.index, taken_up) / MICROS
 
     def _withdraw_mark(self) -> None:
         """The attempt is over. If its begin mark has not gone out yet, it need not."""
