@@ -28,8 +28,8 @@ from redrive.errors import StoreUnavailable
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.faulty_accounts import FaultyAccounts
-from redrive.store.figures import Figures
 from redrive.store.faulty_notices import FaultyNotices
+from redrive.store.figures import Figures
 from redrive.store.notices import Notices
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.port import LeaseLine, People, Store, Transaction
