@@ -60,6 +60,15 @@ EACH = [
     ),
     ("metrics", "REDRIVE_METRICS", "", ("0.0.0.0:9464",) * 2, (9464, "9464")),
     ("metrics_token", "REDRIVE_METRICS_TOKEN", "", ("x" * 16,) * 2, ("y" * 20,) * 2),
+    (
+        "smtp_url",
+        "REDRIVE_SMTP_URL",
+        "",
+        ("smtp://mail:25?starttls=never",) * 2,
+        ("smtps://ann:secret@mail.example.org",) * 2,
+    ),
+    ("smtp_from", "REDRIVE_SMTP_FROM", "", ("redrive@example.org",) * 2, ("ops@example.org",) * 2),
+    ("notify_every", "REDRIVE_NOTIFY_EVERY", 3_600.0, ("10m", 600.0), ("0s", 0.0)),
 ]
 NAMES = [name for name, *_ in EACH]
 
@@ -138,6 +147,10 @@ WRONG = [
         "base_url (REDRIVE_BASE_URL) must be where people find the dashboard",
     ),
     ("url", 5, "url (REDRIVE_URL) must be a text, not of type int"),
+    ("notify_every", "hourly", "notify_every (REDRIVE_NOTIFY_EVERY)"),
+    ("smtp_url", "mail.example.org", "smtp_url (REDRIVE_SMTP_URL) must be like smtp://"),
+    ("smtp_url", "smtp://mail?starttls=maybe", "smtp_url (REDRIVE_SMTP_URL) must be like smtp://"),
+    ("smtp_from", "Ops <ops@example.org>", "smtp_from (REDRIVE_SMTP_FROM) must be a mail address"),
     ("url", Path("a.db"), "url (REDRIVE_URL) must be a text, not of type "),
     ("version", 2.0, "version (REDRIVE_VERSION) must be a text, not of type float"),
     (

@@ -22,6 +22,7 @@ if typing.TYPE_CHECKING:
     from redrive.app import Redrive, RunHandle, Start
     from redrive.core.classify import Category, Rule
     from redrive.core.handlers import FailureEvent
+    from redrive.core.saying import Notification
     from redrive.errors import NonRetryable, RedriveError, RetryAfter, RunFailed, StepFailed
     from redrive.policy import Circuit, RetryPolicy
     from redrive.sinks import Message, Sink
@@ -39,6 +40,7 @@ __all__ = [
     "Manual",
     "Message",
     "NonRetryable",
+    "Notification",
     "Notify",
     "OutboxFilter",
     "Redrive",
@@ -70,6 +72,7 @@ _HOMES = {
     "redrive.app": ("Redrive", "RunHandle", "Start"),
     "redrive.core.classify": ("Category", "Rule"),
     "redrive.core.handlers": ("FailureEvent",),
+    "redrive.core.saying": ("Notification",),
     "redrive.errors": ("NonRetryable", "RedriveError", "RetryAfter", "RunFailed", "StepFailed"),
     "redrive.policy": ("Circuit", "RetryPolicy"),
     "redrive.sinks": ("Message", "Sink"),

@@ -38,6 +38,9 @@ VARIABLES = {
     "base_url": "REDRIVE_BASE_URL",
     "metrics": "REDRIVE_METRICS",
     "metrics_token": "REDRIVE_METRICS_TOKEN",
+    "smtp_url": "REDRIVE_SMTP_URL",
+    "smtp_from": "REDRIVE_SMTP_FROM",
+    "notify_every": "REDRIVE_NOTIFY_EVERY",
 }
 """The environment variable behind each setting."""
 
@@ -65,6 +68,7 @@ _DURATIONS = frozenset(
         "idempotency_retention",
         "outbox_retention",
         "audit_retention",
+        "notify_every",
     }
 )
 _SIZES = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "KIB": 1 << 10, "MIB": 1 << 20}
@@ -98,6 +102,9 @@ class Settings:
     base_url: str = ""
     metrics: str = ""
     metrics_token: str = field(default="", repr=False)
+    smtp_url: str = field(default="", repr=False)
+    smtp_from: str = ""
+    notify_every: float = 3600.0
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
@@ -242,10 +249,30 @@ def _url(field: str, value: Any) -> str:
     return text
 
 
+def _smtp(field: str, value: Any) -> str:
+    """Not the value in the error: it may hold a password."""
+    text = _text(field, value).strip()
+    if not re.fullmatch(r"smtps?://[^\s/?#]+/?(\?starttls=(always|never|auto))?", text):
+        raise ConfigurationError(
+            f"{_name(field)} must be like smtp://user:password@mail.example.org:587 or "
+            "smtps://mail.example.org, with ?starttls=always, never or auto behind it if need be"
+        )
+    return text
+
+
+def _sender(field: str, value: Any) -> str:
+    text = _text(field, value).strip()
+    if not re.fullmatch(r"[^\s@<>]+@[^\s@<>]+", text):
+        raise ConfigurationError(f"{_name(field)} must be a mail address such as redrive@example.org")
+    return text
+
+
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     "concurrency": _whole,
     "retention_runs": _whole,
     "max_payload": _size,
     "base_url": _url,
     "metrics": _port,
+    "smtp_url": _smtp,
+    "smtp_from": _sender,
 }

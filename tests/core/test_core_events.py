@@ -33,6 +33,8 @@ AGREED = {
     "run.retried",
     "policy.set",
     "policy.deleted",
+    "notify.set",
+    "notify.deleted",
     "workflow.paused",
     "workflow.resumed",
     "payload.reencrypted",

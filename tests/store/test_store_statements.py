@@ -71,7 +71,7 @@ TOGETHER = {
 ONLY_POSTGRES = {
     "lock_circuit",
     "one_at_a_time", "missing_roles", "me", "backend", "not_member_of", "tenant_tables", "strong_roles",
-    "probe", "foreign_rows", "moment", "hold", "cut_off",
+    "probe", "foreign_rows", "moment", "hold", "cut_off", "publish",
 }  # fmt: skip
 # SQLite migrates beside nobody; on PostgreSQL a person decides when.
 ONLY_SQLITE = {"any_due", "live_workers"}

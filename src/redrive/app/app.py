@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
@@ -26,6 +26,7 @@ from redrive.core.classify import Rule
 from redrive.desk.audit import Audit
 from redrive.desk.circuits import Circuits
 from redrive.desk.dlq import DeadLetters
+from redrive.desk.notifications import Notifications
 from redrive.desk.outbox import Outbox
 from redrive.desk.policies import Policies
 from redrive.desk.runs import Runs
@@ -34,6 +35,7 @@ from redrive.desk.sinks import Sinks
 from redrive.desk.workflows import Workflows
 from redrive.duration import Duration
 from redrive.errors import ConfigurationError, UnknownWorkflow
+from redrive.notify import Channels, Words
 from redrive.policy import Circuit, RetryPolicy
 from redrive.settings import Settings
 from redrive.sinks import Sink, SinkDefinition
@@ -69,7 +71,10 @@ class Redrive:
         self.handlers = Handlers(self)
         self.registrations = 0
         self.registered_sinks: dict[str, SinkDefinition] = {}
-        self.followers = Followers(allowed=read_allowed(self.settings.allow_hosts))
+        allowed = read_allowed(self.settings.allow_hosts)
+        self.followers = Followers(allowed=allowed)
+        self.channels = Channels(allowed)
+        self.words = Words()
         self._runtime: Runtime | None = None
         self._version: str | None = None
 
@@ -143,6 +148,7 @@ class Redrive:
         dlq_retention: Duration | None = None,
         index: Sequence[str] = (),
         on_failure: Workflow[Any, Any, Any] | str | None = None,
+        notify: Mapping[str, Any] | None = None,
     ) -> WorkflowDecorator: ...
     def workflow(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a workflow.
@@ -152,7 +158,8 @@ class Redrive:
         lets failures end as FAILED without a letter; `max_crashes` is how many workers may die over a run;
         `dlq_retention` is how long its dead letters wait for a decision, if not as long as the setting says;
         `index` names fields of the input to search runs and dead letters by, as in `["customer.email"]`;
-        `on_failure` is a workflow, or its name, that is started with a `FailureEvent` when a run fails.
+        `on_failure` is a workflow, or its name, that is started with a `FailureEvent` when a run fails;
+        `notify` says which people are told of what, as in `{"email": ["ops@example.org"]}`.
         """
         check_options("workflow", WorkflowRequest, options)
         names = sys._getframe(1).f_locals
@@ -233,6 +240,34 @@ class Redrive:
         """Bring every message on these topics to a sink: `RedisStreams`, or one of your own."""
         options = sinks.Options(retry, timeout, concurrency)
         sinks.add(self.registered_sinks, name, type(sink).__name__, topics, sink, options)
+
+    def channel(
+        self,
+        name: str,
+        *,
+        email: str | Sequence[str] = (),
+        slack: str | Sequence[str] = (),
+        teams: str | Sequence[str] = (),
+        webhook: Mapping[str, str] | Sequence[Mapping[str, str]] = (),
+    ) -> None:
+        """Register places to tell under a name, for `notify={"channels": [name]}` and the action `Notify`.
+
+        `slack` and `teams` take URLs of incoming webhooks, `webhook` one or several of
+        `{"url": ..., "secret": ...}`, signed like those of the outbox. None of them is ever stored.
+        """
+        places = {"email": email, "slack": slack, "teams": teams, "webhook": webhook}
+        self.channels.add(name, places)
+
+    def notification(
+        self, event: str = "*", *, subject: str | None = None, text: str | None = None
+    ) -> Callable[[Subscribed], Subscribed]:
+        """Put notifications of an event, or of all of them, into other words.
+
+        `subject` and `text` are templates that name fields of a `Notification`, as in `{{workflow}}`. With
+        neither of them it decorates a function, which gets the `Notification` and returns a text, or a
+        subject and a text.
+        """
+        return self.words.register(event, subject, text)
 
     @property
     def version(self) -> str:
@@ -380,6 +415,11 @@ class Redrive:
     def audit(self) -> Audit:
         """Who did what, and what the engine decided."""
         return self.runtime.audit
+
+    @property
+    def notifications(self) -> Notifications:
+        """The inbox, and the stored rules about who is told of what."""
+        return self.runtime.notifications
 
     @property
     def policies(self) -> Policies:

@@ -36,6 +36,7 @@ class WorkflowRequest:
     dlq_retention: Duration | None = None
     index: Sequence[str] = ()
     on_failure: Workflow[Any, Any, Any] | str | None = None
+    notify: Mapping[str, Any] | None = None
 
 
 def register_workflow(
@@ -79,6 +80,7 @@ def _workflow(
         dlq_retention=time_limit(asked.dlq_retention, f"dlq_retention of {what}"),
         index=_index(what, asked.index, definition.signature),
         rollback=asked.rollback,
+        notify=None if asked.notify is None else app.channels.rule(definition.name, asked.notify),
     )
 
 

@@ -6,10 +6,11 @@ import asyncio
 import math
 import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from redrive.app.notifying import Notifying
 from redrive.app.results import Results
 from redrive.chores import Folder, Purger, Reaper, Relay, Releaser, SetWorker, Watch, every
 from redrive.clock import MICROS, Clock
@@ -21,6 +22,7 @@ from redrive.desk.batches import Batches
 from redrive.desk.checks import Checker
 from redrive.desk.circuits import Circuits
 from redrive.desk.dlq import DeadLetters
+from redrive.desk.notifications import Notifications, Showing
 from redrive.desk.outbox import Outbox
 from redrive.desk.policies import Policies
 from redrive.desk.preview import Previewer
@@ -32,9 +34,11 @@ from redrive.desk.sinks import Sinks
 from redrive.desk.starting import Starter
 from redrive.desk.workflows import Workflows
 from redrive.errors import ConfigurationError, StoreUnavailable
+from redrive.notify.sinks import WAYS
 from redrive.settings import listening
 from redrive.signals.endpoint import Endpoint, Recent, can_measure
 from redrive.signals.tally import Ear, Tally
+from redrive.sinks import SinkDefinition
 from redrive.store.circuits import CircuitRow
 from redrive.store.outbox import NewSink
 from redrive.store.port import People, Store
@@ -67,6 +71,7 @@ class Desk:
     outbox: Outbox
     audit: Audit
     starter: Starter
+    notifications: Notifications
 
 
 class Runtime:
@@ -91,6 +96,7 @@ class Runtime:
         self.circuits = desk.circuits
         self.outbox = desk.outbox
         self.audit = desk.audit
+        self.notifications = desk.notifications
         self.workflows = Workflows(store, clock, self.ring)
         self.sinks = Sinks(store, clock)
         self.reaper = Reaper(store, clock, ears=self._ears, tally=self.tally)
@@ -101,9 +107,11 @@ class Runtime:
         self.watch = Watch(store)
         self._acting = Acting(app.followers.connections, app.followers.allowed)
         self.worker: Worker | None = None
+        self.notifying = self.new_notifying(store)
         self.relays: list[Relay] = []
         self._relaying: list[asyncio.Task[None]] = []
         self._chores: list[asyncio.Task[None]] = []
+        self._poll = math.inf
 
     def new_set_worker(self, store: Store) -> SetWorker:
         """The chore that carries out sets, on the store or on another face of it."""
@@ -118,6 +126,20 @@ class Runtime:
         if self.worker is not None:
             self.worker.circuits.saw(row)
             self.worker.bell.ring()
+
+    def new_notifying(self, store: Store) -> Notifying:
+        """The chore that tells people, on the store or on another face of it."""
+
+        async def begin(sinks: list[SinkDefinition]) -> None:
+            await self._make_known(sinks)
+            if self.worker is not None:
+                self._bring(store, sinks)
+
+        return Notifying(self._app, store, self.clock, self._redactor, begin, self._ring_all)
+
+    async def _rules_changed(self) -> None:
+        """Somebody stored a rule: from now on whatever it asks for has somewhere to go."""
+        await self._make_known(self.notifying.sinks)
 
     def new_purger(self, store: Store) -> Purger:
         """The chore that removes what was kept long enough, on the store or on another face of it."""
@@ -137,7 +159,12 @@ class Runtime:
             outbox=Outbox(store, clock, shaper, self.ring_relays),
             audit=Audit(store, shaper),
             starter=self._starter(store, clock),
+            notifications=Notifications(store, clock, self._showing(), self._rules_changed),
         )
+
+    def _showing(self) -> Showing:
+        app = self._app
+        return Showing(redactor=self._redactor, base_url=app.settings.base_url, allowed=app.channels.allowed)
 
     def _starter(self, store: People, clock: Clock) -> Starter:
         keeps = int(self._app.settings.idempotency_retention * MICROS)
@@ -190,7 +217,8 @@ class Runtime:
         worker another face of the store, and put something around the body of every step.
         """
         app, settings = self._app, self._app.settings
-        await self._make_sinks_known()
+        wanted = await self.answered(self.notifying.is_wanted)
+        await self._make_known([*app.registered_sinks.values(), *(self.notifying.sinks if wanted else ())])
         worker = Worker(
             store or self.store,
             self.clock,
@@ -219,9 +247,12 @@ class Runtime:
         self._tell_metrics()
         await worker.start(automatic=automatic)
         self.worker = worker
-        self._relay(store or self.store, _POLL if automatic else math.inf)
+        self._poll = _POLL if automatic else math.inf
+        self._bring(store or self.store, app.registered_sinks.values())
         if automatic:
+            await self.answered(self.notifying.run_once)
             self._chores = [
+                asyncio.create_task(every(settings.chores, self.notifying.run_once, self.clock)),
                 asyncio.create_task(every(settings.chores, self.reaper.run_once, self.clock)),
                 asyncio.create_task(every(settings.chores, self.folder.run_once, self.clock)),
                 asyncio.create_task(every(settings.chores, self.set_worker.run_once, self.clock)),
@@ -237,18 +268,19 @@ class Runtime:
         if address is not None and self.endpoint is None:
             self.endpoint = Endpoint(*address, self.tally, self.recent)
 
-    async def _make_sinks_known(self) -> None:
-        """Whatever is published from now on, by whichever worker, is for this app's sinks, too."""
-        sinks = self._app.registered_sinks.values()
+    async def _make_known(self, sinks: Iterable[SinkDefinition]) -> None:
+        """Whatever is published from now on, by whichever worker, is for these sinks, too."""
         known = [NewSink(name=each.name, kind=each.kind, topics=each.topics) for each in sinks]
         if known:
             await self.answered(lambda: self.store.put_sinks(known))
 
-    def _relay(self, store: Store, poll: float) -> None:
-        """Begin to bring messages to this app's sinks."""
-        sinks = self._app.registered_sinks.values()
-        self.relays = [Relay(store, self.clock, each, self._app.rules, self.tally) for each in sinks]
-        self._relaying = [asyncio.create_task(relay.run(poll), name="redrive relay") for relay in self.relays]
+    def _bring(self, store: Store, sinks: Iterable[SinkDefinition]) -> None:
+        """Begin to bring messages to sinks."""
+        relays = [Relay(store, self.clock, each, self._app.rules, self.tally) for each in sinks]
+        self.relays += relays
+        self._relaying += [
+            asyncio.create_task(relay.run(self._poll), name="redrive relay") for relay in relays
+        ]
 
     async def stop_relays(self, *, in_order: bool = True) -> None:
         """Bring no more messages anywhere; what was claimed and not tried is given back, if `in_order`."""
@@ -307,7 +339,12 @@ class Runtime:
             self.worker.bell.ring()
 
     def ring_relays(self) -> None:
-        """There may be messages: wake the relays of this process."""
+        """There may be messages: wake the relays of this process, but those that the teller alone feeds."""
+        for relay in self.relays:
+            if relay.name not in WAYS:
+                relay.ring()
+
+    def _ring_all(self) -> None:
         for relay in self.relays:
             relay.ring()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 from redrive.app.handle import RunHandle
 from redrive.clock import MICROS
 from redrive.core.keys import event_hash, event_key
+from redrive.core.notify import NotifyRule
 from redrive.core.options import RunOptions
 from redrive.core.payload import check_size
 from redrive.core.starting import START_OPTIONS, Startable, name_text, new_run
@@ -61,6 +62,7 @@ class Workflow(Generic[P, R, T]):
         dlq_retention: float | None = None,
         index: tuple[str, ...] = (),
         rollback: bool = False,
+        notify: NotifyRule | None = None,
     ) -> None:
         functools.update_wrapper(self, definition.fn)
         self.definition = definition
@@ -76,6 +78,7 @@ class Workflow(Generic[P, R, T]):
             letter_keeps=int((dlq_retention or app.settings.dlq_retention) * MICROS),
             index=index,
             rollback=rollback,
+            notify=notify,
         )
         self._complete: tuple[int, RunOptions, str] | None = None
         self._startable: Startable | None = None

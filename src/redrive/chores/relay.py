@@ -95,6 +95,11 @@ class Relay:
         self._changed.set()
 
     @property
+    def name(self) -> str:
+        """What its sink is called."""
+        return self._sink.name
+
+    @property
     def is_idle(self) -> bool:
         """True while it waits for a ring, or for time to pass."""
         return self._pausing or (self._idle and not self._changed.is_set())

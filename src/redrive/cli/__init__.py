@@ -4,7 +4,7 @@ This module and the commands' own modules import nothing but click, so that `red
 at once; what a command needs it imports when it is called.
 
 begin      demo, init, dev     run    worker (serve, supervise), server, migrate, reencrypt, doctor (health)
-commands   runs, dlq, saga, outbox, audit, policies, circuits, workflows     shell  completion
+commands   runs, dlq, saga, outbox, notifications, audit, policies, circuits, workflows     shell  completion
 access     users, tenants, tokens (access: on the store itself)
 shared     place: which store    output: tables, JSON, ids    ids: prefixes, standard input    paging
            change: dry runs, asking first     target: module:app     exits: errors and exit codes
@@ -24,6 +24,7 @@ from redrive.cli.dlq import dlq
 from redrive.cli.doctor import doctor
 from redrive.cli.init import init
 from redrive.cli.migrate import migrate
+from redrive.cli.notifications import notifications
 from redrive.cli.outbox import outbox
 from redrive.cli.policies import policies
 from redrive.cli.reencrypt import reencrypt
@@ -68,6 +69,7 @@ for command in (
     dlq,
     saga,
     outbox,
+    notifications,
     audit,
     policies,
     circuits,

@@ -23,7 +23,7 @@ __all__ = ["circuits"]
 _STATES = click.Choice(["CLOSED", "OPEN", "HALF_OPEN"], case_sensitive=False)
 
 
-@click.group(short_help="See which dependencies are not called; open and close circuits.")
+@click.group(short_help="See which dependencies are not called; open, close.")
 def circuits() -> None:
     """See which dependencies are not called at the moment; open and close their circuits.
 

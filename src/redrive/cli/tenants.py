@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["tenants"]
 
 
-@click.group()
+@click.group(short_help="Manage the tenants that share a store.")
 def tenants() -> None:
     """Manage the tenants that share a store: register, disable, export, erase.
 

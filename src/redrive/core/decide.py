@@ -13,6 +13,8 @@ from typing import assert_never
 
 from redrive.core.deciding import losing, rollback, runs, steps
 from redrive.core.handlers import with_handlers
+from redrive.core.notice import with_notices
+from redrive.core.notify import NotifyRule
 from redrive.core.outcome import (
     Began,
     Cancelled,
@@ -31,6 +33,7 @@ from redrive.core.outcome import (
     Raised,
     Released,
     Returned,
+    RunView,
     Slept,
     Stopped,
     Undone,
@@ -44,10 +47,12 @@ from redrive.policy import RetryPolicy
 __all__ = ["decide"]
 
 
-def decide(outcome: Outcome, policy: RetryPolicy, draw: float, now: int = 0) -> Transition:
+def decide(
+    outcome: Outcome, policy: RetryPolicy, draw: float, now: int = 0, notify: NotifyRule | None = None
+) -> Transition:
     """Turn what happened into what is to be written. `now` is only told to those who hear of a failure.
 
-    Whatever may end a run in failure goes on through `with_handlers`.
+    Whatever may end a run in failure goes on through `_told`; `notify` says which people hear of it.
     """
     match outcome:
         case Returned():
@@ -57,7 +62,7 @@ def decide(outcome: Outcome, policy: RetryPolicy, draw: float, now: int = 0) -> 
         case Ended():
             return runs.ended(outcome)
         case Raised():
-            return steps.raised(outcome, policy, draw)
+            return with_notices(steps.raised(outcome, policy, draw), outcome, notify, now)
         case Noted():
             return steps.noted(outcome)
         case Slept():
@@ -71,7 +76,7 @@ def decide(outcome: Outcome, policy: RetryPolicy, draw: float, now: int = 0) -> 
         case Interrupted():
             return steps.interrupted(outcome)
         case Escaped():
-            return with_handlers(runs.escaped(outcome), outcome.run, now)
+            return _told(runs.escaped(outcome), outcome.run, notify, now)
         case Stopped():
             return runs.stopped(outcome)
         case Planned():
@@ -80,18 +85,25 @@ def decide(outcome: Outcome, policy: RetryPolicy, draw: float, now: int = 0) -> 
             return rollback.handed(outcome)
         case Undone():
             decided = rollback.undone(outcome)
-            return with_handlers(decided, outcome.run, now) if outcome.fresh else decided
+            if not outcome.fresh:
+                return with_notices(decided, outcome.run, notify, now)
+            return _told(decided, outcome.run, notify, now)
         case Released():
             return losing.released(outcome)
         case Lost():
-            return with_handlers(losing.lost(outcome, draw), outcome.run, now)
+            return _told(losing.lost(outcome, draw), outcome.run, notify, now)
         case Expired():
-            return with_handlers(runs.expired(outcome), outcome.run, now)
+            return _told(runs.expired(outcome), outcome.run, notify, now)
         case Diverged():
-            return with_handlers(losing.diverged(outcome), outcome.run, now)
+            return _told(losing.diverged(outcome), outcome.run, notify, now)
         case Cancelled():
             return runs.cancelled(outcome)
         case Closed():
             return runs.closed(outcome)
         case _:
             assert_never(outcome)
+
+
+def _told(decided: Transition, run: RunView, notify: NotifyRule | None, now: int) -> Transition:
+    """With the runs that handle a failure, and what people are told of it."""
+    return with_notices(with_handlers(decided, run, now), run, notify, now)

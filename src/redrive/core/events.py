@@ -45,6 +45,8 @@ class Event(StrEnum):
     RUN_RETRIED = "run.retried"
     POLICY_SET = "policy.set"
     POLICY_DELETED = "policy.deleted"
+    NOTIFY_SET = "notify.set"
+    NOTIFY_DELETED = "notify.deleted"
     WORKFLOW_PAUSED = "workflow.paused"
     WORKFLOW_RESUMED = "workflow.resumed"
     MESSAGE_DEAD = "outbox.dead"
@@ -104,6 +106,8 @@ EVENTS: dict[str, Label] = {
     _E.RUN_RETRIED: Label("A run was retried", "Ponowiono przebieg"),
     _E.POLICY_SET: Label("A policy was set", "Ustawiono zasady ponawiania"),
     _E.POLICY_DELETED: Label("A policy was deleted", "Usunięto zasady ponawiania"),
+    _E.NOTIFY_SET: Label("A rule about notifications was set", "Ustawiono zasady powiadomień"),
+    _E.NOTIFY_DELETED: Label("A rule about notifications was deleted", "Usunięto zasady powiadomień"),
     _E.WORKFLOW_PAUSED: Label("A workflow was paused", "Wstrzymano przepływ pracy"),
     _E.WORKFLOW_RESUMED: Label("A workflow was resumed", "Wznowiono przepływ pracy"),
     _E.MESSAGE_DEAD: Label("A message could not be delivered", "Nie udało się dostarczyć wiadomości"),

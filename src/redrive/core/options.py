@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from redrive.core.circuit import Admitted, circuit_key
+from redrive.core.notify import NotifyRule
 from redrive.policy import Circuit, RetryPolicy
 
 __all__ = [
@@ -66,6 +67,7 @@ class RunOptions:
     on_failure: OnFailure | None = None
     rollback: bool = False
     reserves: bool = False
+    notify: NotifyRule | None = None
 
     @property
     def undoes(self) -> bool:
@@ -86,6 +88,7 @@ class RunOptions:
                 **({"index": self.index} if self.index else {}),
                 **({"on_failure": self.on_failure.to_json()} if self.on_failure else {}),
                 **{name: True for name in ("rollback", "reserves") if getattr(self, name)},
+                **({"notify": self.notify.to_json()} if self.notify else {}),
             },
             separators=(",", ":"),
         )
@@ -103,6 +106,7 @@ class RunOptions:
             on_failure=_on_failure(data.get("on_failure")),
             rollback=data.get("rollback", False),
             reserves=data.get("reserves", False),
+            notify=NotifyRule.from_json(data["notify"]) if "notify" in data else None,
         )
 
 

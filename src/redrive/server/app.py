@@ -11,7 +11,17 @@ from redrive.app import Redrive
 from redrive.server import document, health, metrics, problems
 from redrive.server.limits import Guard, Limits
 from redrive.server.pages.site import site
-from redrive.server.routes import circuits, letters, outbox, people, runs, sagas, sets, settings
+from redrive.server.routes import (
+    circuits,
+    letters,
+    notifications,
+    outbox,
+    people,
+    runs,
+    sagas,
+    sets,
+    settings,
+)
 from redrive.server.service import Service
 
 __all__ = ["PREFIX", "build"]
@@ -27,6 +37,7 @@ ROUTES = (
     circuits.routes,
     outbox.routes,
     settings.routes,
+    notifications.routes,
     people.routes,
 )
 """In the order in which paths are tried: `/workflow-dlq/replay` is no letter's id."""

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from redrive.clock import Clock
 from redrive.core.decide import decide
+from redrive.core.notify import NotifyRule, RuleBook, find_rule
 from redrive.core.options import DEFAULT_RETRY, PolicyBook, find_policy
-from redrive.core.outcome import Outcome, Raised
+from redrive.core.outcome import Diverged, Escaped, Expired, Lost, Outcome, Raised, Undone
 from redrive.core.quick import quick
 from redrive.core.transition import Answer, Transition
 from redrive.errors import ConfigurationError, DataRefused, StoreError
@@ -23,12 +25,14 @@ from redrive.policy import RetryPolicy
 from redrive.signals.tally import Ear
 from redrive.store.port import People
 
-__all__ = ["LocalSettler", "Settled", "Settler", "load_policies", "until_answered"]
+__all__ = ["LocalSettler", "Settled", "Settler", "load_policies", "load_rules", "until_answered"]
 
 T = TypeVar("T")
 log = logging.getLogger("redrive.worker")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+_MOMENT = 1.0  # seconds for which the stored rules about notifications are trusted
+_TOLD = (Raised, Escaped, Undone, Lost, Expired, Diverged)  # of which people may have to be told
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +67,17 @@ class LocalSettler:
         self._clock = clock
         self._ears = ears
         self.worker = worker
+        self._book: RuleBook = {}
+        self._read_at = -math.inf
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         worker = self.worker  # and no other, should it be declared dead and enlist anew meanwhile
-        book = await self._policies(outcomes)
+        book, rules = await self._policies(outcomes), await self._rules(outcomes)
         draw, now = self._clock.draw, self._store.now()
-        transitions = [decide(outcome, _policy(outcome, book), draw(), now) for outcome in outcomes]
+        transitions = [
+            decide(outcome, _policy(outcome, book), draw(), now, _rule(outcome, rules))
+            for outcome in outcomes
+        ]
         # The decision is made once; a store that does not answer is asked again with the same one.
         began = self._clock.monotonic()
         answers = await until_answered(lambda: self._store.apply(transitions, worker=worker), self._clock)
@@ -94,6 +103,16 @@ class LocalSettler:
             return {}
         return await until_answered(lambda: load_policies(self._store), self._clock)
 
+    async def _rules(self, outcomes: Sequence[Outcome]) -> RuleBook:
+        """The stored rules about notifications, as they were a moment ago at most."""
+        if not any(isinstance(outcome, _TOLD) for outcome in outcomes):
+            return {}
+        now = self._clock.monotonic()
+        if now - self._read_at > _MOMENT:
+            self._book = await until_answered(lambda: load_rules(self._store), self._clock)
+            self._read_at = now
+        return self._book
+
 
 async def until_answered(ask: Callable[[], Awaitable[T]], clock: Clock) -> T:
     """Repeat a store call until the store answers. Trouble with the store delays; it decides nothing."""
@@ -118,6 +137,24 @@ async def load_policies(store: People) -> PolicyBook:
         except (ConfigurationError, TypeError, ValueError) as error:
             log.error("the policy stored for %r, %r cannot be read: %s", row.workflow, row.step, error)
     return book
+
+
+async def load_rules(store: People) -> RuleBook:
+    """All stored rules about notifications. One that cannot be read is left out."""
+    book: RuleBook = {}
+    for row in await store.notices.rules():
+        try:
+            book[row.tenant, row.workflow] = NotifyRule.from_json(json.loads(row.rule))
+        except (KeyError, TypeError, ValueError) as error:
+            log.error("the notifications stored for %r cannot be read: %s", row.workflow, error)
+    return book
+
+
+def _rule(outcome: Outcome, book: RuleBook) -> NotifyRule | None:
+    run = outcome.run
+    if not isinstance(outcome, _TOLD):
+        return None
+    return find_rule(book, run.options.notify, run.tenant, run.workflow)
 
 
 def _policy(outcome: Outcome, book: PolicyBook) -> RetryPolicy:

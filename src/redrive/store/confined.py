@@ -20,6 +20,8 @@ from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.errors import InputError, NotAllowed
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import CircuitCase, CircuitRow, CircuitTurn, Turned
+from redrive.store.confined_notices import ConfinedNotices
+from redrive.store.notices import Notices
 from redrive.store.outbox import BlockedKey, DeliveryDecision, MessageRow
 from redrive.store.records import (
     AttemptRow,
@@ -70,6 +72,10 @@ class Confined:
     @property
     def accounts(self) -> Accounts:
         return self._inner.accounts
+
+    @property
+    def notices(self) -> Notices:
+        return ConfinedNotices(self._inner.notices, self._tenant, self._workflows)
 
     # -- accepting work ------------------------------------------------------------------------------
 

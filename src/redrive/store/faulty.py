@@ -28,7 +28,9 @@ from redrive.errors import StoreUnavailable
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.faulty_accounts import FaultyAccounts
+from redrive.store.faulty_notices import FaultyNotices
 from redrive.store.figures import Figures
+from redrive.store.notices import Notices
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.port import LeaseLine, People, Store, Transaction
 from redrive.store.records import (
@@ -299,6 +301,10 @@ class FaultyStore:
     @property
     def accounts(self) -> Accounts:
         return FaultyAccounts(self._inner.accounts, self._desk.call)
+
+    @property
+    def notices(self) -> Notices:
+        return FaultyNotices(self._inner.notices, self._desk.call)
 
     def lease_line(self) -> LeaseLine:
         return _FaultyLease(self._inner.lease_line(), self._desk)

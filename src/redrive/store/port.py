@@ -22,6 +22,7 @@ from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.figures import Figures
+from redrive.store.notices import Notices
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.records import (
     AttemptRow,
@@ -104,6 +105,10 @@ class People(Protocol):
     @property
     def accounts(self) -> Accounts:
         """The calls about people and their credentials."""
+
+    @property
+    def notices(self) -> Notices:
+        """The calls about notifications."""
 
     # -- accepting work -------------------------------------------------------------------------------
 

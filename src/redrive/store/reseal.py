@@ -82,6 +82,9 @@ TABLES = (
     Table(name="set_items", key=("set_id", "number"), start=(-1, -1), sealed=("error",)),
     Table(name="messages", key=("id",), start=(-1,), sealed=("payload",)),
     Table(name="deliveries", key=("message", "sink"), start=(-1, ""), sealed=("error",)),
+    Table(name="notices", key=("id",), start=(-1,), sealed=("notice",)),
+    Table(name="notifications", key=("id",), start=(-1,), sealed=("content",)),
+    Table(name="notify_rules", key=("tenant", "workflow"), start=("", ""), sealed=("rule",)),
     Table(name="access_answers", key=("tenant", "key"), start=("", ""), sealed=("body",)),
     Table(name="audit", key=("id",), start=(-1,), sealed=("before", "after"), fixed=True),
 )

@@ -23,6 +23,7 @@ from redrive.errors import ConfigurationError, InputError
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.figures import Figures
+from redrive.store.notices import Notices
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.port import LeaseLine, People, Store, Transaction
 from redrive.store.records import (
@@ -54,6 +55,7 @@ from redrive.store.records import (
 )
 from redrive.store.seal import Keyring, is_sealed, why_sealed
 from redrive.store.sealed_accounts import SealedAccounts
+from redrive.store.sealed_notices import SealedNotices
 from redrive.store.sealing import Sealer, remade
 from redrive.store.selection import (
     AuditFilter,
@@ -161,6 +163,10 @@ class SealedStore:
     @property
     def accounts(self) -> Accounts:
         return SealedAccounts(self._inner.accounts, self._sealer)
+
+    @property
+    def notices(self) -> Notices:
+        return SealedNotices(self._inner.notices, self._sealer)
 
     # -- accepting work ------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from redrive.core.transition import (
 from redrive.core.verdict import Verdict
 from redrive.errors import ConfigurationError
 from redrive.store.accounts import AnswerRow
+from redrive.store.notices import NewNotice, NewNotification, NoticeRow, NotificationRow, RuleRow
 from redrive.store.outbox import BlockedKey, DeliveryRow, MessageRow
 from redrive.store.records import (
     AttemptRow,
@@ -84,6 +85,11 @@ SEALED: dict[type[Any], tuple[str, ...]] = {
     DeliveryRow: ("error",),
     BlockedKey: ("error",),
     AnswerRow: ("body",),
+    NewNotice: ("notice",),
+    NoticeRow: ("notice",),
+    NewNotification: ("content",),
+    NotificationRow: ("content",),
+    RuleRow: ("rule",),
 }
 """The payloads of each record."""
 

@@ -55,8 +55,10 @@ class Life:
         self._runtime = runtime
         self._set_worker = runtime.new_set_worker(store)
         self._releaser = runtime.new_releaser(store)
+        self._notifying = runtime.new_notifying(store)
         self._purger = runtime.new_purger(self._line)
         self.worker = await runtime.work(automatic=False, store=store, around_step=self.bodies.around)
+        await self._notifying.run_once()
 
     async def kill(self) -> None:
         """End it as SIGKILL would."""
@@ -134,6 +136,7 @@ class Life:
             reaped = await self._reaper.run_once()
             await self._folder.run_once()
             decided = await self._set_worker.run_once() + await self._releaser.run_once()
+            await self._notifying.run_once()
             if self._clock.now() - self._purged_at >= _PURGE_EVERY:
                 self._purged_at = self._clock.now()
                 await self._purger.run_once()

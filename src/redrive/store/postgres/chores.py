@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from redrive.store.postgres import circuits, outbox, sets, starts
+from redrive.store.postgres import circuits, notices, outbox, sets, starts
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import load
@@ -88,6 +88,7 @@ async def purge(line: Line, clock: DatabaseClock, purge: Purge) -> int:
         removed += await circuits.purge(line, now, purge.limit)
         removed += await _removed(line, "old_workers", now - purge.workers, purge.limit)
         removed += await outbox.purge(line, now - purge.messages, purge.limit)
+        removed += await notices.purge(line, now, now - purge.letters, purge.limit)
         removed += await _removed(line, "old_audit", now - purge.audit, purge.limit)
     return removed
 

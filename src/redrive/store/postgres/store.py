@@ -16,6 +16,7 @@ from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.confined import Confined
 from redrive.store.figures import Figures
+from redrive.store.notices import Notices
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.port import LeaseLine, People, Transaction
 from redrive.store.postgres import (
@@ -43,6 +44,7 @@ from redrive.store.postgres.confined import TenantLines
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import session
 from redrive.store.postgres.lines import Lines
+from redrive.store.postgres.notices import PostgresNotices
 from redrive.store.postgres.opening import prepare
 from redrive.store.postgres.transactions import StepTransaction
 from redrive.store.records import (
@@ -144,6 +146,10 @@ class PostgresStore:
     @property
     def accounts(self) -> Accounts:
         return PostgresAccounts(self._lines, self._clock, self._address)
+
+    @property
+    def notices(self) -> Notices:
+        return PostgresNotices(self._lines, self._clock)
 
     # -- accepting work ------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from redrive.store.records import HeldRun, Purge, RunRow, WorkerRow
 from redrive.store.rows import entry_row, run_row, worker_row
-from redrive.store.sqlite import circuits, outbox, sets, starts
+from redrive.store.sqlite import circuits, notices, outbox, sets, starts
 from redrive.store.statements import load
 
 __all__ = ["anybody_to_bury", "bury", "expiring", "graves", "held", "hung", "overdue", "purge"]
@@ -68,6 +68,7 @@ def purge(con: sqlite3.Connection, now: int, purge: Purge) -> int:
     removed += circuits.purge(con, now, purge.limit)
     removed += _removed(con, "old_workers", now - purge.workers, purge.limit)
     removed += outbox.purge(con, now - purge.messages, purge.limit)
+    removed += notices.purge(con, now, now - purge.letters, purge.limit)
     old = {"before": now - purge.audit, "most": purge.limit}
     removed += con.execute(SQL["old_audit"], old).rowcount
     return removed

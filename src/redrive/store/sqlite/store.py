@@ -14,6 +14,7 @@ from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.confined import Confined
 from redrive.store.figures import Figures
+from redrive.store.notices import Notices
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.port import LeaseLine, People, Transaction
 from redrive.store.records import (
@@ -71,6 +72,7 @@ from redrive.store.sqlite.bell import Bell, data_version
 from redrive.store.sqlite.connection import Address, locate, unhurried
 from redrive.store.sqlite.lease import FileLease, MemoryLease
 from redrive.store.sqlite.lines import Inline, Threaded
+from redrive.store.sqlite.notices import SqliteNotices
 from redrive.store.sqlite.schema import prepare
 from redrive.store.sqlite.transactions import StepTransaction
 
@@ -117,6 +119,10 @@ class SqliteStore:
     @property
     def accounts(self) -> Accounts:
         return SqliteAccounts(self._lines, self.now)
+
+    @property
+    def notices(self) -> Notices:
+        return SqliteNotices(self._lines, self.now)
 
     # -- accepting work ------------------------------------------------------------------------------
 

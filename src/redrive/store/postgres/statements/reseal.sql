@@ -274,3 +274,63 @@ WITH n AS (
 )
 UPDATE redrive.access_answers AS t SET body = n.new_body
 FROM n WHERE t.tenant = n.tenant AND t.key = n.key RETURNING 1;
+
+-- name: texts.notices
+-- A page of facts to be told, behind a place.
+SELECT tenant, id, notice FROM redrive.notices
+WHERE id > :id ORDER BY id LIMIT :most;
+
+-- name: swap.notices
+-- Exchange the texts of facts to be told.
+WITH n AS (
+    SELECT n.* FROM unnest(
+        CAST(:id AS bigint[]),
+        CAST(:old_notice AS text[]),
+        CAST(:new_notice AS text[]))
+        AS n (id, old_notice, new_notice)
+    JOIN redrive.notices AS t ON t.id = n.id
+    WHERE t.notice IS NOT DISTINCT FROM n.old_notice
+    FOR UPDATE OF t SKIP LOCKED
+)
+UPDATE redrive.notices AS t SET notice = n.new_notice
+FROM n WHERE t.id = n.id RETURNING 1;
+
+-- name: texts.notifications
+-- A page of what was told, behind a place.
+SELECT tenant, id, content FROM redrive.notifications
+WHERE id > :id ORDER BY id LIMIT :most;
+
+-- name: swap.notifications
+-- Exchange the texts of what was told.
+WITH n AS (
+    SELECT n.* FROM unnest(
+        CAST(:id AS bigint[]),
+        CAST(:old_content AS text[]),
+        CAST(:new_content AS text[]))
+        AS n (id, old_content, new_content)
+    JOIN redrive.notifications AS t ON t.id = n.id
+    WHERE t.content IS NOT DISTINCT FROM n.old_content
+    FOR UPDATE OF t SKIP LOCKED
+)
+UPDATE redrive.notifications AS t SET content = n.new_content
+FROM n WHERE t.id = n.id RETURNING 1;
+
+-- name: texts.notify_rules
+-- A page of rules about notifications, behind a place.
+SELECT tenant, tenant, workflow, rule FROM redrive.notify_rules
+WHERE (tenant, workflow) > (:tenant, :workflow) ORDER BY tenant, workflow LIMIT :most;
+
+-- name: swap.notify_rules
+-- Exchange the texts of rules about notifications.
+WITH n AS (
+    SELECT n.* FROM unnest(
+        CAST(:tenant AS text[]), CAST(:workflow AS text[]),
+        CAST(:old_rule AS text[]),
+        CAST(:new_rule AS text[]))
+        AS n (tenant, workflow, old_rule, new_rule)
+    JOIN redrive.notify_rules AS t ON t.tenant = n.tenant AND t.workflow = n.workflow
+    WHERE t.rule IS NOT DISTINCT FROM n.old_rule
+    FOR UPDATE OF t SKIP LOCKED
+)
+UPDATE redrive.notify_rules AS t SET rule = n.new_rule
+FROM n WHERE t.tenant = n.tenant AND t.workflow = n.workflow RETURNING 1;

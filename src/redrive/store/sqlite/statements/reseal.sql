@@ -134,3 +134,33 @@ WHERE (tenant, key) > (?, ?) ORDER BY tenant, key LIMIT ?;
 -- Exchange the texts of remembered answers.
 UPDATE access_answers SET body = ?
 WHERE tenant = ? AND key = ? AND body IS ?;
+
+-- name: texts.notices
+-- A page of facts to be told, behind a place.
+SELECT tenant, id, notice FROM notices
+WHERE id > ? ORDER BY id LIMIT ?;
+
+-- name: swap.notices
+-- Exchange the texts of facts to be told.
+UPDATE notices SET notice = ?
+WHERE id = ? AND notice IS ?;
+
+-- name: texts.notifications
+-- A page of what was told, behind a place.
+SELECT tenant, id, content FROM notifications
+WHERE id > ? ORDER BY id LIMIT ?;
+
+-- name: swap.notifications
+-- Exchange the texts of what was told.
+UPDATE notifications SET content = ?
+WHERE id = ? AND content IS ?;
+
+-- name: texts.notify_rules
+-- A page of rules about notifications, behind a place.
+SELECT tenant, tenant, workflow, rule FROM notify_rules
+WHERE (tenant, workflow) > (?, ?) ORDER BY tenant, workflow LIMIT ?;
+
+-- name: swap.notify_rules
+-- Exchange the texts of rules about notifications.
+UPDATE notify_rules SET rule = ?
+WHERE tenant = ? AND workflow = ? AND rule IS ?;

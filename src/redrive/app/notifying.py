@@ -1,0 +1,125 @@
+"""The notifications of an app at work: they begin as soon as the code or the store wants any."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from redrive.clock import MICROS, Clock
+from redrive.core.keys import encode, payload_hash
+from redrive.core.notice import Facts, lane_of, written
+from redrive.core.notify import NoticeEvent, NotifyRule, RuleBook, find_rule
+from redrive.core.redact import Redactor
+from redrive.notify import Teller, notify_sinks
+from redrive.notify.parcel import opener
+from redrive.settle.settler import load_rules
+from redrive.sinks import SinkDefinition
+from redrive.store.circuits import CircuitRow
+from redrive.store.notices import NewNotice
+from redrive.store.port import Store
+
+if TYPE_CHECKING:
+    from redrive.app.app import Redrive
+
+__all__ = ["Notifying"]
+
+_LOOK_BACK = 600 * MICROS  # circuits that opened while nobody looked, or while nobody was there
+_MARGIN = 10 * MICROS  # changes may become visible this much later than they were made
+
+
+class Notifying:
+    """Watches whether anybody is to be told anything, hears of circuits, and tells what is due.
+
+    `begin` is called once, with the sinks that bring notifications to people.
+    """
+
+    def __init__(
+        self,
+        app: Redrive,
+        store: Store,
+        clock: Clock,
+        redactor: Redactor,
+        begin: Callable[[list[SinkDefinition]], Awaitable[None]],
+        ring: Callable[[], None],
+    ) -> None:
+        self._app = app
+        self._store = store
+        self._begin = begin
+        self._is_on = False
+        self._since: int | None = None
+        self._teller = Teller(store, app.channels, app.settings.notify_every, ring)
+        opened = opener(redactor, app.settings.base_url, app.channels)
+        self.sinks = notify_sinks(self._teller, opened, app.words, app.settings, app.channels.allowed, clock)
+
+    async def run_once(self) -> int:
+        """Begin, if somebody wants to be told; tell what is due. Returns how much was told."""
+        book = await load_rules(self._store)
+        if not (self._is_on or book or self._wanted_by_code()):
+            return 0
+        if not self._is_on:
+            self._is_on = True
+            await self._begin(self.sinks)
+        await self._hear_of_circuits(book)
+        return await self._teller.run_once()
+
+    async def is_wanted(self) -> bool:
+        """True if somebody is to be told of something, as far as is known now."""
+        return self._wanted_by_code() or bool(await self._store.notices.rules())
+
+    def _wanted_by_code(self) -> bool:
+        workflows = self._app.registered_workflows.values()
+        return bool(self._app.channels) or any(each.own_options.notify is not None for each in workflows)
+
+    # -- circuits --------------------------------------------------------------------------------------
+
+    async def _hear_of_circuits(self, book: RuleBook) -> None:
+        """Circuits turn by themselves, so they are looked for; an opening is known by its generation."""
+        rules = self._code_rules()
+        if not any(rule.wants(NoticeEvent.CIRCUIT_OPENED) for rule in [*rules.values(), *book.values()]):
+            return
+        now = self._store.now()
+        rows = await self._store.circuits_since(now - _LOOK_BACK if self._since is None else self._since)
+        found = [self._opened(row, book, rules) for row in rows if row.is_open]
+        new = [notice for notice in found if notice is not None]
+        if new:
+            await self._store.notices.add(new)
+        self._since = now - _MARGIN
+
+    def _code_rules(self) -> dict[str, NotifyRule]:
+        workflows = self._app.registered_workflows.items()
+        return {name: each.own_options.notify for name, each in workflows if each.own_options.notify}
+
+    def _opened(self, row: CircuitRow, book: RuleBook, rules: dict[str, NotifyRule]) -> NewNotice | None:
+        rule = _rule_for(row, book, rules)
+        if rule is None:
+            return None
+        facts = Facts(
+            event=NoticeEvent.CIRCUIT_OPENED.value,
+            tenant=row.tenant,
+            subject=row.key,
+            fingerprint=f"circuit {row.key}",
+            error=row.why or "",
+            next="calls wait until a probe shows that the dependency is back",
+            next_at=row.until,
+            at=row.changed_at,
+            path="/app/circuits",
+        )
+        name = payload_hash(encode("circuit", row.tenant, row.key))[:16]
+        return NewNotice(
+            public_id=f"ntc-circuit-{name}-{row.generation}",
+            tenant=row.tenant,
+            lane=lane_of(facts),
+            notice=written(facts, rule),
+        )
+
+
+def _rule_for(row: CircuitRow, book: RuleBook, rules: dict[str, NotifyRule]) -> NotifyRule | None:
+    """Everybody who wants to hear of circuits; of one that belongs to a workflow, those of that workflow."""
+    names = {*rules, *(workflow for _, workflow in book)}
+    own = {name for name in names if name and row.key.startswith(f"{name}/")}
+    found = [find_rule(book, rules.get(name), row.tenant, name) for name in sorted(own or names)]
+    told = [rule for rule in found if rule is not None and rule.wants(NoticeEvent.CIRCUIT_OPENED)]
+    if not told:
+        return None
+    targets = tuple(dict.fromkeys(target for rule in told for target in rule.targets))
+    return NotifyRule(on=(), targets=targets, app=any(rule.app for rule in told))

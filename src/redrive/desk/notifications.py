@@ -1,0 +1,234 @@
+"""`app.notifications`: the inbox, and the rules about who is told of what that people store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from redrive.allowed import Allowed
+from redrive.clock import MICROS, Clock
+from redrive.core.events import Event
+from redrive.core.notify import NotifyRule, Target
+from redrive.core.redact import MASK, Redactor
+from redrive.core.saying import Notification, about, said
+from redrive.core.transition import AuditWrite
+from redrive.desk.checks import person, short_text
+from redrive.errors import ConfigurationError, InputError, NotFound
+from redrive.outside import inspect
+from redrive.sinks.signature import read_secrets
+from redrive.store.notices import NotificationFilter, NotificationRow, RuleRow
+from redrive.store.port import People
+from redrive.store.records import Page
+from redrive.store.seal import is_sealed, why_sealed
+
+__all__ = ["InboxItem", "Notifications", "StoredRule"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxItem:
+    """A notification in the inbox. `read_at` is when whoever looks read it, None if that is still to come."""
+
+    id: str
+    event: str
+    tenant: str
+    workflow: str
+    title: str
+    text: str
+    count: int
+    at: datetime
+    read_at: datetime | None
+    notification: Notification
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRule:
+    """A stored rule and what it applies to; None means any. Of URLs only the host is shown."""
+
+    on: tuple[str, ...]
+    targets: tuple[str, ...]
+    app: bool
+    workflow: str | None
+    tenant: str | None
+    updated_at: datetime
+    updated_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Showing:
+    """How notifications are shown: what is hidden, where links lead, which hosts may be called."""
+
+    redactor: Redactor
+    base_url: str = ""
+    allowed: Sequence[Allowed] = ()
+
+
+class Notifications:
+    """The inbox of whoever looks, and the stored rules. `changed` hears that a rule was stored."""
+
+    def __init__(
+        self, store: People, clock: Clock, showing: Showing, changed: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._showing = showing
+        self._changed = changed
+
+    # -- the inbox -------------------------------------------------------------------------------------
+
+    async def list(
+        self,
+        *,
+        reader: str = "unknown",
+        tenant: str | None = None,
+        workflow: str | None = None,
+        unread: bool = False,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[InboxItem]:
+        """A page of the inbox, newest first, as this reader sees it."""
+        where = _where(tenant, workflow, unread=unread)
+        page = await self._store.notices.inbox(where, person(reader), limit=limit, cursor=cursor)
+        return Page([self._item(row) for row in page.items], page.next, page.prev)
+
+    async def get(self, id: str, *, reader: str = "unknown", tenant: str | None = None) -> InboxItem:
+        """One notification of the inbox."""
+        where = NotificationFilter(tenant=tenant, ids=(id,))
+        page = await self._store.notices.inbox(where, person(reader), limit=1, cursor=None)
+        if not page.items:
+            raise NotFound(f"there is no notification {id!r:.80}; `redrive notifications list` shows all")
+        return self._item(page.items[0])
+
+    async def unread(
+        self, *, reader: str = "unknown", tenant: str | None = None, workflow: str | None = None
+    ) -> int:
+        """How many this reader has not read, counted up to 1,000."""
+        return await self._store.notices.unread(_where(tenant, workflow), person(reader))
+
+    async def mark_read(
+        self, ids: Sequence[str] | None = None, *, reader: str = "unknown", tenant: str | None = None
+    ) -> int:
+        """Note that this reader has read these, or all there are; returns of how many that was new."""
+        named = None if ids is None else tuple(ids)
+        where = NotificationFilter(tenant=tenant, ids=named)
+        return await self._store.notices.mark_read(where, person(reader))
+
+    def _item(self, row: NotificationRow) -> InboxItem:
+        if is_sealed(row.content):
+            raise ConfigurationError(f"a notification cannot be read: {why_sealed(row.content)}")
+        told = about(row.public_id, row.content, self._showing.redactor, self._showing.base_url)
+        words = said(told)
+        return InboxItem(
+            id=row.public_id,
+            event=row.event,
+            tenant=row.tenant,
+            workflow=row.workflow,
+            title=words.subject,
+            text=words.text,
+            count=row.count,
+            at=_time(row.created_at),
+            read_at=None if row.read_at is None else _time(row.read_at),
+            notification=told,
+        )
+
+    # -- the rules -------------------------------------------------------------------------------------
+
+    async def rules(self) -> Sequence[StoredRule]:
+        """All stored rules."""
+        return [_shaped(row) for row in await self._store.notices.rules()]
+
+    async def set_rule(
+        self,
+        rule: Mapping[str, Any],
+        *,
+        workflow: str | None = None,
+        tenant: str | None = None,
+        by: str = "unknown",
+    ) -> StoredRule:
+        """Store who is told of what, for a workflow or for all: it goes before what the code says.
+
+        `rule` is written like `notify=` of a workflow; one with `"on": []` silences.
+        """
+        person(by)
+        read = self._read(rule)
+        for what, value in (("workflow", workflow), ("tenant", tenant)):
+            if value is not None:
+                short_text(what, value)
+        row = RuleRow(
+            tenant=tenant or "",
+            workflow=workflow or "",
+            rule=json.dumps(read.to_json()),
+            updated_at=self._store.now(),
+            updated_by=by,
+        )
+        await self._store.notices.set_rule(row, self._line(Event.NOTIFY_SET, row, _shown(read)))
+        await self._changed()
+        return _shaped(row)
+
+    async def delete_rule(
+        self, *, workflow: str | None = None, tenant: str | None = None, by: str = "unknown"
+    ) -> bool:
+        """Remove the rule stored for exactly this; False if there was none."""
+        person(by)
+        row = RuleRow(tenant=tenant or "", workflow=workflow or "", rule="", updated_at=0, updated_by=by)
+        line = self._line(Event.NOTIFY_DELETED, row, None)
+        return await self._store.notices.delete_rule(row.tenant, row.workflow, line)
+
+    def _read(self, rule: Mapping[str, Any]) -> NotifyRule:
+        try:
+            read = NotifyRule.read(rule, "the rule")
+            for target in read.targets:
+                if target.kind in ("slack", "teams", "webhook"):
+                    inspect(target.to, self._showing.allowed)
+                if target.secret is not None:
+                    read_secrets(target.secret, "a webhook of the rule")
+        except ConfigurationError as error:
+            raise InputError(str(error)) from None
+        return read
+
+    def _line(self, event: Event, row: RuleRow, after: dict[str, Any] | None) -> AuditWrite:
+        return AuditWrite(
+            event=event.value,
+            tenant=row.tenant,
+            by=row.updated_by,
+            subject=row.workflow or "*",
+            after=None if after is None else json.dumps(after),
+            token=self._clock.new_id(),
+        )
+
+
+def _where(tenant: str | None, workflow: str | None, *, unread: bool = False) -> NotificationFilter:
+    named = None if workflow is None else (workflow,)
+    return NotificationFilter(tenant=tenant, workflows=named, unread=unread)
+
+
+def _shown(rule: NotifyRule) -> dict[str, Any]:
+    """A rule without what lets others write there."""
+    return {"on": list(rule.on), "to": [_place(target) for target in rule.targets], "app": rule.app}
+
+
+def _place(target: Target) -> str:
+    if not target.to.startswith(("http://", "https://")):
+        return f"{target.kind} {target.to}"
+    return f"{target.kind} {'/'.join(target.to.split('/')[:3])}/{MASK}"
+
+
+def _shaped(row: RuleRow) -> StoredRule:
+    if is_sealed(row.rule):
+        raise ConfigurationError(f"a rule cannot be read: {why_sealed(row.rule)}")
+    shown = _shown(NotifyRule.from_json(json.loads(row.rule)))
+    return StoredRule(
+        on=tuple(shown["on"]),
+        targets=tuple(shown["to"]),
+        app=shown["app"],
+        workflow=row.workflow or None,
+        tenant=row.tenant or None,
+        updated_at=_time(row.updated_at),
+        updated_by=row.updated_by,
+    )
+
+
+def _time(micros: int) -> datetime:
+    return datetime.fromtimestamp(micros / MICROS, UTC)

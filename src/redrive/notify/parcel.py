@@ -1,0 +1,38 @@
+"""What a message to one place carries: the notification, and where it goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from redrive.core.notify import Target
+from redrive.core.redact import Redactor
+from redrive.core.saying import Notification, about
+from redrive.notify.channels import Channels
+from redrive.sinks import Message
+
+__all__ = ["Opener", "Parcel", "opener"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A notification, and the place that it is brought to."""
+
+    notification: Notification
+    target: Target
+
+
+Opener = Callable[[Message], Parcel]
+"""Takes a message apart."""
+
+
+def opener(redactor: Redactor, base_url: str, channels: Channels) -> Opener:
+    """How messages are taken apart here. What is secret is hidden now, whoever wrote it down."""
+
+    def opened(message: Message) -> Parcel:
+        data = json.loads(message.text)
+        told = about(data["id"], json.dumps(data["content"]), redactor, base_url)
+        return Parcel(told, channels.find(Target.from_json(data["target"])))
+
+    return opened
