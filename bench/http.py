@@ -25,8 +25,9 @@ from bench.server import throw_away
 from redrive import NonRetryable, Redrive, Start
 from redrive.clock import SystemClock
 from redrive.core.roles import Role
-from redrive.server.auth.access import Access, NewToken
+from redrive.server.auth.access import Access
 from redrive.server.auth.first import operator
+from redrive.server.auth.wanted import NewToken
 from redrive.server.process import allow_many_connections
 
 BATCH = 500

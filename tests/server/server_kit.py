@@ -20,8 +20,9 @@ import httpx2
 from redrive import Redrive
 from redrive.clock import SystemClock
 from redrive.core.roles import Role
-from redrive.server.auth.access import Access, NewToken, NewUser
+from redrive.server.auth.access import Access
 from redrive.server.auth.first import operator
+from redrive.server.auth.wanted import NewToken, NewUser
 from redrive.store.port import Store
 
 PATIENCE = 60.0

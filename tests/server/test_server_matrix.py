@@ -22,7 +22,7 @@ NAMED = [one for one in GUARDED if "{" in one.path and "/workflows/" not in one.
 # An owner manages all tenants, and people whoever knows them.
 ALL_TENANTS = {
     "POST /tenants/{name}/disable", "POST /tenants/{name}/enable", "DELETE /tenants/{name}",
-    "POST /users/{id}/disable",
+    "POST /users/{id}/disable", "POST /users/{id}/role", "POST /users/{id}/code",
     "POST /users/{id}/enable",
 }  # fmt: skip
 DRASTIC = {"DELETE /tenants/{name}", "POST /tenants/{name}/disable", "POST /workflows/{name}/pause"}

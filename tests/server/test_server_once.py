@@ -105,12 +105,14 @@ def test_keys_that_cannot_be_keys_are_refused(world: World) -> None:
 
 def test_ids_follow_from_the_request() -> None:
     """A crash between effect and answer: the store hears of the same effect again, and recognises it."""
-    one, two = (KeyedClock(SystemClock(), "seed") for _ in range(2))
+    begun = 1_700_000_000_000_000
+    one, two = (KeyedClock(SystemClock(), "seed", begun) for _ in range(2))
     ids = [one.new_id() for _ in range(3)]
     assert ids == [two.new_id() for _ in range(3)]
     assert len(set(ids)) == 3
     assert all(len(id) == 26 for id in ids)
-    assert KeyedClock(SystemClock(), "other").new_id() != ids[0]
+    assert KeyedClock(SystemClock(), "other", begun).new_id() != ids[0]
+    assert max(ids) < KeyedClock(SystemClock(), "seed", begun + 1000).new_id(), "later ones sort later"
 
 
 def test_a_request_whose_server_died_before_it_answered_changes_nothing_twice(own_world: World) -> None:

@@ -8,7 +8,7 @@ import pytest
 from server_kit import World, access_of, opened
 
 from redrive.core.roles import Role
-from redrive.server.auth.access import NewToken
+from redrive.server.auth.wanted import NewToken
 from redrive.store.accounts import TokenKind
 from redrive.store.selection import AuditFilter
 

@@ -562,7 +562,7 @@ async def test_rewriting_reaches_sets_and_what_was_refused_in_them(place: Any) -
 async def test_remembered_answers_are_sealed_and_rewritten(place: Any) -> None:
     accounts = place(ring(OLD)).store.accounts
     asked = NewAnswer(tenant="acme", key="k", digest="d", patience=DAY, keeps=DAY)
-    assert await accounts.claim_answer(asked) is None
+    assert isinstance(await accounts.claim_answer(asked), int)
     answer = AnswerRow(tenant="acme", key="k", digest="d", status=200, body=f'{{"pin":"{SECRET}"}}')
     await accounts.keep_answer(answer)
     kit = place(None)

@@ -97,7 +97,7 @@ class Runtime:
         self.outbox = desk.outbox
         self.audit = desk.audit
         self.notifications = desk.notifications
-        self.workflows = Workflows(store, clock, self.ring)
+        self.workflows = Workflows(store, clock, self.ring, app.registered_workflows)
         self.sinks = Sinks(store, clock)
         self.reaper = Reaper(store, clock, ears=self._ears, tally=self.tally)
         self.purger = self.new_purger(store)
@@ -151,7 +151,16 @@ class Runtime:
         replayer = self._replayer(store, clock)
         previewer = Previewer(store, replayer, shaper)
         return Desk(
-            runs=Runs(store, clock, shaper, replayer, previewer, self.changed, ears=self._ears),
+            runs=Runs(
+                store,
+                clock,
+                shaper,
+                replayer,
+                previewer,
+                self.changed,
+                self._store.workers,
+                ears=self._ears,
+            ),
             dlq=DeadLetters(store, clock, shaper, replayer, previewer),
             sagas=Sagas(store, shaper, replayer),
             policies=Policies(store, clock),

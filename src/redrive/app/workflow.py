@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from redrive.app.handle import RunHandle
 from redrive.clock import MICROS
-from redrive.core.keys import event_hash, event_key
 from redrive.core.notify import NotifyRule
 from redrive.core.options import RunOptions
 from redrive.core.payload import check_size
-from redrive.core.starting import START_OPTIONS, Startable, name_text, new_run
+from redrive.core.starting import START_OPTIONS, Startable, clash, for_event, new_run
 from redrive.core.transition import NewRun
 from redrive.errors import Conflict, InputError
 from redrive.policy import RetryPolicy
@@ -207,7 +206,7 @@ class Workflow(Generic[P, R, T]):
 
     def _wanted(self, start: Start, parent: Claimed | None, event: tuple[str, str] | None) -> NewRun:
         new = self._new_run(start, parent)
-        return new if event is None else _for_event(new, *event)
+        return new if event is None else for_event(new, event)
 
     async def _accepted(self, new: list[NewRun]) -> list[Started]:
         runtime = self._app.runtime
@@ -253,7 +252,7 @@ class Workflow(Generic[P, R, T]):
 
 def _refuse_clash(run: NewRun, answer: Started, event: tuple[str, str] | None) -> None:
     if answer.clash:
-        raise Conflict(_clash(run, answer.public_id, event))
+        raise Conflict(clash(run, answer.public_id, event))
 
 
 def _only(handles: list[RunHandle[T]]) -> RunHandle[T]:
@@ -265,27 +264,6 @@ def _start(args: tuple[Any, ...], keywords: dict[str, Any]) -> Start:
     options = {name: value for name, value in keywords.items() if name in START_OPTIONS and value is not None}
     kwargs = {name: value for name, value in keywords.items() if name not in START_OPTIONS}
     return Start(args, kwargs, options)
-
-
-def _for_event(run: NewRun, stream: str, event_id: str) -> NewRun:
-    """The run under the key of its event; what the event stands for is the workflow, too."""
-    key = event_key(run.tenant, name_text("stream", stream, ""), name_text("event_id", event_id, ""))
-    return replace(run, key=key, key_hash=event_hash(run.workflow, run.input))
-
-
-def _clash(run: NewRun, first: str, event: tuple[str, str] | None) -> str:
-    where = f"(workflow {run.workflow!r}, tenant {run.tenant!r})"
-    if event is not None:
-        stream, event_id = event
-        return (
-            f"event {event_id!r} of stream {stream!r} was received before, with another content or for "
-            f"another workflow, and started run {first}; a new event needs a new id, and a second consumer "
-            f"a stream name of its own {where}"
-        )
-    return (
-        f"the idempotency key of this start was used for run {first} with another input; use a new key for a "
-        f"new input {where}"
-    )
 
 
 def _item(item: Any) -> Start:

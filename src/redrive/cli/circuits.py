@@ -12,7 +12,7 @@ from redrive.cli.change import Change, changing
 from redrive.cli.exits import NOT_FOUND, Stopped
 from redrive.cli.hints import circuit_hint
 from redrive.cli.output import Column, Output, clean, say, shown
-from redrive.cli.place import Place, ask, at_a_place
+from redrive.cli.place import Place, ask, at_a_place, home
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -38,21 +38,27 @@ def circuits() -> None:
 
 
 def _of_tenant(command: Callable[..., Any]) -> Callable[..., Any]:
-    option = click.option(
-        "--tenant", metavar="NAME", default="default", show_default=True, help="Whose circuit is meant."
+    """Give a command on a place the option that says whose circuit is meant."""
+
+    @click.option(
+        "--tenant", metavar="NAME", help="Whose circuit is meant.  [default: default, or the token's]"
     )
-    return option(command)
+    @functools.wraps(command)
+    def with_tenant(*args: Any, tenant: str | None, place: Place, **others: Any) -> Any:
+        return command(*args, tenant=tenant or home(place), place=place, **others)
+
+    return with_tenant
 
 
 def _turning(command: Callable[..., Any]) -> Callable[..., Any]:
     """What opening, closing and resetting have in common."""
 
     @click.argument("key", metavar="CIRCUIT")
+    @at_a_place
     @_of_tenant
     @click.option("--reason", metavar="TEXT", help="Why, for the record.")
     @changing
     @shown
-    @at_a_place
     @functools.wraps(command)
     def turning(*args: Any, **others: Any) -> Any:
         return command(*args, **others)
@@ -102,9 +108,9 @@ def list_(
 
 @circuits.command()
 @click.argument("key", metavar="CIRCUIT")
+@at_a_place
 @_of_tenant
 @shown
-@at_a_place
 def show(key: str, tenant: str, place: Place, output: Output) -> None:
     """Show one circuit: how it stands and since when, who waits, and its settings.
 
@@ -187,10 +193,10 @@ def reset(key: str, tenant: str, reason: str | None, change: Change, place: Plac
 @click.argument("key", metavar="CIRCUIT")
 @click.argument("fields", nargs=-1, metavar="FIELD=VALUE...")
 @click.option("--unset", is_flag=True, help="Go back to the settings that the code has.")
+@at_a_place
 @_of_tenant
 @changing
 @shown
-@at_a_place
 def set_(
     key: str, fields: tuple[str, ...], unset: bool, tenant: str, change: Change, place: Place, output: Output
 ) -> None:

@@ -1,11 +1,11 @@
-"""Which store a command looks at, and opening it for as long as the command takes."""
+"""Which store or server a command looks at, and opening it for as long as the command takes."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -14,18 +14,35 @@ from redrive.cli.hints import hint
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
+    from redrive.remote.place import Remote
 
-__all__ = ["Place", "ask", "at_a_place"]
+__all__ = ["Place", "ask", "at_a_place", "home"]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A store, by its URL or by the app that names it. What is not given comes from the environment."""
+    """A store or a server, by its URL or by the app that names it.
+
+    What is not given comes from the environment.
+    """
 
     url: str | None
     target: str | None
+
+    def server(self) -> Remote | None:
+        """The server that is meant; None if it is a store."""
+        import os
+
+        app = None if self.target is None else self.app()
+        url = app.settings.url if app else self.url or os.environ.get("REDRIVE_URL", "")
+        if not url.startswith(("http://", "https://")):
+            return None
+        from redrive.remote.place import Remote
+
+        with explained():
+            return Remote(url, steps=app.registered_steps if app else None)
 
     def app(self) -> Redrive:
         """The app to ask: the one that was named, else one without workflows on the store's URL."""
@@ -48,7 +65,8 @@ def at_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--url",
         metavar="URL",
-        help="The store.  [default: the app's if --app names one, else $REDRIVE_URL, else sqlite:///redrive.db]",
+        help="The store, or a server as https://host with its token in $REDRIVE_TOKEN.  "
+        "[default: the app's if --app names one, else $REDRIVE_URL, else sqlite:///redrive.db]",
     )
     @click.option(
         "--app",
@@ -65,17 +83,32 @@ def at_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ask(place: Place, work: Callable[[Redrive], Awaitable[T]]) -> T:
-    """Open the store without a worker, do the work, close it. A store that is not there is not created."""
+    """Open the store without a worker, do the work, close it. A store that is not there is not created.
+
+    Where the place is a server, the work is done there: what stands for the app has the same calls.
+    """
 
     import asyncio
 
-    async def opened(app: Redrive) -> T:
+    async def opened() -> T:
+        remote = place.server()
+        if remote is not None:
+            async with remote.client():
+                return await work(cast("Redrive", remote))
+        app = place.app()
         await _must_be_there(app.settings.url)
         async with app.client():
             return await work(app)
 
     with explained():
-        return asyncio.run(opened(place.app()))
+        return asyncio.run(opened())
+
+
+def home(place: Place) -> str:
+    """The tenant that is meant where none is named: `default`, or that of the token for a server."""
+    if place.server() is None:
+        return "default"
+    return ask(place, lambda app: cast("Remote", app).home())
 
 
 async def _must_be_there(url: str) -> None:

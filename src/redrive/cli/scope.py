@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from redrive.app import Redrive
 from redrive.cli.inputs import near
-from redrive.cli.workflows import known_workflows
 from redrive.store.selection import RunFilter
 
 __all__ = ["unheard_of"]
@@ -26,7 +25,7 @@ async def unheard_of(app: Redrive, scope: dict[str, str | None]) -> list[str]:
 
 async def _workflows(app: Redrive) -> list[str]:
     page = await app.runs.list(RunFilter(), limit=_LOOKED_AT)
-    registered = {one.name for one in await known_workflows(app)}
+    registered = {one.name for one in await app.workflows.list()}
     return sorted(registered | {run.workflow for run in page.items})
 
 

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redrive.cli.access import manage
+from redrive.cli.access import Managing, manage
 from redrive.cli.change import Change, changing
 from redrive.cli.exits import REFUSED, Stopped
-from redrive.cli.output import Column, Output, as_json, say, shown
+from redrive.cli.output import Column, Output, say, shown
 from redrive.cli.place import Place, at_a_place
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
-    from redrive.server.auth.access import Access
     from redrive.store.accounts import TenantRow
 
 __all__ = ["tenants"]
@@ -43,7 +41,7 @@ def create(name: str, place: Place, output: Output) -> None:
     Examples:
       redrive tenants create acme
     """
-    _print(manage(place, lambda access, app: access.create_tenant(name)), output)
+    _print(manage(place, lambda people: people.create_tenant(name)), output)
 
 
 @tenants.command("list")
@@ -56,7 +54,7 @@ def list_(place: Place, output: Output) -> None:
     Examples:
       redrive tenants list
     """
-    rows = manage(place, lambda access, app: access.tenants())
+    rows = manage(place, lambda people: people.tenants())
     columns: list[Column[dict[str, object]]] = [
         Column("NAME", lambda one: one["name"]),
         Column("SINCE", lambda one: one["created_at"]),
@@ -82,7 +80,7 @@ def show(name: str, place: Place, output: Output) -> None:
     Examples:
       redrive tenants show acme
     """
-    _print(manage(place, lambda access, app: access.tenant(name)), output)
+    _print(manage(place, lambda people: people.tenant(name)), output)
 
 
 @tenants.command()
@@ -96,7 +94,7 @@ def disable(name: str, place: Place, output: Output) -> None:
     Examples:
       redrive tenants disable acme
     """
-    _print(manage(place, lambda access, app: access.disable_tenant(name, disabled=True)), output)
+    _print(manage(place, lambda people: people.disable_tenant(name, disabled=True)), output)
 
 
 @tenants.command()
@@ -110,7 +108,7 @@ def enable(name: str, place: Place, output: Output) -> None:
     Examples:
       redrive tenants enable acme
     """
-    _print(manage(place, lambda access, app: access.disable_tenant(name, disabled=False)), output)
+    _print(manage(place, lambda people: people.disable_tenant(name, disabled=False)), output)
 
 
 @tenants.command()
@@ -124,16 +122,12 @@ def export(name: str, place: Place) -> None:
       redrive tenants export acme > acme.jsonl
     """
 
-    async def work(access: Access, app: Redrive) -> None:
+    async def work(people: Managing) -> None:
         import json
 
-        from redrive.desk.exporting import export
-
-        store = app.runtime.store
-        await store.note([access.exported(name)])
-        async for kind, value in export(store.confined(name)):
-            click.echo(json.dumps({"kind": kind, **as_json(value)}, ensure_ascii=False))
-        for user in await access.users(name):
+        async for one in people.export_tenant(name):
+            click.echo(json.dumps(one, ensure_ascii=False))
+        for user in await people.users(name):
             click.echo(json.dumps({"kind": "user", "id": user.id, "email": user.email}))
 
     manage(place, work)
@@ -157,12 +151,8 @@ def erase(name: str, change: Change, place: Place, output: Output) -> None:
         raise Stopped(f"nothing was erased: say --yes to erase {name!r} without being asked", REFUSED)
     change.confirm(f"Erase everything of tenant {name!r}, for good")
 
-    async def work(access: Access, app: Redrive) -> int:
-        if change.dry_run:
-            return 0
-        rows = await access.erase_tenant(name)
-        await app.runtime.store.note([access.erased(name, rows)])
-        return rows
+    async def work(people: Managing) -> int:
+        return 0 if change.dry_run else await people.erase_tenant(name)
 
     rows = manage(place, work, by=change.by)
     if change.dry_run:

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.access import ROLES, manage, registered
+from redrive.cli.access import ROLES, Managing, manage, registered
 from redrive.cli.moment import SPAN
 from redrive.cli.output import Column, Output, say, shown
-from redrive.cli.place import Place, at_a_place
+from redrive.cli.place import Place, at_a_place, home
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
-    from redrive.server.auth.access import Access, Made
+    from redrive.server.auth.wanted import Made
     from redrive.store.accounts import TokenRow
 
 __all__ = ["tokens"]
@@ -32,7 +31,7 @@ def tokens() -> None:
 
 
 @tokens.command()
-@click.option("--tenant", default="default", metavar="NAME", show_default=True, help="The tenant.")
+@click.option("--tenant", metavar="NAME", help="The tenant.  [default: default, or the token's]")
 @click.option("--role", type=ROLES, required=True, help="What it allows.")
 @click.option(
     "--workflow", "workflows", multiple=True, metavar="NAME", help="Only this workflow; may be repeated."
@@ -49,7 +48,7 @@ def tokens() -> None:
 @click.option("--payloads", is_flag=True, help="It may see hidden payloads.")
 @shown
 @at_a_place
-def create(place: Place, output: Output, tenant: str, **wanted: Any) -> None:
+def create(place: Place, output: Output, tenant: str | None, **wanted: Any) -> None:
     """Make a token and print its secret, which is shown now and never again.
 
     \b
@@ -58,16 +57,18 @@ def create(place: Place, output: Output, tenant: str, **wanted: Any) -> None:
       redrive tokens create --tenant acme --role STAFF --workflow fulfil --kind jwt --lasts 1h
     """
 
-    async def work(access: Access, app: Redrive) -> Made:
+    whose = tenant or home(place)
+
+    async def work(people: Managing) -> Made:
         from redrive.core.roles import role_of
         from redrive.duration import seconds
-        from redrive.server.auth.access import NewToken
+        from redrive.server.auth.wanted import NewToken
         from redrive.store.accounts import TokenKind
 
-        await registered(access, tenant)
+        await registered(people, whose)
         lasts = wanted["lasts"]
         new = NewToken(
-            tenant=tenant,
+            tenant=whose,
             role=role_of(wanted["role"]),
             name=wanted["name"],
             kind=TokenKind(wanted["kind"]),
@@ -75,7 +76,7 @@ def create(place: Place, output: Output, tenant: str, **wanted: Any) -> None:
             payloads=wanted["payloads"],
             lasts=None if lasts is None else int(seconds(lasts, "--lasts")),
         )
-        return await access.create_token(new)
+        return await people.create_token(new)
 
     made = manage(place, work)
     if output.json:
@@ -98,7 +99,7 @@ def list_(tenant: str | None, place: Place, output: Output) -> None:
     Examples:
       redrive tokens list --tenant acme
     """
-    rows = manage(place, lambda access, app: access.tokens(tenant))
+    rows = manage(place, lambda people: people.tokens(tenant))
     columns: list[Column[dict[str, Any]]] = [
         Column("ID", lambda one: one["id"]),
         Column("NAME", lambda one: one["name"]),
@@ -125,7 +126,7 @@ def show(id: str, place: Place, output: Output) -> None:
     Examples:
       redrive tokens show 01k9x7y2m4n6p8q0r2s4t6v8w0
     """
-    _print(manage(place, lambda access, app: access.token(None, id)), output)
+    _print(manage(place, lambda people: people.token(id)), output)
 
 
 @tokens.command()
@@ -139,7 +140,7 @@ def revoke(id: str, place: Place, output: Output) -> None:
     Examples:
       redrive tokens revoke 01k9x7y2m4n6p8q0r2s4t6v8w0
     """
-    _print(manage(place, lambda access, app: access.revoke_token(None, id)), output)
+    _print(manage(place, lambda people: people.revoke_token(id)), output)
 
 
 def _shown(row: TokenRow) -> dict[str, Any]:

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.access import ROLES, manage, registered
+from redrive.cli.access import ROLES, Managing, manage, registered
 from redrive.cli.output import Column, Output, shown
-from redrive.cli.place import Place, at_a_place
+from redrive.cli.place import Place, at_a_place, home
 
 if TYPE_CHECKING:
-    from redrive.app import Redrive
-    from redrive.server.auth.access import Access
     from redrive.store.accounts import UserRow
 
 __all__ = ["users"]
@@ -32,14 +30,20 @@ def users() -> None:
 
 @users.command()
 @click.argument("email")
-@click.option("--tenant", default="default", metavar="NAME", show_default=True, help="The tenant.")
+@click.option("--tenant", metavar="NAME", help="The tenant.  [default: default, or the token's]")
 @click.option("--role", type=ROLES, required=True, help="What they are to it.")
 @click.option("--password", metavar="TEXT", help="Their password; - asks for it.  [default: a code]")
 @click.option("--payloads", is_flag=True, help="They may see hidden payloads.")
 @shown
 @at_a_place
 def create(
-    email: str, tenant: str, role: str, password: str | None, payloads: bool, place: Place, output: Output
+    email: str,
+    tenant: str | None,
+    role: str,
+    password: str | None,
+    payloads: bool,
+    place: Place,
+    output: Output,
 ) -> None:
     """Let EMAIL sign in. Without a password a code is printed that holds once, for a day.
 
@@ -51,15 +55,17 @@ def create(
     if password == "-":
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
 
-    async def work(access: Access, app: Redrive) -> None:
-        from redrive.core.roles import role_of
-        from redrive.server.auth.access import NewUser
+    whose = tenant or home(place)
 
-        await registered(access, tenant)
-        new = NewUser(email=email, tenant=tenant, role=role_of(role), password=password, payloads=payloads)
-        row, code = await access.create_user(new)
-        about = {"id": row.id, "email": row.email, "tenant": tenant, "role": new.role.value, "code": code}
-        text = f"{row.email} is {new.role} of {tenant}" + (f"; code to sign in once: {code}" if code else "")
+    async def work(people: Managing) -> None:
+        from redrive.core.roles import role_of
+        from redrive.server.auth.wanted import NewUser
+
+        await registered(people, whose)
+        new = NewUser(email=email, tenant=whose, role=role_of(role), password=password, payloads=payloads)
+        row, code = await people.create_user(new)
+        about = {"id": row.id, "email": row.email, "tenant": whose, "role": new.role.value, "code": code}
+        text = f"{row.email} is {new.role} of {whose}" + (f"; code to sign in once: {code}" if code else "")
         output.done(row.id, about, text)
 
     manage(place, work)
@@ -76,7 +82,7 @@ def list_(tenant: str | None, place: Place, output: Output) -> None:
     Examples:
       redrive users list --tenant acme
     """
-    rows = manage(place, lambda access, app: access.users(tenant))
+    rows = manage(place, lambda people: people.users(tenant))
     roles = {row.id: _roles(row) for row in rows}
     columns: list[Column[dict[str, Any]]] = [
         Column("EMAIL", lambda one: one["email"]),
@@ -98,18 +104,20 @@ def show(email: str, place: Place, output: Output) -> None:
     Examples:
       redrive users show ann@example.org
     """
-    row = manage(place, lambda access, app: access.user(None, email))
+    row = manage(place, lambda people: people.user(email))
     _print(row, output)
 
 
 @users.command()
 @click.argument("email", metavar="USER")
 @click.argument("role", type=ROLES, metavar="ROLE")
-@click.option("--tenant", default="default", metavar="NAME", show_default=True, help="The tenant.")
+@click.option("--tenant", metavar="NAME", help="The tenant.  [default: default, or the token's]")
 @click.option("--payloads/--no-payloads", default=None, help="Whether they may see hidden payloads.")
 @shown
 @at_a_place
-def role(email: str, role: str, tenant: str, payloads: bool | None, place: Place, output: Output) -> None:
+def role(
+    email: str, role: str, tenant: str | None, payloads: bool | None, place: Place, output: Output
+) -> None:
     """Make USER ROLE of a tenant, whether they were anything to it or not.
 
     \b
@@ -117,16 +125,12 @@ def role(email: str, role: str, tenant: str, payloads: bool | None, place: Place
       redrive users role ann@example.org STAFF --tenant acme --payloads
     """
 
-    async def work(access: Access, app: Redrive) -> UserRow:
+    whose = tenant or home(place)
+
+    async def work(people: Managing) -> UserRow:
         from redrive.core.roles import role_of
 
-        user = await access.user(None, email)
-        now = next((each for each in user.members if each.tenant == tenant), None)
-        may = (now is not None and now.payloads) if payloads is None else payloads
-        if now is None:
-            await registered(access, tenant)
-            return await access.add_role(user.id, tenant, role_of(role), payloads=may)
-        return await access.set_role(user.id, tenant, role_of(role), payloads=may, active=True)
+        return await people.give_role(email, whose, role_of(role), payloads=payloads)
 
     _print(manage(place, work), output)
 
@@ -142,7 +146,7 @@ def disable(email: str, place: Place, output: Output) -> None:
     Examples:
       redrive users disable ann@example.org
     """
-    _print(manage(place, lambda access, app: access.disable_user(email, disabled=True)), output)
+    _print(manage(place, lambda people: people.disable_user(email, disabled=True)), output)
 
 
 @users.command()
@@ -156,7 +160,7 @@ def enable(email: str, place: Place, output: Output) -> None:
     Examples:
       redrive users enable ann@example.org
     """
-    _print(manage(place, lambda access, app: access.disable_user(email, disabled=False)), output)
+    _print(manage(place, lambda people: people.disable_user(email, disabled=False)), output)
 
 
 @users.command()
@@ -170,12 +174,7 @@ def code(email: str, place: Place, output: Output) -> None:
     Examples:
       redrive users code ann@example.org
     """
-
-    async def work(access: Access, app: Redrive) -> str:
-        user = await access.user(None, email)
-        return await access.code(user, user.members[0])
-
-    made = manage(place, work)
+    made = manage(place, lambda people: people.code(email))
     output.done(made, {"code": made}, made)
 
 

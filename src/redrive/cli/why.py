@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import assert_never
 
@@ -12,23 +10,11 @@ from redrive.core.circuit import CircuitStatus
 from redrive.core.ending import LetterCode
 from redrive.core.saga import undone_step
 from redrive.core.states import EntryKind, RunStatus, StepStatus
-from redrive.desk.circuits import CircuitRecord
+from redrive.desk.around import Surroundings
 from redrive.desk.shapes import Run, StepRecord
 from redrive.duration import words
-from redrive.store.records import WorkerRow
 
-__all__ = ["Surroundings", "sentences"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What is known beside the run itself. `workers` are those that are alive."""
-
-    now: datetime
-    paused: Mapping[str, str]
-    workers: Sequence[WorkerRow]
-    diverged: bool = False
-    circuit: CircuitRecord | None = None
+__all__ = ["sentences"]
 
 
 def sentences(run: Run, around: Surroundings) -> list[str]:
@@ -99,17 +85,16 @@ def _parked(key: str, around: Surroundings) -> list[str]:
 
 def _obstacles(run: Run, around: Surroundings) -> list[str]:
     said: list[str] = []
-    if run.workflow in around.paused:
+    if around.paused_by is not None:
         said.append(
-            f"Workflow {run.workflow!r} was paused by {around.paused[run.workflow]}: nobody takes its runs. "
+            f"Workflow {run.workflow!r} was paused by {around.paused_by}: nobody takes its runs. "
             f"To go on: {hint('workflows', 'resume', run.workflow)}"
         )
-    able = [worker for worker in around.workers if run.workflow in worker.workflows]
     if not around.workers:
         said.append(f"No worker is alive. Start one: {worker_hint()}")
-    elif not able:
+    elif not around.able:
         said.append(
-            f"{_count(len(around.workers), 'worker is', 'workers are')} alive, but none has workflow "
+            f"{_count(around.workers, 'worker is', 'workers are')} alive, but none has workflow "
             f"{run.workflow!r} registered. Start one that has: {worker_hint()}"
         )
     if around.diverged:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -14,18 +13,9 @@ from redrive.cli.place import Place, ask, at_a_place
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
+    from redrive.desk.workflows import KnownWorkflow
 
-__all__ = ["Known", "known_workflows", "workflows"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """A workflow as the store knows it. `unclaimable` counts due runs that no live worker can take."""
-
-    name: str
-    workers: int
-    paused_by: str | None
-    unclaimable: int
+__all__ = ["workflows"]
 
 
 @click.group(short_help="List workflows; pause and resume them.")
@@ -50,14 +40,14 @@ def list_(place: Place, output: Output) -> None:
     Examples:
       redrive workflows list
     """
-    columns: list[Column[Known]] = [
+    columns: list[Column[KnownWorkflow]] = [
         Column("WORKFLOW", lambda one: one.name),
         Column("WORKERS", lambda one: one.workers),
         Column("PAUSED BY", lambda one: one.paused_by),
         Column("UNCLAIMABLE", lambda one: one.unclaimable or None),
     ]
     output.list(
-        ask(place, known_workflows),
+        ask(place, lambda app: app.workflows.list()),
         columns,
         id=lambda one: one.name,
         empty=f"No worker has registered a workflow yet. Start one: {worker_hint()}",
@@ -118,30 +108,12 @@ def resume(name: str, change: Change, place: Place, output: Output) -> None:
     output.done(name, {"name": name, "paused": was_paused and change.dry_run}, text)
 
 
-async def known_workflows(app: Redrive) -> list[Known]:
-    store = app.runtime.store
-    now, rows = store.now(), await store.workers()
-    live = [row for row in rows if row.state == "LIVE" and row.lease_until > now]
-    paused, waiting = await store.paused(), await store.unclaimable(())
-    names = {name for row in rows for name in row.workflows} | paused.keys() | waiting.keys()
-    names |= app.registered_workflows.keys()
-    return [
-        Known(
-            name=name,
-            workers=sum(name in row.workflows for row in live),
-            paused_by=paused.get(name),
-            unclaimable=waiting.get(name, 0),
-        )
-        for name in sorted(names)
-    ]
-
-
 async def _must_be_known(app: Redrive, name: str) -> None:
     from redrive.cli.inputs import near
     from redrive.errors import UnknownWorkflow
     from redrive.store.selection import RunFilter
 
-    known = [one.name for one in await known_workflows(app)]
+    known = [one.name for one in await app.workflows.list()]
     if name in known or (await app.runs.list(RunFilter(workflow=name), limit=1)).items:
         return
     raise UnknownWorkflow(

@@ -8,14 +8,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from redrive.core.index import index_values
-from redrive.core.keys import job_key, payload_hash
+from redrive.core.keys import event_hash, event_key, job_key, payload_hash
 from redrive.core.options import RunOptions
 from redrive.core.transition import NewRun
 from redrive.duration import Duration, seconds
 from redrive.errors import InputError
 from redrive.policy import RetryPolicy
 
-__all__ = ["START_OPTIONS", "Startable", "name_text", "new_run"]
+__all__ = ["START_OPTIONS", "Startable", "clash", "for_event", "name_text", "new_run"]
 
 START_OPTIONS = frozenset(
     {"tenant", "idempotency_key", "delay", "deadline", "priority", "queue", "correlation_id", "retry"}
@@ -75,6 +75,29 @@ def new_run(
         key_hash=None if key is None else payload_hash(input),
         key_keeps=key_keeps,
         index=index_values(input, workflow.options.index),
+    )
+
+
+def for_event(run: NewRun, event: tuple[str, str]) -> NewRun:
+    """The run under the key of an event of a stream; what the event stands for is the workflow, too."""
+    stream, event_id = event
+    key = event_key(run.tenant, name_text("stream", stream, ""), name_text("event_id", event_id, ""))
+    return replace(run, key=key, key_hash=event_hash(run.workflow, run.input))
+
+
+def clash(run: NewRun, first: str, event: tuple[str, str] | None) -> str:
+    """What to say of a key or an event that started another run before."""
+    where = f"(workflow {run.workflow!r}, tenant {run.tenant!r})"
+    if event is not None:
+        stream, event_id = event
+        return (
+            f"event {event_id!r} of stream {stream!r} was received before, with another content or for "
+            f"another workflow, and started run {first}; a new event needs a new id, and a second consumer "
+            f"a stream name of its own {where}"
+        )
+    return (
+        f"the idempotency key of this start was used for run {first} with another input; use a new key for a "
+        f"new input {where}"
     )
 
 

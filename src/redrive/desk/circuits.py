@@ -22,7 +22,7 @@ from redrive.store.port import People
 from redrive.store.records import Page
 from redrive.store.selection import CircuitFilter
 
-__all__ = ["CircuitRecord", "Circuits"]
+__all__ = ["CircuitRecord", "Circuits", "shaped"]
 
 _TENANT = "default"
 _LONGEST = 401  # a workflow, a slash and a step
@@ -62,7 +62,7 @@ class Circuits:
     ) -> Page[CircuitRecord]:
         """A page of circuits, those heard of last first."""
         page = await self._store.circuits(filter or CircuitFilter(), limit=limit, cursor=cursor)
-        return Page([_shaped(row) for row in page.items], page.next, page.prev)
+        return Page([shaped(row) for row in page.items], page.next, page.prev)
 
     async def get(self, key: str, *, tenant: str = _TENANT) -> CircuitRecord:
         """One circuit; NotFound if nothing ever happened to one of this key."""
@@ -72,7 +72,7 @@ class Circuits:
                 f"nothing ever happened to a circuit {key!r} of tenant {tenant!r}: calls go through it. "
                 "`list` shows those that something happened to"
             )
-        return _shaped(row)
+        return shaped(row)
 
     async def open(
         self, key: str, *, tenant: str = _TENANT, by: str = "unknown", reason: str | None = None
@@ -144,7 +144,7 @@ class Circuits:
         place = (short_text("tenant", tenant), _key(key))
         row, _ = await turn(self._store, place, decide)
         self._on_turn(row)
-        return _shaped(await self._row(place[1], place[0]))
+        return shaped(await self._row(place[1], place[0]))
 
     async def _row(self, key: str, tenant: str) -> CircuitRow:
         return (await self._store.circuit(tenant, key, counted=MOST_COUNTED)).row
@@ -189,7 +189,8 @@ def _reason(reason: str | None) -> str | None:
     return None if reason is None else long_text("reason", reason)
 
 
-def _shaped(row: CircuitRow) -> CircuitRecord:
+def shaped(row: CircuitRow) -> CircuitRecord:
+    """A circuit as it is shown."""
     known = row.settings is not None or row.override is not None
     return CircuitRecord(
         key=row.key,

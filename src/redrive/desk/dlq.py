@@ -104,6 +104,10 @@ class DeadLetters:
         page = await self._store.letters(filter or LetterFilter(), limit=limit, cursor=cursor)
         return Page([self._shaper.letter(row) for row in page.items], page.next, page.prev)
 
+    async def count(self, filter: LetterFilter | None = None) -> int:
+        """How many dead letters match."""
+        return await self._store.count_letters(filter or LetterFilter())
+
     async def groups(
         self,
         tenant: str | None = None,

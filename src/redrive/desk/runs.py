@@ -9,6 +9,7 @@ from redrive.clock import Clock
 from redrive.core.outcome import Cancelled
 from redrive.core.replay import Mode
 from redrive.core.states import FINAL, EntryKind, RunStatus, StepStatus
+from redrive.desk.around import AskWorkers, Surroundings, around
 from redrive.desk.checks import a_flag, is_id, long_text, person
 from redrive.desk.handling import handled_by
 from redrive.desk.preview import DryRun, Previewer
@@ -39,6 +40,7 @@ class Runs:
         replayer: Replayer,
         previewer: Previewer,
         on_change: Callable[[str], None],
+        workers: AskWorkers,
         *,
         ears: Sequence[Ear] = (),
     ) -> None:
@@ -48,6 +50,7 @@ class Runs:
         self._settler = LocalSettler(store, clock, ears=ears)
         self._shaper = shaper
         self._on_change = on_change
+        self._workers = workers
 
     async def get(self, run_id: str, *, tenant: str | None = None) -> Run:
         """One run with its input, result, steps and every attempt."""
@@ -60,6 +63,10 @@ class Runs:
             letter_id=None if letter is None else letter.public_id,
             handled_by=await handled_by(self._store, row.public_id),
         )
+
+    async def around(self, run_id: str, *, tenant: str | None = None) -> Surroundings:
+        """What else decides how a run goes on: pauses, workers that are alive, the circuit it waits for."""
+        return await around(self._store, await self._find(run_id, tenant), self._workers)
 
     async def list(
         self, filter: RunFilter | None = None, *, limit: int = 50, cursor: str | None = None

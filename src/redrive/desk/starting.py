@@ -9,10 +9,10 @@ from typing import Any
 
 from redrive.clock import Clock
 from redrive.core.options import RunOptions
-from redrive.core.starting import Startable, new_run
+from redrive.core.starting import Startable, clash, for_event, new_run
 from redrive.core.transition import NewRun
 from redrive.desk.checks import Checker
-from redrive.errors import Conflict, UnknownWorkflow
+from redrive.errors import Conflict, InputError, UnknownWorkflow
 from redrive.store.port import People
 from redrive.store.records import KnownItem, Started
 
@@ -21,9 +21,13 @@ __all__ = ["Starter", "Wanted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A run that somebody wants: the options are those of `start`."""
+    """A run that somebody wants: the options are those of `start`.
+
+    `event` is what starts it: a stream and an id. It is its own key, so it excludes another one.
+    """
 
     workflow: str
+    event: tuple[str, str] | None = None
     input: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -61,12 +65,9 @@ class Starter:
         runs = [await self._run(known[each.workflow], each) for each in wanted]
         started = await self._store.start(runs)
         self._on_start()
-        for run, answer in zip(runs, started, strict=True):
+        for run, answer, each in zip(runs, started, wanted, strict=True):
             if answer.clash:
-                raise Conflict(
-                    f"the idempotency key of this start was used for run {answer.public_id} with another "
-                    f"input; use a new key for a new input (workflow {run.workflow!r})"
-                )
+                raise Conflict(clash(run, answer.public_id, each.event))
         return started
 
     async def _run(self, known: _Known, wanted: Wanted) -> NewRun:
@@ -75,7 +76,9 @@ class Starter:
         else:
             what = f"the input of workflow {wanted.workflow!r}"
             text = self._checker.fitting(dict(wanted.input), known.schema, what)
-        return new_run(
+        if wanted.event is not None and "idempotency_key" in wanted.options:
+            raise InputError("an event is its own idempotency key; leave idempotency_key out")
+        run = new_run(
             known.workflow,
             text,
             wanted.options,
@@ -83,6 +86,7 @@ class Starter:
             now=self._store.now(),
             key_keeps=self._key_keeps,
         )
+        return run if wanted.event is None else for_event(run, wanted.event)
 
     async def _known(self, names: set[str]) -> dict[str, _Known]:
         found = {name: _Known(here, None) for name in names if (here := self._here(name)) is not None}

@@ -1,25 +1,67 @@
-"""`app.workflows`: stop a workflow from being claimed, and let it go on."""
+"""`app.workflows`: which there are; stop one from being claimed, and let it go on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
 
 from redrive.clock import Clock
 from redrive.core.events import Event
 from redrive.core.transition import AuditWrite
+from redrive.desk.around import alive
 from redrive.desk.checks import person
 from redrive.store.port import Store
 
-__all__ = ["Workflows"]
+__all__ = ["KnownWorkflow", "Workflows"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownWorkflow:
+    """A workflow that somebody registered. `unclaimable` counts due runs that no live worker can take.
+
+    Version and schemas are those of the newest code that ran; None if none did.
+    """
+
+    name: str
+    version: str | None
+    workers: int
+    paused_by: str | None
+    unclaimable: int
+    input_schema: dict[str, Any] | None
+    output_schema: dict[str, Any] | None
 
 
 class Workflows:
     """Registered workflows, as people handle them."""
 
-    def __init__(self, store: Store, clock: Clock, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, on_change: Callable[[], None], here: Collection[str] = ()
+    ) -> None:
         self._store = store
         self._clock = clock
         self._on_change = on_change
+        self._here = here
+
+    async def list(self) -> list[KnownWorkflow]:
+        """Every workflow that code registered, that is paused or that runs wait for, by name."""
+        store = self._store
+        living = alive(await store.workers(), store.now())
+        items = {item.name: item for item in await store.workflows()}
+        paused, waiting = await store.paused(), await store.unclaimable(())
+        return [
+            KnownWorkflow(
+                name=name,
+                version=items[name].version if name in items else None,
+                workers=sum(name in worker.workflows for worker in living),
+                paused_by=paused.get(name),
+                unclaimable=waiting.get(name, 0),
+                input_schema=json.loads(items[name].schema_in or "{}") if name in items else None,
+                output_schema=json.loads(items[name].schema_out or "{}") if name in items else None,
+            )
+            for name in sorted(items.keys() | paused.keys() | waiting.keys() | set(self._here))
+        ]
 
     async def pause(self, name: str, *, by: str = "unknown") -> None:
         """Let no run of the workflow be claimed. Runs can still be started; those under way go on

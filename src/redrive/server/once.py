@@ -40,17 +40,21 @@ _ELSEWHERE = "elsewhere"
 
 
 class KeyedClock:
-    """A clock whose ids follow from a request, in order: the same request makes the same ones again."""
+    """A clock whose ids follow from a request, in order: the same request makes the same ones again.
 
-    def __init__(self, clock: Clock, seed: str) -> None:
+    They begin with the time at which it was first begun, so that they sort like all others.
+    """
+
+    def __init__(self, clock: Clock, seed: str, begun: int) -> None:
         self._clock = clock
         self._seed = seed
+        self._begun = begun // 1000
         self._count = 0
 
     def new_id(self) -> str:
         self._count += 1
         made = hashlib.sha256(f"{self._seed}:{self._count}".encode()).digest()
-        return format_id(int.from_bytes(made[:6], "big"), int.from_bytes(made[6:16], "big"))
+        return format_id(self._begun, int.from_bytes(made[:10], "big"))
 
     def now(self) -> int:
         return self._clock.now()
@@ -87,10 +91,10 @@ class OnceRoute(APIRoute):
             digest = await _digest(request, asking)
             row = NewAnswer(tenant=asking.tenant, key=key, digest=digest, patience=_PATIENCE, keeps=_KEEPS)
             found = await _claimed(asking, row)
-            if found is not None:
+            if isinstance(found, Response):
                 return found
             seed = f"{asking.tenant}:{key}:{digest}"
-            asking.clock = KeyedClock(asking.clock, hashlib.sha256(seed.encode()).hexdigest())
+            asking.clock = KeyedClock(asking.clock, hashlib.sha256(seed.encode()).hexdigest(), found)
             return await _carried_out(request, handle, asking, row, secret=bool(own.get(SECRET)))
 
         return once
@@ -105,13 +109,13 @@ async def _digest(request: Request, asking: Asking) -> str:
     return hashlib.sha256("\0".join(said).encode() + b"\0" + await request.body()).hexdigest()
 
 
-async def _claimed(asking: Asking, new: NewAnswer) -> Response | None:
-    """None if the request is ours to carry out; else the answer that it got."""
+async def _claimed(asking: Asking, new: NewAnswer) -> Response | int:
+    """When the request was first begun, if it is ours to carry out; else the answer that it got."""
     waited = 0.0
     while True:
         found = await asking.accounts.claim_answer(new)
-        if found is None:
-            return None
+        if isinstance(found, int):
+            return found
         if found.digest != new.digest:
             raise ProblemError(422, f"this {KEY} was used for another request", code="key_reused")
         if found.status is not None:

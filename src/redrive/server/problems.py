@@ -1,7 +1,7 @@
 """Errors as RFC 9457 problem details, each with a code that stays.
 
-Every error of `redrive.errors` has its line in one table. What a client sent is not sent back: validation
-errors name the place and the rule, never the value.
+Every error of `redrive.errors` has its line in one table (`codes`). What a client sent is not sent back:
+validation errors name the place and the rule, never the value.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -18,8 +17,9 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from redrive import errors
+from redrive.server.codes import CODES, HTTP
 
-__all__ = ["CODES", "MEDIA", "Fault", "Problem", "ProblemError", "answer", "install"]
+__all__ = ["MEDIA", "Fault", "Problem", "ProblemError", "answer", "install"]
 
 log = logging.getLogger("redrive.server")
 
@@ -44,54 +44,6 @@ class Problem(BaseModel):
     errors: list[Fault] | None = Field(default=None, description="The places that are wrong.")
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    status: int
-    code: str
-    title: str
-
-
-_K = _Kind
-CODES: Mapping[type[BaseException], _Kind] = {
-    errors.NotFound: _K(404, "not_found", "There is no such thing"),
-    errors.NotSignedIn: _K(401, "not_signed_in", "A valid credential is needed"),
-    errors.NotAllowed: _K(403, "not_allowed", "This credential may not do that"),
-    errors.Conflict: _K(409, "conflict", "It exists already, or has moved on"),
-    errors.UnknownWorkflow: _K(422, "unknown_workflow", "No code registered this workflow"),
-    errors.PayloadTooLarge: _K(413, "payload_too_large", "A value is too large"),
-    errors.PayloadError: _K(422, "payload_does_not_fit", "A value does not fit its type"),
-    errors.InputError: _K(422, "invalid_input", "The request does not make sense"),
-    errors.DataRefused: _K(422, "data_refused", "The store refused what was sent"),
-    errors.StoreUnavailable: _K(503, "store_unavailable", "The store does not answer; repeat the request"),
-    errors.SchemaMismatch: _K(503, "schema_mismatch", "The store's schema does not fit this server"),
-    errors.StoreError: _K(503, "store_error", "The store cannot be used"),
-    errors.RegistrationError: _K(500, "configuration", "The server is not set up for this"),
-    errors.ConfigurationError: _K(500, "configuration", "The server is not set up for this"),
-    errors.MisusedStep: _K(500, "internal", "Something went wrong here"),
-    errors.StepFailed: _K(500, "internal", "Something went wrong here"),
-    errors.RunPartial: _K(409, "run_partial", "Only a part of the run was replayed"),
-    errors.RunCancelled: _K(409, "run_cancelled", "The run was cancelled"),
-    errors.RunFailed: _K(409, "run_failed", "The run ended without a result"),
-    errors.NonRetryable: _K(500, "internal", "Something went wrong here"),
-    errors.RetryAfter: _K(500, "internal", "Something went wrong here"),
-    errors.RedriveError: _K(500, "internal", "Something went wrong here"),
-}
-"""What each error becomes; the first that fits, from the leaves of the tree to its root."""
-
-_HTTP = {
-    400: ("bad_request", "The request cannot be read"),
-    404: ("not_found", "There is no such thing"),
-    405: ("method_not_allowed", "This path has no such method"),
-    408: ("too_slow", "The request took too long to arrive"),
-    409: ("request_in_progress", "The same request is under way"),
-    411: ("length_required", "The length of the body is needed"),
-    413: ("payload_too_large", "The body is too large"),
-    415: ("unsupported_media_type", "The body must be application/json"),
-    422: ("invalid_request", "The request does not fit its description"),
-    429: ("too_many_requests", "Too many requests"),
-    431: ("headers_too_large", "The headers are too large"),
-    503: ("stopping", "The server is stopping"),
-}
 _QUIET = "an unexpected error; the server's log has the details"
 
 
@@ -132,7 +84,7 @@ def answer(
 
 def of_http(error: ProblemError) -> JSONResponse:
     """The answer to a problem of HTTP itself."""
-    code, title = _HTTP.get(error.status, ("http", "The request was refused"))
+    code, title = HTTP.get(error.status, ("http", "The request was refused"))
     return answer(error.status, error.code or code, title, error.detail, headers=error.headers)
 
 
@@ -170,7 +122,7 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
 
 async def _plain(request: Request, error: Exception) -> JSONResponse:
     status = getattr(error, "status_code", 404)
-    code, title = _HTTP.get(status, ("http", "The request was refused"))
+    code, title = HTTP.get(status, ("http", "The request was refused"))
     detail = "the body cannot be read" if status == 400 else f"{request.method} is not answered at this path"
     return answer(status, code, title, detail, headers=getattr(error, "headers", None))
 
@@ -181,10 +133,10 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     if any(each["loc"][:1] == ("path",) for each in found):
         return answer(404, "not_found", "There is no such thing", "the path holds no id that could exist")
     if any(each["type"] == "json_invalid" for each in found):
-        code, title = _HTTP[400]
+        code, title = HTTP[400]
         return answer(400, code, title, "the body is not JSON")
     faults = [Fault(place=_place(each["loc"]), reason=_reason(each)) for each in found[:20]]
-    code, title = _HTTP[422]
+    code, title = HTTP[422]
     detail = "; ".join(f"{fault.place}: {fault.reason}" for fault in faults[:5])
     return answer(422, code, title, detail, faults=faults)
 

@@ -24,6 +24,11 @@ def open_store(url: str, clock: Clock) -> Store:
                 raise
             raise ConfigurationError('PostgreSQL needs its driver: pip install "redrive[postgres]"') from None
         return PostgresStore(url, clock)
+    if scheme in ("http", "https"):
+        raise ConfigurationError(
+            "this works on a database itself, and the URL is that of a server: name the database, as "
+            "sqlite:///file.db or postgresql://"
+        )
     # Not the whole URL: it may hold a password.
     raise ConfigurationError(
         f"no store is called {scheme!r}: write sqlite:///file.db, sqlite:////absolute/file.db or postgresql://"

@@ -173,8 +173,8 @@ class Accounts(Protocol):
     async def end_sessions(self, *, hash: str | None = None, user: str | None = None) -> None:
         """End one sign-in, or all of a person."""
 
-    async def claim_answer(self, new: NewAnswer) -> AnswerRow | None:
-        """None if the caller is to carry the request out; else who did so before, or does so now."""
+    async def claim_answer(self, new: NewAnswer) -> AnswerRow | int:
+        """When the request was first begun, if the caller is to carry it out; else who did, or does now."""
 
     async def keep_answer(self, row: AnswerRow) -> None:
         """Remember the answer to a request."""

@@ -80,7 +80,7 @@ class FaultyAccounts:
     async def end_sessions(self, *, hash: str | None = None, user: str | None = None) -> None:
         await self._ask("accounts.end_sessions", lambda: self._inner.end_sessions(hash=hash, user=user))
 
-    async def claim_answer(self, new: NewAnswer) -> AnswerRow | None:
+    async def claim_answer(self, new: NewAnswer) -> AnswerRow | int:
         return await self._ask("accounts.claim_answer", lambda: self._inner.claim_answer(new))
 
     async def keep_answer(self, row: AnswerRow) -> None:

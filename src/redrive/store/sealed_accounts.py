@@ -70,9 +70,9 @@ class SealedAccounts:
     async def end_sessions(self, *, hash: str | None = None, user: str | None = None) -> None:
         await self._inner.end_sessions(hash=hash, user=user)
 
-    async def claim_answer(self, new: NewAnswer) -> AnswerRow | None:
+    async def claim_answer(self, new: NewAnswer) -> AnswerRow | int:
         found = await self._inner.claim_answer(new)
-        return None if found is None else self._sealer.open(found, found.tenant)
+        return found if isinstance(found, int) else self._sealer.open(found, found.tenant)
 
     async def keep_answer(self, row: AnswerRow) -> None:
         await self._inner.keep_answer(self._sealer.seal(row, row.tenant))

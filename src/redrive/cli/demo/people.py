@@ -35,8 +35,9 @@ PEOPLE = (
 
 async def let_in(app: Redrive) -> None:
     """Make both tenants and everybody known, where they are not yet. Needs the extra `auth`."""
-    from redrive.server.auth.access import Access, NewUser
+    from redrive.server.auth.access import Access
     from redrive.server.auth.first import operator
+    from redrive.server.auth.wanted import NewUser
 
     access = Access(app.runtime.store.accounts, app.runtime.clock, operator("demo"))
     for tenant in (SHOP, MARKET):

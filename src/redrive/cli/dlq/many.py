@@ -49,8 +49,7 @@ def decide_on_many(place: Place, where: LetterFilter, many: Many, asked: Asked) 
 
 
 async def _decide(app: Redrive, where: LetterFilter, many: Many, asked: Asked) -> LetterSet | None:
-    store = app.runtime.store
-    count = await store.count_letters(replace(where, status=LetterStatus.OPEN))
+    count = await app.dlq.count(replace(where, status=LetterStatus.OPEN))
     if asked.change.dry_run and many.preview is not None:
         plan = await many.preview(app)
         asked.output.done("", plan, "\n".join([*_plan(plan, many.verb), "Nothing was changed."]))
@@ -63,8 +62,7 @@ async def _decide(app: Redrive, where: LetterFilter, many: Many, asked: Asked) -
         return None
     _ask(count, many.verb, asked)
     begun = await many.begin(app)
-    now = store.now()
-    if not any(one.state == "LIVE" and one.lease_until > now for one in await store.workers()):
+    if not any(one.workers for one in await app.workflows.list()):
         say(f"No worker is alive: it waits until one is started: {worker_hint()}")
     return begun
 

@@ -62,9 +62,6 @@ async def say_if_nobody_works(app: Redrive, workflow: str, *, waits: bool) -> No
     """A run that nobody can take looks like one that hangs; say so to whoever watches or waits."""
     if not (waits or on_terminal()):
         return
-    store = app.runtime.store
-    now = store.now()
-    for worker in await store.workers():
-        if worker.state == "LIVE" and worker.lease_until > now and workflow in worker.workflows:
-            return
-    say(f"No live worker has workflow {workflow!r}: it waits until one is started: {worker_hint()}")
+    known = await app.workflows.list()
+    if not any(one.workers for one in known if one.name == workflow):
+        say(f"No live worker has workflow {workflow!r}: it waits until one is started: {worker_hint()}")

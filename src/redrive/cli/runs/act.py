@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -13,6 +12,7 @@ from redrive.cli.hints import hint
 from redrive.cli.moment import SPAN
 from redrive.cli.output import Output, on_terminal, say, shown
 from redrive.cli.place import Place, ask, at_a_place
+from redrive.cli.runs.elsewhere import progress, start_elsewhere
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -68,7 +68,7 @@ def start(
     """Start a run of WORKFLOW and print its id.
 
     The input is checked against the workflow's types, so its code is needed: name the app with --app
-    or in $REDRIVE_APP. A worker executes the run; none needs to be alive now.
+    or in $REDRIVE_APP. A server checks it itself. A worker executes the run; none needs to be alive now.
 
     \b
     Examples:
@@ -79,7 +79,8 @@ def start(
     """
     from redrive.cli.inputs import one_input, read_lines
 
-    if place.target is None:
+    elsewhere = place.server() is not None
+    if place.target is None and not elsewhere:
         raise click.UsageError(
             f"starting {name!r} needs its code, to check the input: "
             "name the app with --app module:app or $REDRIVE_APP"
@@ -94,7 +95,8 @@ def start(
         raise click.UsageError("--event excludes --key: an event is its own key")
     dry_run = options.pop("dry_run")
     inputs = [one_input(text)] if many is None else list(read_lines(many))
-    ids = ask(place, lambda app: _start(app, name, inputs, dry_run=dry_run, options=options))
+    begin = start_elsewhere if elsewhere else _start
+    ids = ask(place, lambda app: begin(app, name, inputs, dry_run=dry_run, options=options))
     for id in ids:
         output.done(id, {"id": id, "workflow": name}, id)
     if dry_run:
@@ -112,25 +114,19 @@ async def _start(
     workflow = known_workflow(app, name)
     given = {key: value for key, value in options.items() if value is not None}
     event = (given.pop("stream", ""), given.pop("event", ""))
-    with _progress("checking", len(inputs)) as bar:
+    with progress("checking", len(inputs)) as bar:
         starts = [Start(*arguments(workflow, text), given) for text in _counted(inputs, bar)]
     if dry_run:
         return []
     if any(event):
         return [(await workflow.receive(event, *each.args, **each.kwargs, **given)).id for each in starts]
     ids: list[str] = []
-    with _progress("starting", len(starts)) as bar:
+    with progress("starting", len(starts)) as bar:
         for begin in range(0, len(starts), _BATCH):
             handles = await workflow.start_many(starts[begin : begin + _BATCH])
             ids += (handle.id for handle in handles)
             bar.update(len(handles))
     return ids
-
-
-def _progress(label: str, length: int) -> Any:
-    """A bar for whoever watches a large number of inputs; nothing for the rest."""
-    unseen = length < 2 * _BATCH or not sys.stderr.isatty()
-    return click.progressbar(length=length, label=label, file=sys.stderr, hidden=unseen)
 
 
 def _counted(inputs: list[str], bar: Any) -> Iterator[str]:

@@ -121,7 +121,7 @@ def why(id: str, place: Place, output: Output) -> None:
 
     async def explain(app: Redrive) -> tuple[Run, list[str]]:
         run = await _find(app, id)
-        return run, sentences(run, await _surroundings(app, run))
+        return run, sentences(run, await app.runs.around(run.id))
 
     run, said = ask(place, explain)
     if output.json:
@@ -166,29 +166,3 @@ async def _find(app: Redrive, id: str) -> Run:
     from redrive.cli.ids import find_run
 
     return await app.runs.get(await find_run(app, id))
-
-
-async def _surroundings(app: Redrive, run: Run) -> Any:
-    from datetime import UTC, datetime
-
-    from redrive.cli.why import Surroundings
-    from redrive.clock import MICROS
-
-    store = app.runtime.store
-    now, row = store.now(), await store.run(run.id)
-    return Surroundings(
-        now=datetime.fromtimestamp(now / MICROS, UTC),
-        paused=await store.paused(),
-        workers=[one for one in await store.workers() if one.state == "LIVE" and one.lease_until > now],
-        diverged=row is not None and row.diverged_at is not None,
-        circuit=await _circuit(app, run),
-    )
-
-
-async def _circuit(app: Redrive, run: Run) -> Any:
-    from redrive.errors import NotFound
-
-    try:
-        return await app.circuits.get(run.parked_on, tenant=run.tenant) if run.parked_on else None
-    except NotFound:
-        return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from redrive.clock import MICROS, Clock
@@ -16,47 +16,16 @@ from redrive.errors import Conflict, InputError, NotFound
 from redrive.server.auth.keys import hash_of, new_code, new_key
 from redrive.server.auth.passwords import hashed
 from redrive.server.auth.signed import sign_token
+from redrive.server.auth.wanted import Made, NewToken, NewUser
 from redrive.store.accounts import Accounts, MemberRow, TenantRow, TokenKind, TokenRow, UserRow
 
-__all__ = ["Access", "Made", "NewToken", "NewUser"]
+__all__ = ["Access"]
 
 CODE_LASTS = 24 * 3600 * MICROS
 JWT_LASTS = 30 * 24 * 3600
 LONGEST = 10 * 365 * 24 * 3600
 _EMAIL = re.compile(r"[^@\s]{1,64}@[^@\s]{1,189}")
 _BATCH = 500
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewUser:
-    """A person to be known. Without a password a code to sign in once is made."""
-
-    email: str
-    tenant: str
-    role: Role
-    password: str | None = None
-    payloads: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewToken:
-    """A token to be made. `lasts` is in seconds; a signed one has an end in any case."""
-
-    tenant: str
-    role: Role
-    name: str
-    kind: TokenKind = TokenKind.KEY
-    workflows: tuple[str, ...] = ()
-    payloads: bool = False
-    lasts: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A token, and its secret, which is shown now and never again."""
-
-    token: TokenRow
-    secret: str
 
 
 class Access:

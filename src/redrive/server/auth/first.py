@@ -5,7 +5,8 @@ from __future__ import annotations
 from redrive.clock import Clock
 from redrive.core.roles import Principal, Role
 from redrive.errors import Conflict
-from redrive.server.auth.access import Access, NewUser
+from redrive.server.auth.access import Access
+from redrive.server.auth.wanted import NewUser
 from redrive.store.port import Store
 
 __all__ = ["HOME", "first_owner", "operator"]

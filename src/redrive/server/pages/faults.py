@@ -10,9 +10,10 @@ from fastapi.exceptions import HTTPException, RequestValidationError
 from fastapi.responses import RedirectResponse, Response
 
 from redrive import errors
+from redrive.server.codes import CODES
 from redrive.server.pages.drawing import show
 from redrive.server.pages.words import N
-from redrive.server.problems import CODES, ProblemError
+from redrive.server.problems import ProblemError
 
 __all__ = ["TITLES", "install"]
 

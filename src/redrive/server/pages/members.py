@@ -11,7 +11,7 @@ from redrive.core.roles import Permission, Role, role_of
 from redrive.duration import seconds
 from redrive.errors import InputError, NotFound, RedriveError
 from redrive.server.asking import Asked, Asking, needs
-from redrive.server.auth.access import NewToken, NewUser
+from redrive.server.auth.wanted import NewToken, NewUser
 from redrive.server.once import SECRET
 from redrive.server.pages.drawing import show, view_of
 from redrive.server.pages.forms import Form, Sent, pages, to

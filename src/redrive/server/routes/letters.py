@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import Header, Query
+from fastapi import Depends, Header, Query
 from pydantic import Field
 
 from redrive.core.roles import Permission
@@ -74,11 +74,16 @@ class Output(Reason):
     """The failed step's result, given by hand."""
 
     output: Any
+    dry_run: bool = False
 
 
-@routes.get("/workflow-dlq", **needs(Permission.LOOK))
-async def list_letters(
-    asked: Asked,
+class Count(Body):
+    """A number of letters."""
+
+    total: int
+
+
+def _where(
     status: Annotated[list[LetterStatus] | None, Query()] = None,
     code: Text | None = None,
     stage: Text | None = None,
@@ -92,11 +97,8 @@ async def list_letters(
     index: Annotated[list[str] | None, Query(description="`field:value`, of a declared field.")] = None,
     since: Since = None,
     until: Until = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-) -> Page[DeadLetter]:
-    """A page of dead letters, newest first."""
-    where = LetterFilter(
+) -> LetterFilter:
+    return LetterFilter(
         status=tuple(status) if status else None,
         code=code,
         stage=stage,
@@ -111,7 +113,24 @@ async def list_letters(
         since=since,
         until=until,
     )
+
+
+Where = Annotated[LetterFilter, Depends(_where)]
+"""The letters that a query names."""
+
+
+@routes.get("/workflow-dlq", **needs(Permission.LOOK))
+async def list_letters(
+    asked: Asked, where: Where, limit: Limit = 50, cursor: Cursor = None
+) -> Page[DeadLetter]:
+    """A page of dead letters, newest first."""
     return await asked.desk.dlq.list(where, limit=limit, cursor=cursor)
+
+
+@routes.get("/workflow-dlq/count", **needs(Permission.LOOK))
+async def count_letters(asked: Asked, where: Where) -> Count:
+    """How many dead letters match."""
+    return Count(total=await asked.desk.dlq.count(where))
 
 
 @routes.get("/workflow-dlq/groups", **needs(Permission.LOOK))
@@ -158,9 +177,17 @@ async def replay_letter(
 
 
 @routes.post("/workflow-dlq/{id}/complete", **needs(Permission.DECIDE))
-async def complete_letter(asked: Asked, id: Id, body: Output) -> Replay:
+async def complete_letter(asked: Asked, id: Id, body: Output, key: Key = None) -> Replay | DryRun:
     """Give the failed step's result by hand, and let the run go on with it."""
-    return await asked.desk.dlq.complete(id, body.output, by=asked.by, reason=body.reason)
+    return await asked.desk.dlq.replay(
+        id,
+        "COMPLETE",
+        output=body.output,
+        dry_run=body.dry_run,
+        by=asked.by,
+        reason=body.reason,
+        idempotency_key=key,
+    )
 
 
 @routes.post("/workflow-dlq/{id}/resolve", **needs(Permission.DECIDE))

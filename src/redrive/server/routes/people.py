@@ -15,11 +15,11 @@ from pydantic import Field
 from redrive.core.roles import Permission, Role, role_of
 from redrive.desk.exporting import export
 from redrive.desk.shapes import moment
-from redrive.errors import Conflict, InputError, NotFound
+from redrive.errors import Conflict, InputError
 from redrive.server import signing
 from redrive.server.asking import Asked, Asking, needs, service_of
-from redrive.server.auth.access import NewToken, NewUser
 from redrive.server.auth.sessions import Login
+from redrive.server.auth.wanted import NewToken, NewUser
 from redrive.server.once import SECRET
 from redrive.server.routes.shared import Body, Id, Name, Text, router
 from redrive.store.accounts import TenantRow, TokenKind, TokenRow, UserRow
@@ -211,6 +211,13 @@ class CreatedUser(User):
     code: str | None
 
 
+class Code(Body):
+    """A person, and the code to sign in with once."""
+
+    id: str
+    code: str
+
+
 class Change(Body):
     """What a person is to be to this tenant; what is left out stays."""
 
@@ -250,10 +257,12 @@ async def show_user(asked: Asked, id: Id) -> User:
 async def change_user(asked: Asked, id: Id, body: Change) -> User:
     """Change what a person is to this tenant, or let them be nothing to it any more."""
     tenant = asked.home
-    user = await asked.access.user(tenant, id)
+    user = await _person(asked, id)
     now = next((each for each in user.members if each.tenant == tenant), None)
     if now is None:
-        raise NotFound("this person is nothing to this tenant")
+        await asked.owner_access.tenant(tenant)
+        role, payloads = role_of(body.role or Role.VIEWER), bool(body.may_see_payloads)
+        return _user(await asked.owner_access.add_role(user.id, tenant, role, payloads=payloads))
     return _user(
         await asked.access.set_role(
             user.id,
@@ -263,6 +272,22 @@ async def change_user(asked: Asked, id: Id, body: Change) -> User:
             active=now.active if body.active is None else body.active,
         )
     )
+
+
+async def _person(asked: Asking, id: str) -> UserRow:
+    """Somebody of this tenant; an owner, who may give a role to people of others, finds those as well."""
+    if asked.principal.may(Permission.MANAGE_TENANTS):
+        return await asked.owner_access.user(None, id)
+    return await asked.access.user(asked.home, id)
+
+
+@routes.post("/users/{id}/code", **needs(Permission.MANAGE_TENANTS, **{SECRET: True}))
+async def make_code(asked: Asked, id: Id) -> Code:
+    """A code with which a person can sign in once, within a day, and choose a new password."""
+    user = await asked.owner_access.user(None, id)
+    if not user.members:
+        raise Conflict("this person is nothing to any tenant; give them a role first")
+    return Code(id=user.id, code=await asked.owner_access.code(user, user.members[0]))
 
 
 @routes.post("/users/{id}/disable", **needs(Permission.MANAGE_TENANTS))

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from redrive.core.roles import Permission
 from redrive.core.states import RunStatus
+from redrive.desk.around import Surroundings
 from redrive.desk.preview import DryRun
 from redrive.desk.replaying import Replay
 from redrive.desk.shapes import AttemptRecord, Run, StepRecord
@@ -43,6 +44,13 @@ Key = Annotated[str | None, Header(alias=KEY, max_length=255)]
 _OPTIONS = frozenset({"delay", "deadline", "priority", "queue", "correlation_id"})
 
 
+class Event(Body):
+    """What starts a run: the id of an event, and of which stream."""
+
+    stream: Text
+    id: Text
+
+
 class NewRun(Body):
     """A run to be started. `input` is an object from parameter name to value."""
 
@@ -54,6 +62,7 @@ class NewRun(Body):
     queue: Text | None = None
     correlation_id: Text | None = None
     retry: dict[str, Any] | None = None
+    event: Event | None = None
 
     def wanted(self, tenant: str, key: str | None) -> Wanted:
         """The run as the desk starts it."""
@@ -66,7 +75,8 @@ class NewRun(Body):
             options["retry"] = policy_of(self.retry)
         if key is not None:
             options["idempotency_key"] = key
-        return Wanted(workflow=self.workflow, input=self.input, options=options)
+        event = None if self.event is None else (self.event.stream, self.event.id)
+        return Wanted(workflow=self.workflow, input=self.input, options=options, event=event)
 
 
 class KeyedRun(NewRun):
@@ -139,6 +149,7 @@ async def list_runs(
     correlation_id: Text | None = None,
     idempotency_key: Text | None = None,
     queue: Text | None = None,
+    handler_for: Text | None = None,
     index: Annotated[list[str] | None, Query(description="`field:value`, of a declared field.")] = None,
     since: Since = None,
     until: Until = None,
@@ -152,6 +163,7 @@ async def list_runs(
         correlation_id=correlation_id,
         idempotency_key=idempotency_key,
         queue=queue,
+        handler_for=handler_for,
         index=indexed(index),
         since=since,
         until=until,
@@ -187,6 +199,12 @@ async def list_attempts(asked: Asked, id: Id) -> list[AttemptRecord]:
     """All attempts of a run's steps, in order of time."""
     steps = (await asked.desk.runs.get(id)).steps
     return sorted((each for step in steps for each in step.attempts), key=lambda each: each.began_at)
+
+
+@routes.get("/runs/{id}/around", **needs(Permission.LOOK))
+async def show_around(asked: Asked, id: Id) -> Surroundings:
+    """What else decides how a run goes on: pauses, workers that are alive, the circuit it waits for."""
+    return await asked.desk.runs.around(id)
 
 
 @routes.post("/runs/{id}/cancel", **needs(Permission.CANCEL))

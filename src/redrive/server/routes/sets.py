@@ -98,6 +98,12 @@ async def ignore_letters(asked: Asked, body: Many) -> LetterSet:
     )
 
 
+@routes.get("/bulk-replays", **needs(Permission.LOOK))
+async def list_sets(asked: Asked, limit: Limit = 50, cursor: Cursor = None) -> Page[LetterSet]:
+    """A page of decisions on many letters, the newest first."""
+    return await asked.desk.dlq.sets(limit=limit, cursor=cursor)
+
+
 @routes.get("/bulk-replays/{id}", **needs(Permission.LOOK))
 async def show_set(asked: Asked, id: Id) -> LetterSet:
     """A decision on many letters and how far it is."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from redrive.core.roles import Permission
 from redrive.desk.policies import StoredPolicy
 from redrive.desk.shapes import AuditRecord
-from redrive.desk.workflows import Workflows
+from redrive.desk.workflows import KnownWorkflow, Workflows
 from redrive.errors import InputError, NotFound
 from redrive.server.asking import Asked, Asking, needs
 from redrive.server.routes.shared import (
@@ -26,7 +26,7 @@ from redrive.server.routes.shared import (
     policy_of,
     router,
 )
-from redrive.store.records import KnownItem, Page
+from redrive.store.records import Page
 from redrive.store.selection import AuditFilter
 
 __all__ = ["routes"]
@@ -51,16 +51,6 @@ class Policy(Body):
     policy: dict[str, Any]
     updated_at: datetime
     updated_by: str
-
-
-class Workflow(Body):
-    """A workflow that some code registered, as the newest of that code has it."""
-
-    name: str
-    version: str
-    paused_by: str | None
-    input_schema: dict[str, Any]
-    output_schema: dict[str, Any]
 
 
 @routes.get("/policies", **needs(Permission.LOOK))
@@ -100,20 +90,15 @@ def _policy(stored: StoredPolicy) -> Policy:
 
 
 @routes.get("/workflows", **needs(Permission.LOOK))
-async def list_workflows(asked: Asked) -> list[Workflow]:
-    """The workflows that code registered here, and whether they are paused."""
-    paused = await asked.view.paused()
-    return [_workflow(item, paused.get(item.name)) for item in await asked.view.workflows()]
+async def list_workflows(asked: Asked) -> list[KnownWorkflow]:
+    """The workflows that code registered here, whether they are paused, and who can execute them.
 
-
-def _workflow(item: KnownItem, paused_by: str | None) -> Workflow:
-    return Workflow(
-        name=item.name,
-        version=item.version,
-        paused_by=paused_by,
-        input_schema=json.loads(item.schema_in or "{}"),
-        output_schema=json.loads(item.schema_out or "{}"),
-    )
+    How many runs wait in vain is counted over all tenants, so it is told to owners only.
+    """
+    mine, all_ = asked.principal.workflows, asked.principal.may(Permission.MANAGE_TENANTS)
+    known = await _workflows(asked).list()
+    shown = [one for one in known if mine is None or one.name in mine]
+    return [one if all_ else replace(one, unclaimable=0) for one in shown]
 
 
 @routes.post("/workflows/{name}/pause", status_code=204, **needs(Permission.PAUSE))
@@ -131,6 +116,10 @@ async def resume_workflow(asked: Asked, name: Name) -> None:
 async def _known(asked: Asking, name: str) -> Workflows:
     if name not in {item.name for item in await asked.view.workflows()}:
         raise NotFound("no code registered a workflow of this name")
+    return _workflows(asked)
+
+
+def _workflows(asked: Asking) -> Workflows:
     return Workflows(asked.whole, asked.clock, asked.runtime.ring)
 
 

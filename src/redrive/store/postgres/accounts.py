@@ -132,7 +132,7 @@ class PostgresAccounts:
     async def end_sessions(self, *, hash: str | None = None, user: str | None = None) -> None:
         await self._rows("end_sessions", hash=hash, user=user)
 
-    async def claim_answer(self, new: NewAnswer) -> AnswerRow | None:
+    async def claim_answer(self, new: NewAnswer) -> AnswerRow | int:
         return await self._lines.run(lambda line: _claim(line, self._clock, new))
 
     async def keep_answer(self, row: AnswerRow) -> None:
@@ -178,7 +178,7 @@ def _member(member: MemberRow) -> dict[str, Any]:
     }
 
 
-async def _claim(line: Line, clock: DatabaseClock, new: NewAnswer) -> AnswerRow | None:
+async def _claim(line: Line, clock: DatabaseClock, new: NewAnswer) -> AnswerRow | int:
     now = clock.given()
     async with line.transaction():
         await line.rows(SQL["old_answers"], tenant=new.tenant, now=now)
@@ -192,7 +192,7 @@ async def _claim(line: Line, clock: DatabaseClock, new: NewAnswer) -> AnswerRow 
             now=now,
         )
         if claimed:
-            return None
+            return int(claimed[0][0])
         row = await line.row(SQL["answer"], tenant=new.tenant, key=new.key)
     return answer_row(as_given(row))
 

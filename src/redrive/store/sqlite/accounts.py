@@ -116,7 +116,7 @@ class SqliteAccounts:
     async def end_sessions(self, *, hash: str | None = None, user: str | None = None) -> None:
         await self._lines.write(lambda con: con.execute(SQL["end_sessions"], {"hash": hash, "user": user}))
 
-    async def claim_answer(self, new: NewAnswer) -> AnswerRow | None:
+    async def claim_answer(self, new: NewAnswer) -> AnswerRow | int:
         return await self._lines.write(lambda con: _claim(con, self._now(), new))
 
     async def keep_answer(self, row: AnswerRow) -> None:
@@ -158,7 +158,7 @@ def _member(member: MemberRow) -> dict[str, Any]:
     }
 
 
-def _claim(con: sqlite3.Connection, now: int, new: NewAnswer) -> AnswerRow | None:
+def _claim(con: sqlite3.Connection, now: int, new: NewAnswer) -> AnswerRow | int:
     con.execute(SQL["old_answers"], {"tenant": new.tenant, "now": now})
     values = {
         "tenant": new.tenant,
@@ -168,8 +168,8 @@ def _claim(con: sqlite3.Connection, now: int, new: NewAnswer) -> AnswerRow | Non
         "keeps": new.keeps,
         "patience": new.patience,
     }
-    if con.execute(SQL["put_answer"], values).fetchall():
-        return None
+    for (begun,) in con.execute(SQL["put_answer"], values).fetchall():
+        return int(begun)
     row = con.execute(SQL["answer"], {"tenant": new.tenant, "key": new.key}).fetchone()
     return answer_row(row)
 

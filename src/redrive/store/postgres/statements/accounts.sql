@@ -99,13 +99,13 @@ DELETE FROM redrive.access_sessions WHERE expires_at <= COALESCE(CAST(:now AS bi
 DELETE FROM redrive.access_sessions WHERE hash = CAST(:hash AS text) OR user_id = CAST(:user AS text);
 
 -- name: put_answer
--- Begin a request; one that was given up may be begun again.
+-- Begin a request; one that was given up may be begun again. Gives when it was begun first.
 INSERT INTO redrive.access_answers AS a (tenant, key, digest, begun_at, expires_at)
 VALUES (:tenant, :key, :digest, COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())),
         COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) + CAST(:keeps AS bigint))
 ON CONFLICT (tenant, key) DO UPDATE SET begun_at = excluded.begun_at
 WHERE a.status IS NULL AND a.digest = excluded.digest AND a.begun_at <= excluded.begun_at - CAST(:patience AS bigint)
-RETURNING key;
+RETURNING a.expires_at - CAST(:keeps AS bigint);
 
 -- name: answer
 -- A request that was begun, and its answer.

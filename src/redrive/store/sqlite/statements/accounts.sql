@@ -94,12 +94,12 @@ DELETE FROM access_sessions WHERE expires_at <= :now;
 DELETE FROM access_sessions WHERE hash = :hash OR user_id = :user;
 
 -- name: put_answer
--- Begin a request; one that was given up may be begun again.
+-- Begin a request; one that was given up may be begun again. Gives when it was begun first.
 INSERT INTO access_answers AS a (tenant, key, digest, begun_at, expires_at)
 VALUES (:tenant, :key, :digest, :now, :now + :keeps)
 ON CONFLICT (tenant, key) DO UPDATE SET begun_at = excluded.begun_at
 WHERE a.status IS NULL AND a.digest = excluded.digest AND a.begun_at <= :now - :patience
-RETURNING key;
+RETURNING expires_at - :keeps;
 
 -- name: answer
 -- A request that was begun, and its answer.

@@ -1,0 +1,55 @@
+"""Rollbacks on a server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from redrive.core.states import RunStatus
+from redrive.desk.replaying import Replay
+from redrive.desk.saga import SagaEntry
+from redrive.remote.client import Client
+from redrive.remote.reading import read, said
+
+__all__ = ["RemoteLedger", "ledger"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Saga:
+    run_id: str
+    workflow: str
+    tenant: str
+    status: RunStatus
+    done: int
+    entries: tuple[SagaEntry, ...]
+
+
+class RemoteLedger:
+    """The compensations of one run, with the calls of `desk.saga.Ledger`."""
+
+    def __init__(self, saga: _Saga, client: Client) -> None:
+        self.run_id = saga.run_id
+        self.workflow = saga.workflow
+        self.tenant = saga.tenant
+        self.status = saga.status
+        self.entries = saga.entries
+        self.done = saga.done
+        self._client = client
+
+    async def resume(self, *, by: str = "unknown", reason: str | None = None) -> Replay:
+        body = {"mode": "from_failed", **said(reason=reason)}
+        return read(Replay, await self._client.post("runs", self.run_id, "retry", body=body))
+
+    async def skip(self, step: str, *, by: str = "unknown", reason: str | None = None) -> Replay:
+        return await self._decide(step, "skip", reason)
+
+    async def mark_done(self, step: str, *, by: str = "unknown", reason: str | None = None) -> Replay:
+        return await self._decide(step, "mark-done", reason)
+
+    async def _decide(self, step: str, way: str, reason: str | None) -> Replay:
+        path = ("runs", self.run_id, "saga", step, way)
+        return read(Replay, await self._client.post(*path, body=said(reason=reason)))
+
+
+async def ledger(client: Client, run_id: str, tenant: str | None) -> RemoteLedger:
+    """The ledger of a run as it stands."""
+    return RemoteLedger(read(_Saga, await client.get("runs", run_id, "saga", tenant=tenant)), client)

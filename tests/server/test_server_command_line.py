@@ -1,0 +1,299 @@
+"""Every command against a server does and says what it does and says on the store itself."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from server_kit import SECRET, World, serving
+from server_kit import _tenant as tenant_of
+
+from redrive import Redrive
+from redrive.cli import main
+from redrive.cli.access import Managing
+from redrive.core.roles import Role
+from redrive.desk.audit import Audit
+from redrive.desk.circuits import Circuits
+from redrive.desk.dlq import DeadLetters
+from redrive.desk.outbox import Outbox
+from redrive.desk.policies import Policies
+from redrive.desk.runs import Runs
+from redrive.desk.saga import Ledger
+from redrive.desk.sinks import Sinks
+from redrive.desk.starting import Starter
+from redrive.desk.workflows import Workflows
+from redrive.remote.circuits import RemoteCircuits
+from redrive.remote.letters import RemoteDeadLetters
+from redrive.remote.outbox import RemoteOutbox, RemoteSinks
+from redrive.remote.people import RemotePeople
+from redrive.remote.runs import RemoteRuns, RemoteStarter
+from redrive.remote.sagas import RemoteLedger
+from redrive.remote.settings import RemoteAudit, RemotePolicies, RemoteWorkflows
+from redrive.server.auth.access import Access
+from redrive.server.auth.first import operator
+from redrive.server.auth.wanted import NewToken
+
+WHO = "token:walk"
+_ID = re.compile(r"\b[0-9a-hjkmnp-tv-z]{26}\b")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(\+00:00|Z| UTC)?")
+_NUMBER = re.compile(r'"id": \d+')
+_SECRET = re.compile(r"rdk_[\w-]+|#\d+\.[\w-]{20,}")
+PAIRS = [
+    (Runs, RemoteRuns), (Starter, RemoteStarter), (DeadLetters, RemoteDeadLetters),
+    (Circuits, RemoteCircuits), (Outbox, RemoteOutbox), (Sinks, RemoteSinks), (Audit, RemoteAudit),
+    (Policies, RemotePolicies), (Workflows, RemoteWorkflows), (Ledger, RemoteLedger),
+    (Managing, RemotePeople),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair[0].__name__)
+def test_a_server_s_desk_has_the_calls_of_the_store_s(pair: tuple[type, type]) -> None:
+    here, there = ({name: one for name, one in vars(kind).items() if name[0] != "_"} for kind in pair)
+    calls = {name for name, one in here.items() if inspect.isfunction(one)}
+    assert calls == {name for name, one in there.items() if inspect.isfunction(one)}
+    for name in calls:
+        mine, other = (list(inspect.signature(one[name]).parameters.values()) for one in (here, there))
+        assert [str(each) for each in mine] == [str(each) for each in other], name
+
+
+@dataclass
+class Both:
+    """The same store twice: one that commands open, one behind a server."""
+
+    store: str
+    server: str
+    token: str
+    ids: dict[str, str]
+    letters: list[str] = field(default_factory=list)
+
+    def here(self, *words: str, **more: str) -> Result:
+        return CliRunner().invoke(main, list(words), env={"REDRIVE_URL": self.store, **more})
+
+    def there(self, *words: str, **more: str) -> Result:
+        env = {"REDRIVE_URL": self.server, "REDRIVE_TOKEN": self.token, **more}
+        return CliRunner().invoke(main, list(words), env=env)
+
+    def same(self, *words: str, by: bool = False, tenant: bool = False, code: int = 0, **more: str) -> Result:
+        """Both give the same, apart from new ids and times."""
+        extra = [*(("--by", WHO) if by else ()), *(("--tenant", "acme") if tenant else ())]
+        one, other = self.here(*words, *extra, **more), self.there(*words, **more)
+        assert (one.exit_code, other.exit_code) == (code, code), f"{one.output}\n{other.output}"
+        assert plain(other.stdout) == plain(one.stdout)
+        assert plain(other.stderr) == plain(one.stderr)
+        return other
+
+
+def plain(text: str) -> str:
+    """A text in which ids are numbered in the order of their appearance, and all moments are one."""
+    seen: dict[str, str] = {}
+    text = _ID.sub(lambda found: seen.setdefault(found[0], f"#{len(seen)}"), text)
+    text = _NUMBER.sub("<number>", text)
+    return _SECRET.sub("<secret>", _TIME.sub("<time>", text))
+
+
+async def _prepared(url: str) -> tuple[str, dict[str, str], list[str]]:
+    """One tenant with all that commands are about, and the token of an owner."""
+    from server_shop import app, fulfil
+
+    world = World(url)
+    app.settings = Redrive(url, secret_key=SECRET).settings
+    async with app:
+        ids = await tenant_of(app, fulfil, "acme", world)
+        failed = [await fulfil.start(f"F-{n}", 1000, "k3y", tenant="acme") for n in range(6)]
+        for run in failed:
+            while (await run.status()) != "DLQ_PENDING":  # noqa: ASYNC110 - a real worker
+                await asyncio.sleep(0.02)
+        store, clock = app.runtime.store, app.runtime.clock
+        access = Access(store.accounts, clock, operator("test"), SECRET)
+        made = await access.create_token(NewToken(tenant="acme", role=Role.OWNER, name="walk", payloads=True))
+        while await store.fold(100):
+            pass
+    return made.secret, ids, [f"dl-{run.id}" for run in failed]
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
+    folder = tmp_path_factory.mktemp("both")
+    token, ids, letters = asyncio.run(_prepared(f"sqlite:///{folder}/here.db"))
+    for file in folder.glob("here.db*"):
+        shutil.copy(file, folder / file.name.replace("here", "there"))
+    with serving(f"sqlite:///{folder}/there.db", app=None) as process:
+        yield Both(f"sqlite:///{folder}/here.db", process.address, token, ids, letters)
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("REDRIVE_APP", "REDRIVE_TOKEN", "REDRIVE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("REDRIVE_SECRET_KEY", SECRET)
+
+
+def test_runs(both: Both) -> None:
+    run, good = both.ids["run"], both.ids["good"]
+    both.same("runs", "list", tenant=True)
+    both.same(
+        "runs", "list", "--status", "DLQ_PENDING", "--since", "1h", "--limit", "2", "--json", tenant=True
+    )
+    both.same("runs", "list", "--all", "-q")
+    both.same("runs", "show", run)
+    assert "k3y" not in both.same("runs", "show", run, "--json").output
+    for each in (run, good, both.ids["booked"]):
+        both.same("runs", "why", each)
+    both.same("runs", "show", "0" * 26, code=3)
+    both.same("runs", "show", "zzzz", code=3)
+    here = both.here("runs", "start", "fulfil", "--input", '{"order": "S-1"}', "--app", "server_shop:app",
+                     "--tenant", "acme", "--url", both.store)  # fmt: skip
+    there = both.there("runs", "start", "fulfil", "--input", '{"order": "S-1"}', "--delay", "1h")
+    assert (here.exit_code, there.exit_code, len(there.stdout)) == (0, 0, len(here.stdout)), there.output
+    started = there.stdout.strip()
+    assert "begins at" in both.there("runs", "why", started).stdout
+    event = ("--input", '{"order": "E"}', "--stream", "orders", "--event", "e-1")
+    twice = [both.there("runs", "start", "fulfil", *event).stdout for _ in range(2)]
+    assert twice[0] == twice[1]
+    other = both.there("runs", "start", "fulfil", "--input", '{"order": "F"}', *event[2:])
+    assert (other.exit_code, "e-1" in other.stderr) == (4, True)
+    wrong = both.there("runs", "start", "fulfil", "--input", '{"oder": "S-1"}')
+    assert (wrong.exit_code, "oder" in wrong.stderr) == (5, True)
+    assert both.there("runs", "start", "fulfil", "--input", '{"oder": 1}', "--dry-run").exit_code == 5
+    assert both.there("runs", "start", "fulfill", "--input", "{}").exit_code == 3
+    assert both.there("runs", "cancel", started, "--reason", "twice").stdout == f"cancelled {started}\n"
+    both.same("runs", "cancel", good, by=True, code=4)
+    both.same("runs", "retry", run, "--dry-run", by=True)
+    both.same("runs", "retry", good, by=True, code=4)
+    both.same("runs", "rollback", run, "--dry-run", "--json", by=True)
+
+
+def test_dead_letters(both: Both, tmp_path: Path) -> None:
+    one, two, three, four, five, six = both.letters
+    both.same("dlq", "list", tenant=True)
+    both.same("dlq", "list", "--workflow", "fulfil", "--json", tenant=True)
+    both.same("dlq", "groups", "--json", tenant=True)
+    both.same("dlq", "show", one)
+    assert "k3y" in both.same("dlq", "show", one, "--reveal", "--json", by=True).output
+    both.same("dlq", "assign", one, "--to", "kim", by=True)
+    both.same("dlq", "comment", one, "asked the bank", by=True)
+    both.same("dlq", "tag", one, "bank", "urgent", by=True)
+    both.same("dlq", "replay", one, "--patch", '{"amount": 5}', "--dry-run", by=True)
+    both.same("dlq", "replay", one, "--patch", '{"amount": 5}', "--reason", "typo", by=True)
+    both.same("dlq", "replay", one, "--patch", '{"amount": 5}', by=True)
+    both.same("dlq", "replay", one, "--mode", "full", by=True, code=4)
+    both.same("dlq", "show", one, "--json")
+    both.same("dlq", "complete", two, "--output", "5", by=True, code=5)
+    both.same("dlq", "complete", two, "--output", '"paid"', "--dry-run", by=True)
+    both.same("dlq", "complete", two, "--output", '"paid"', by=True)
+    both.same("dlq", "resolve", three, "--reason", "refunded", by=True)
+    both.same("dlq", "ignore", four, "--json", by=True)
+    both.same("dlq", "resolve", four, by=True, code=4)
+    editor = tmp_path / "editor"
+    editor.write_text("#!/bin/sh\nsed -i 's/1000/7/' \"$1\"\n")
+    editor.chmod(0o755)
+    both.same("dlq", "edit", five, "--yes", by=True, EDITOR=str(editor), VISUAL="")
+    both.same("dlq", "replay", "--all", "--workflow", "fulfil", "--dry-run", by=True, tenant=True)
+    both.same("dlq", "ignore", "--all", "--fingerprint", "none", "--yes", by=True, tenant=True)
+    begun = both.same("dlq", "resolve", "--all", "--workflow", "fulfil", "--yes", "-q", by=True, tenant=True)
+    both.same("dlq", "sets", "list", tenant=True)
+    shown = both.there("dlq", "sets", "show", begun.stdout.strip())
+    assert (shown.exit_code, "RESOLVE" in shown.stdout.upper()) == (0, True)
+    assert both.there("dlq", "sets", "stop", begun.stdout.strip()).exit_code == 0
+    both.same("dlq", "show", "dl-" + "0" * 26, code=3)
+    assert six
+
+
+def test_rollbacks_and_messages(both: Both) -> None:
+    booked, message = both.ids["booked"], both.ids["message"]
+    both.same("saga", "show", booked)
+    both.same("saga", "show", booked, "--json")
+    both.same("saga", "resume", booked, "--dry-run", by=True)
+    both.same("saga", "skip", booked, "charge", by=True, code=5)
+    both.same("saga", "done", booked, "reserve", "--reason", "put back", by=True)
+    both.same("saga", "resume", booked, by=True, code=4)
+    both.same("outbox", "list", "--status", "DEAD", tenant=True)
+    both.same("outbox", "list", "--run", booked, "--json", tenant=True)
+    both.same("outbox", "show", message)
+    both.same("outbox", "blocked", tenant=True)
+    both.same("outbox", "retry", message, "--sink", "nowhere", by=True, code=4)
+    both.same("outbox", "skip", message, "--reason", "told them", by=True)
+    both.same("outbox", "sinks")
+    both.same("outbox", "forget", "nowhere", by=True, code=3)
+    both.same("outbox", "forget", "till", "--dry-run", by=True)
+
+
+def test_circuits_policies_and_workflows(both: Both) -> None:
+    both.same("circuits", "list", tenant=True)
+    both.same("circuits", "show", "acme-bank", tenant=True)
+    both.same("circuits", "show", "nothing", tenant=True, code=3)
+    both.same("circuits", "open", "new", tenant=True, by=True, code=3)
+    both.same("circuits", "open", "fulfil/charge", "--yes", "--reason", "asked", tenant=True, by=True)
+    both.same("circuits", "set", "fulfil/charge", "failures=20", "window=2m", "--json", tenant=True, by=True)
+    both.same("circuits", "set", "fulfil/charge", "--unset", tenant=True, by=True)
+    both.same("circuits", "close", "fulfil/charge", tenant=True, by=True)
+    both.same("circuits", "reset", "fulfil/charge", tenant=True, by=True)
+    for words in (["set", "--step", "charge", "max_retries=8"], ["get", "--step", "charge"], ["list"],
+                  ["delete", "--step", "charge"], ["delete", "--step", "charge"]):  # fmt: skip
+        named = [] if words == ["list"] else ["--tenant", "acme"]
+        one, other = both.here("policies", *words, *named), both.there("policies", *words, *named)
+        assert one.exit_code == other.exit_code
+        assert plain(one.stdout).replace("root", WHO) == plain(other.stdout).replace("root", WHO)
+    both.same("policies", "set", "--step", "chrage", "max_retries=8", by=True, tenant=True, code=3)
+    both.same("workflows", "list")
+    both.same("workflows", "pause", "remind", by=True)
+    both.same("workflows", "list", "--json")
+    both.same("workflows", "resume", "remind", by=True)
+    both.same("workflows", "pause", "nothing", by=True, code=3)
+
+
+def test_people_and_the_log(both: Both) -> None:
+    both.same("users", "create", "ann@acme.example", "--role", "STAFF", tenant=True)
+    both.same("users", "create", "ann@acme.example", "--role", "STAFF", tenant=True, code=4)
+    both.same("users", "list", tenant=True)
+    both.same("users", "show", "ann@acme.example", "--json")
+    both.same("users", "role", "ann@acme.example", "VIEWER", "--payloads", tenant=True)
+    both.same("users", "disable", "ann@acme.example")
+    both.same("users", "enable", "ann@acme.example")
+    both.same("users", "code", "ann@acme.example")
+    both.same("users", "show", "nobody@acme.example", code=3)
+    both.same("tokens", "create", "--role", "STAFF", "--workflow", "fulfil", "--name", "ci", tenant=True)
+    both.same("tokens", "create", "--role", "VIEWER", "--kind", "jwt", "--lasts", "1h", "-q", tenant=True)
+    both.same("tokens", "list", tenant=True)
+    both.same("tokens", "show", both.ids["token"], "--json")
+    both.same("tokens", "revoke", both.ids["token"])
+    both.same("tokens", "show", "nothing", code=3)
+    both.same("tenants", "create", "globex", "-q")
+    both.same("tenants", "list", "-q")
+    both.same("tenants", "show", "nowhere", code=3)
+    both.same("tenants", "disable", "globex")
+    both.same("tenants", "erase", "globex", "--yes", "-q", by=True)
+    both.same("audit", "list", "--letter", both.letters[-1], "--lang", "pl", tenant=True)
+    both.same("audit", "list", "--event", "workflow.", "--limit", "2", "--json", tenant=True)
+    both.same("audit", "export", "--event", "circuit.opened", "--format", "json", tenant=True)
+    exported = both.there("tenants", "export", "acme").stdout
+    assert '"kind": "run"' in exported
+
+
+def test_what_stands_between_is_said(both: Both, tmp_path: Path) -> None:
+    both.token, token = "", both.token
+    nobody = both.there("runs", "list")
+    both.token = "rdk_nonsense"
+    unknown = both.there("runs", "list")
+    both.token = token
+    assert (nobody.exit_code, "REDRIVE_TOKEN" in nobody.stderr) == (5, True)
+    assert unknown.exit_code == 5
+    gone = both.there("runs", "list", REDRIVE_URL="http://127.0.0.1:9")
+    assert (gone.exit_code, "does not answer" in gone.stderr) == (1, True)
+    path = both.there("runs", "list", REDRIVE_URL=f"{both.server}/elsewhere")
+    assert (path.exit_code, "URL" in path.stderr) == (1, True)
+    user = both.there("runs", "list", REDRIVE_URL="http://ann:pw@127.0.0.1:9")
+    assert (user.exit_code, "REDRIVE_TOKEN" in user.stderr, "pw" in user.stderr) == (1, True, False)
+    for words in (["migrate"], ["worker", "server_shop:app"], ["reencrypt"], ["server", "--port", "0"]):
+        refused = both.there(*words, "--url", both.server)
+        assert (refused.exit_code != 0, "database" in refused.output) == (True, True), words
+    named = f"{both.server}?tenant=globex"
+    assert both.there("runs", "list", REDRIVE_URL=named).stdout == ""
+    assert "k3y" not in both.there("runs", "list", "--json").stdout
