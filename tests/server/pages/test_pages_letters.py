@@ -198,6 +198,53 @@ def test_hostile_content_is_text_and_large_content_is_folded(shop: World) -> Non
         assert len(client.get(path).text) < 120_000
 
 
+def test_many_are_replayed_after_a_look_and_at_most_once(shop: World) -> None:
+    with of_role(shop, "ADMIN") as client, of_role(shop, "VIEWER") as viewer:
+        assert client.get("/admin/bulk-replays/new").status_code == 422
+        picked = {"ids": rows(client.get("/admin/dlq?view=items&index=order:B-1").text)}
+        plan = client.get("/admin/bulk-replays/new", params=picked).text
+        assert "Replay 1 dead letter" in plan
+        assert "Done again" in plan
+        form = {"action": "REPLAY", "mode": "FROM_FAILED", "reason": "the bank is back", **picked}
+        patched = client.post(
+            "/admin/bulk-replays/new", data={**form, "input": '{"amount": 5}', "do": "begin"}
+        ).text
+        assert "Nothing was done yet" in patched
+        assert "<ins>5</ins>" in patched
+        seen = re.search(r'name="seen" value="([^"]+)"', plan)
+        assert seen
+        form |= {"do": "begin", "seen": seen[1], "once": once(plan)}
+        places = {client.post("/admin/bulk-replays/new", data=form).headers["location"] for _ in range(2)}
+        (place,) = places
+        page = viewer.get(place.removeprefix("/app")).text
+        assert "the bank is back" in page
+        assert "Stop…" not in page
+        assert viewer.post(place.removeprefix("/app") + "/stop").status_code == 403
+        assert client.post(place.removeprefix("/app") + "/stop").status_code == 303
+        assert "Stopped" in Looked(client.get(place.removeprefix("/app")).text).text
+        listed = Looked(viewer.get("/admin/bulk-replays").text).text
+        assert listed.count("the bank is back") == 1
+        with of_role(shop, "ADMIN", tenant="globex") as other:
+            assert other.get(place.removeprefix("/app")).status_code == 404
+
+
+def test_the_number_is_typed_where_there_are_many(shop: World) -> None:
+    with of_role(shop, "ADMIN") as client:
+        plan = client.get("/admin/bulk-replays/new", params={"all": "yes", "action": "IGNORE"}).text
+        count = re.search(r"Ignore (\d+) dead letters", plan)
+        assert count
+        assert "to confirm" not in plan
+        wide = client.get("/admin/bulk-replays/new", params={"ids": [f"dl-{n}" for n in range(101)]}).text
+        assert "Type 101 to confirm" in wide
+        seen = re.search(r'name="seen" value="([^"]+)"', wide)
+        form = {"action": "REPLAY", "mode": "FROM_FAILED", "do": "begin", "total": "101", "confirm": "11"}
+        form |= {"ids": [f"dl-{n}" for n in range(101)], "seen": seen[1] if seen else ""}
+        refused = client.post("/admin/bulk-replays/new", data=form)
+        assert (refused.status_code, "Nothing was done" in refused.text) == (422, True)
+        begun = client.post("/admin/bulk-replays/new", data={**form, "confirm": " 101 "})
+        assert begun.status_code == 303
+
+
 def test_another_tenant_s_letter_is_not_there(shop: World) -> None:
     with of_role(shop, "ADMIN") as admin, of_role(shop, "OWNER") as owner:
         theirs = shop.ids["globex"]["any"]

@@ -20,6 +20,7 @@ from redrive.server.pages import (
     run,
     runs,
     session,
+    sets,
     workflows,
 )
 from redrive.server.pages.entering import Entries
@@ -34,6 +35,7 @@ ROUTES = (
     letters.routes,
     replaying.routes,
     letter.routes,
+    sets.routes,
     runs.routes,
     run.routes,
     retrying.routes,
