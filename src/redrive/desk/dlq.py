@@ -23,6 +23,7 @@ from redrive.desk.shapes import DeadLetter, Shaper
 from redrive.errors import InputError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.settle.settler import LocalSettler
+from redrive.store.glances import Facets
 from redrive.store.port import People
 from redrive.store.records import LetterRow, Page, Triage
 from redrive.store.selection import AuditFilter, GroupFilter, LetterFilter
@@ -30,6 +31,7 @@ from redrive.store.selection import AuditFilter, GroupFilter, LetterFilter
 __all__ = ["DeadLetters", "ReplayOptions"]
 
 _HISTORY = 200
+_COUNTED = 2_000
 
 
 class ReplayOptions(TypedDict, total=False):
@@ -123,6 +125,10 @@ class DeadLetters:
         """
         where = GroupFilter(tenant=tenant, status=status)
         return list_groups(await self._store.groups(where, limit=limit, cursor=cursor), self._shaper)
+
+    async def facets(self, filter: LetterFilter | None = None) -> Facets:
+        """How the newest 2,000 letters that match are spread over codes, stages, workflows, steps, owners."""
+        return await self._store.facets(filter or LetterFilter(), most=_COUNTED)
 
     # -- deciding --------------------------------------------------------------------------------------
 

@@ -95,13 +95,18 @@ class OnceRoute(APIRoute):
                 return found
             seed = f"{asking.tenant}:{key}:{digest}"
             asking.clock = KeyedClock(asking.clock, hashlib.sha256(seed.encode()).hexdigest(), found)
-            return await _carried_out(request, handle, asking, row, secret=bool(own.get(SECRET)))
+            secret = bool(own.get(SECRET))
+            return await _carried_out(request, handle, asking, row, keeps=self.keeps, secret=secret)
 
         return once
 
     async def key_of(self, request: Request) -> str | None:
         """What tells this request from others that look alike."""
         return request.headers.get(KEY)
+
+    def keeps(self, response: Response) -> bool:
+        """True for an answer that whoever sends the request again shall get again."""
+        return True
 
 
 async def _digest(request: Request, asking: Asking) -> str:
@@ -139,6 +144,7 @@ async def _carried_out(
     asking: Asking,
     new: NewAnswer,
     *,
+    keeps: Callable[[Response], bool],
     secret: bool,
 ) -> Response:
     try:
@@ -146,7 +152,7 @@ async def _carried_out(
     except BaseException:
         await asyncio.shield(asking.accounts.drop_answer(new.tenant, new.key))
         raise
-    if response.status_code >= 400:  # a form shown again with what is wrong in it: nothing was done
+    if not keeps(response):
         await asyncio.shield(asking.accounts.drop_answer(new.tenant, new.key))
         return response
     kept = _without_secret(response) if secret else response

@@ -21,6 +21,7 @@ from redrive.errors import InputError, NotAllowed
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import CircuitCase, CircuitRow, CircuitTurn, Turned
 from redrive.store.confined_notices import ConfinedNotices
+from redrive.store.glances import Facets, RunGlance, spread
 from redrive.store.notices import Notices
 from redrive.store.outbox import BlockedKey, DeliveryDecision, MessageRow
 from redrive.store.records import (
@@ -169,6 +170,16 @@ class Confined:
         page = await self._inner.letters(self._narrowed(where), limit=limit, cursor=cursor)
         found = map(self._show_letter, page.items)
         return Page([row for row in found if row is not None], page.next, page.prev)
+
+    async def facets(self, where: LetterFilter, *, most: int) -> Facets:
+        if self._excludes(where.tenant):
+            return spread([])
+        return await self._inner.facets(self._narrowed(where), most=most)
+
+    async def glances(self, where: RunFilter, *, most: int, oldest: bool = False) -> list[RunGlance]:
+        if self._excludes(where.tenant):
+            return []
+        return await self._inner.glances(self._narrowed(where), most=most, oldest=oldest)
 
     async def count_letters(self, where: LetterFilter) -> int:
         return 0 if self._excludes(where.tenant) else await self._inner.count_letters(self._narrowed(where))

@@ -30,6 +30,7 @@ from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, C
 from redrive.store.faulty_accounts import FaultyAccounts
 from redrive.store.faulty_notices import FaultyNotices
 from redrive.store.figures import Figures
+from redrive.store.glances import Facets, RunGlance
 from redrive.store.notices import Notices
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.port import LeaseLine, People, Store, Transaction
@@ -465,6 +466,12 @@ class FaultyStore:
 
     async def workflows(self) -> list[KnownItem]:
         return await self._desk.call("workflows", self._inner.workflows)
+
+    async def facets(self, where: LetterFilter, *, most: int) -> Facets:
+        return await self._desk.call("facets", lambda: self._inner.facets(where, most=most))
+
+    async def glances(self, where: RunFilter, *, most: int, oldest: bool = False) -> list[RunGlance]:
+        return await self._desk.call("glances", lambda: self._inner.glances(where, most=most, oldest=oldest))
 
     async def count_letters(self, where: LetterFilter) -> int:
         return await self._desk.call("count_letters", lambda: self._inner.count_letters(where))

@@ -22,6 +22,7 @@ from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.figures import Figures
+from redrive.store.glances import Facets, RunGlance
 from redrive.store.notices import Notices
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.records import (
@@ -176,6 +177,12 @@ class People(Protocol):
 
     async def letters(self, where: LetterFilter, *, limit: int, cursor: str | None) -> Page[LetterRow]:
         """A page of dead letters, newest first."""
+
+    async def facets(self, where: LetterFilter, *, most: int) -> Facets:
+        """How the newest letters that match, up to `most`, are spread over codes, workflows and so on."""
+
+    async def glances(self, where: RunFilter, *, most: int, oldest: bool = False) -> list[RunGlance]:
+        """The newest runs that match, up to `most`, or the oldest first, with little about each."""
 
     async def count_letters(self, where: LetterFilter) -> int:
         """How many letters match."""

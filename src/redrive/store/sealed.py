@@ -23,6 +23,7 @@ from redrive.errors import ConfigurationError, InputError
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.figures import Figures
+from redrive.store.glances import Facets, RunGlance
 from redrive.store.notices import Notices
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.port import LeaseLine, People, Store, Transaction
@@ -364,6 +365,13 @@ class SealedStore:
         self._refuse_text(where)
         page = await self._inner.letters(self._sealer.where(where), limit=limit, cursor=cursor)
         return Page([self._sealer.open(letter, letter.tenant) for letter in page.items], page.next, page.prev)
+
+    async def facets(self, where: LetterFilter, *, most: int) -> Facets:
+        self._refuse_text(where)
+        return await self._inner.facets(self._sealer.where(where), most=most)
+
+    async def glances(self, where: RunFilter, *, most: int, oldest: bool = False) -> list[RunGlance]:
+        return await self._inner.glances(self._sealer.where(where), most=most, oldest=oldest)
 
     async def count_letters(self, where: LetterFilter) -> int:
         self._refuse_text(where)

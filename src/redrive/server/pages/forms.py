@@ -7,15 +7,16 @@ from typing import Annotated
 from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import RedirectResponse
+from fastapi.responses import RedirectResponse, Response
 
 from redrive.errors import InputError
 from redrive.server.once import OnceRoute
 from redrive.server.pages.entering import enter
 
-__all__ = ["ONCE", "Form", "Sent", "form_of", "pages", "to"]
+__all__ = ["CHECK", "DO", "ONCE", "Form", "Sent", "form_of", "pages", "to"]
 
 ONCE = "once"
+DO, CHECK = "do", "check"
 _FIELDS = 20_000
 
 
@@ -65,10 +66,15 @@ Sent = Annotated[Form, Depends(form_of)]
 
 
 class PageRoute(OnceRoute):
-    """A page whose forms are carried out once each."""
+    """A page whose forms are carried out once each. One that is only to be checked changes nothing."""
+
+    def keeps(self, response: Response) -> bool:
+        """A form that is shown again was not carried out; what was done leads elsewhere, or names a place."""
+        return "location" in response.headers or "content-location" in response.headers
 
     async def key_of(self, request: Request) -> str | None:
-        once = (await form_of(request)).maybe(ONCE)
+        sent = await form_of(request)
+        once = None if sent.get(DO) == CHECK else sent.maybe(ONCE)
         if once is not None:
             await enter(request)  # before anybody else finds out who asks, and notes it each time
         return None if once is None else f"page:{once}"

@@ -9,7 +9,19 @@ from dataclasses import dataclass
 
 from redrive.server.pages.words import N, Words
 
-__all__ = ["CATEGORIES", "CODES", "MODES", "ROLES", "STATES", "Label", "distance", "span", "state"]
+__all__ = [
+    "CODES",
+    "MENDED_BY_EDIT",
+    "MODES",
+    "ROLES",
+    "STAGES",
+    "STATES",
+    "WHY",
+    "Label",
+    "distance",
+    "span",
+    "state",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +71,67 @@ ROLES = {
     "VIEWER": N("Viewer"),
 }
 
-MODES: dict[str, tuple[str, str]] = {}
-CATEGORIES: dict[str, str] = {}
-CODES: dict[str, str] = {}
+STAGES = {
+    "input": N("reading the input"),
+    "fetch": N("loading the code"),
+    "exec": N("doing the work"),
+    "output": N("keeping the result"),
+    "commit": N("writing it down"),
+}
+
+CODES = {
+    "compensation_failed": N("undoing failed"),
+    "infrastructure_failure": N("machine failed"),
+    "parse_error": N("unreadable input"),
+    "validation_failed": N("wrong data"),
+    "policy_violation": N("not allowed"),
+    "timeout": N("took too long"),
+    "exhausted_retries": N("tried too often"),
+    "dependency_unavailable": N("service down"),
+    "non_retryable": N("will not mend by itself"),
+}
+
+WHY = {
+    "compensation_failed": N("Undoing what was done failed as well."),
+    "infrastructure_failure": N("The machine or the store under it failed, not the work itself."),
+    "parse_error": N("Its input cannot be read."),
+    "validation_failed": N("Some of its data is not as it must be. Correcting the input may mend it."),
+    "policy_violation": N("Its code or its data is not what it may be. A developer must look."),
+    "timeout": N("It took longer than it may."),
+    "exhausted_retries": N("It was tried as often as it may be, and failed each time."),
+    "dependency_unavailable": N("A service that it needs did not answer."),
+    "non_retryable": N("The error is of a kind that trying again does not mend."),
+}
+
+MENDED_BY_EDIT = frozenset({"validation_failed", "parse_error", "non_retryable"})
+
+MODES: dict[str, tuple[str, str]] = {
+    "FROM_FAILED": (
+        N("Go on at the failed step"),
+        N("What succeeded before stays. The failed step is tried again, then the rest follows."),
+    ),
+    "FROM_STEP": (
+        N("Go on from an earlier step"),
+        N("Results before that step stay. From there on everything is done again."),
+    ),
+    "STEP_ONLY": (
+        N("Do the failed step alone"),
+        N("Only that step is done again. The rest waits for another decision."),
+    ),
+    "FULL": (
+        N("Begin anew"),
+        N("A new run does everything from the first step. The old one stays as it is."),
+    ),
+    "SKIP": (
+        N("Leave the step out"),
+        N("You say what the failed step should have given, and the run goes on without doing it."),
+    ),
+    "COMPLETE": (
+        N("It was done by hand"),
+        N("You did the failed step yourself and say what came of it. The run goes on with that."),
+    ),
+    "ROLLBACK": (N("Undo what was done"), N("What the run did is undone, the last step first.")),
+}
 
 _UNITS = ((86_400, N("{n} d")), (3_600, N("{n} h")), (60, N("{n} min")), (1, N("{n} s")))
 

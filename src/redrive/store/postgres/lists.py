@@ -24,6 +24,7 @@ from redrive.store.filters import (
     states,
     up_to,
 )
+from redrive.store.glances import Facets, RunGlance, facet_row, run_glance, spread
 from redrive.store.pages import Request, Window
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import prepare
@@ -32,7 +33,7 @@ from redrive.store.records import AuditRow, LetterRow, Page, RunRow
 from redrive.store.rows import audit_row, letter_row, run_row
 from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
 
-__all__ = ["Query", "audit", "edge", "letters", "runs", "weighed"]
+__all__ = ["Query", "audit", "edge", "facets", "glances", "letters", "runs", "weighed"]
 
 SQL = statements.load(__package__, "lists.sql")
 
@@ -53,6 +54,20 @@ async def letters(line: Line, where: LetterFilter, limit: int, cursor: str | Non
     query = Query(line, "letters", await weighed(line, given(where)), letter_row)
     found = await query.fetch(request.window, letter_states(where))
     return request.page(found.rows, found.reached)
+
+
+async def facets(line: Line, where: LetterFilter, most: int) -> Facets:
+    """How the newest letters that match are spread."""
+    slim = {**SQL, "letters": SQL["letters.facets"]}
+    query = Query(line, "letters", await weighed(line, given(where)), facet_row, slim)
+    return spread((await query.fetch(Window(most=most), letter_states(where))).rows)
+
+
+async def glances(line: Line, where: RunFilter, most: int, *, oldest: bool) -> list[RunGlance]:
+    """The newest or oldest runs that match, with little about each."""
+    query = Query(line, "runs", given(where), run_glance, {**SQL, "runs": SQL["runs.glances"]})
+    window = Window(most=most, above=0) if oldest else Window(most=most)
+    return (await query.fetch(window, states(where.status, RunStatus))).rows
 
 
 async def audit(line: Line, where: AuditFilter, limit: int, cursor: str | None) -> Page[AuditRow]:

@@ -16,6 +16,7 @@ from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.confined import Confined
 from redrive.store.figures import Figures
+from redrive.store.glances import Facets, RunGlance
 from redrive.store.notices import Notices
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.port import LeaseLine, People, Transaction
@@ -336,6 +337,12 @@ class PostgresStore:
 
     async def letters(self, where: LetterFilter, *, limit: int, cursor: str | None) -> Page[LetterRow]:
         return await self._lines.run(lambda line: lists.letters(line, where, limit, cursor))
+
+    async def facets(self, where: LetterFilter, *, most: int) -> Facets:
+        return await self._lines.run(lambda line: lists.facets(line, where, most))
+
+    async def glances(self, where: RunFilter, *, most: int, oldest: bool = False) -> list[RunGlance]:
+        return await self._lines.run(lambda line: lists.glances(line, where, most, oldest=oldest))
 
     async def count_letters(self, where: LetterFilter) -> int:
         return await self._lines.run(lambda line: sets.count_letters(line, where))

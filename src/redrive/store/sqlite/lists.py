@@ -25,13 +25,14 @@ from redrive.store.filters import (
     states,
     up_to,
 )
+from redrive.store.glances import Facets, RunGlance, facet_row, run_glance, spread
 from redrive.store.pages import Request, Window
 from redrive.store.records import AuditRow, LetterRow, Page, RunRow
 from redrive.store.rows import audit_row, letter_row, run_row
 from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
 from redrive.store.statements import load
 
-__all__ = ["Query", "audit", "edge", "json_list", "letters", "runs", "weighed"]
+__all__ = ["Query", "audit", "edge", "facets", "glances", "json_list", "letters", "runs", "weighed"]
 
 SQL = load(__package__, "lists.sql")
 
@@ -49,6 +50,20 @@ def letters(con: sqlite3.Connection, where: LetterFilter, limit: int, cursor: st
     query = Query(con, "letters", weighed(con, given(where)), letter_row)
     found = query.fetch(request.window, letter_states(where))
     return request.page(found.rows, found.reached)
+
+
+def facets(con: sqlite3.Connection, where: LetterFilter, most: int) -> Facets:
+    """How the newest letters that match are spread."""
+    slim = {**SQL, "letters": SQL["letters.facets"]}
+    query = Query(con, "letters", weighed(con, given(where)), facet_row, slim)
+    return spread((query.fetch(Window(most=most), letter_states(where))).rows)
+
+
+def glances(con: sqlite3.Connection, where: RunFilter, most: int, *, oldest: bool) -> list[RunGlance]:
+    """The newest or oldest runs that match, with little about each."""
+    query = Query(con, "runs", given(where), run_glance, {**SQL, "runs": SQL["runs.glances"]})
+    window = Window(most=most, above=0) if oldest else Window(most=most)
+    return (query.fetch(window, states(where.status, RunStatus))).rows
 
 
 def audit(con: sqlite3.Connection, where: AuditFilter, limit: int, cursor: str | None) -> Page[AuditRow]:

@@ -14,6 +14,7 @@ from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.confined import Confined
 from redrive.store.figures import Figures
+from redrive.store.glances import Facets, RunGlance
 from redrive.store.notices import Notices
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.port import LeaseLine, People, Transaction
@@ -304,6 +305,12 @@ class SqliteStore:
 
     async def letters(self, where: LetterFilter, *, limit: int, cursor: str | None) -> Page[LetterRow]:
         return await self._lines.read(lambda con: lists.letters(con, where, limit, cursor))
+
+    async def facets(self, where: LetterFilter, *, most: int) -> Facets:
+        return await self._lines.read(lambda con: lists.facets(con, where, most))
+
+    async def glances(self, where: RunFilter, *, most: int, oldest: bool = False) -> list[RunGlance]:
+        return await self._lines.read(lambda con: lists.glances(con, where, most, oldest=oldest))
 
     async def count_letters(self, where: LetterFilter) -> int:
         return await self._lines.read(lambda con: sets.count_letters(con, where))

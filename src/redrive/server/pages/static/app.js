@@ -75,10 +75,12 @@ function lift(act) {
   const title = sheet.querySelector("h3");
   title.id ||= `${act.id}-title`;
   dialog.setAttribute("aria-labelledby", title.id);
+  const away = sheet.querySelector("[data-close]");
+  if (away) { away.hidden = false; away.onclick = () => dialog.close(); }
   dialog.append(sheet);
   document.body.append(dialog);
   act.open = false;
-  const done = () => { act.append(sheet); dialog.remove(); act.querySelector("summary").focus(); };
+  const done = () => { if (away) away.hidden = true; act.append(sheet); dialog.remove(); act.querySelector("summary").focus(); };
   dialog.addEventListener("close", done);
   dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
   dialog.showModal();

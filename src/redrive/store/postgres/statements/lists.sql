@@ -7,6 +7,11 @@ SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fen
        r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout
 FROM redrive.runs AS r WHERE {conditions} ORDER BY r.id {order} LIMIT CAST(:most AS bigint);
 
+-- name: runs.glances
+-- The same rows as a page of runs, with little about each.
+SELECT r.id, r.status, r.created_at, r.finished_at, r.available_at
+FROM redrive.runs AS r WHERE {conditions} ORDER BY r.id {order} LIMIT CAST(:most AS bigint);
+
 -- name: runs.tenant
 -- Runs of one tenant.
 r.tenant = :tenant;
@@ -88,6 +93,11 @@ SELECT l.id, l.public_id, l.tenant, l.run, l.run_id, l.workflow, l.status, l.cod
        l.failure, l.fingerprint, l.payload_hash, l.input, l.options, l.step, l.step_index, l.attempts,
        l.replay_count, l.owner, l.correlation_id, l.version, l.created_at, l.failed_at, l.closed_at, l.closed_by,
        l.resolution, l.expires_at, l.tags
+FROM redrive.letters AS l WHERE {conditions} ORDER BY l.id {order} LIMIT CAST(:most AS bigint);
+
+-- name: letters.facets
+-- The same rows as a page of letters, with those columns alone that are counted by.
+SELECT l.id, l.code, l.stage, l.workflow, l.step, l.owner
 FROM redrive.letters AS l WHERE {conditions} ORDER BY l.id {order} LIMIT CAST(:most AS bigint);
 
 -- name: letters.tenant

@@ -1,0 +1,151 @@
+"""One dead letter: what happened, why it is here, and all that can be done about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from redrive.core.events import Event, label
+from redrive.core.roles import Permission
+from redrive.core.states import LetterStatus
+from redrive.desk.shapes import AuditRecord, DeadLetter, ReplayRecord
+from redrive.errors import InputError
+from redrive.server.asking import Asked, needs
+from redrive.server.pages import lists
+from redrive.server.pages.drawing import show, view_of
+from redrive.server.pages.forms import Sent, pages, to
+from redrive.server.pages.letters import PATH
+from redrive.server.pages.pictures import waterfall
+from redrive.server.pages.words import N
+from redrive.server.routes.shared import Id
+
+__all__ = ["DONE", "Told", "routes", "told"]
+
+routes = pages()
+
+ONE = PATH + "/{id}"
+
+DONE = {
+    "replayed": N("It runs again. This page shows how that goes."),
+    "resolved": N("It is resolved."),
+    "ignored": N("It is ignored."),
+    "assigned": N("It is noted who looks after it."),
+    "commented": N("Your comment is kept."),
+    "tagged": N("Its tags are changed."),
+}
+"""What is said after something was done, by the word that the address has for it."""
+
+_REPLAYS = frozenset(
+    {
+        Event.LETTER_RETRIED,
+        Event.LETTER_COMPLETED,
+        Event.REPLAY_SUCCEEDED,
+        Event.REPLAY_FAILED,
+        Event.SAGA_RESUMED,
+        Event.SAGA_SKIPPED,
+        Event.SAGA_MARKED_DONE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One thing that was done about a letter: a line of the log, or a replay with how it ended."""
+
+    at: datetime
+    by: str
+    reason: str | None
+    line: AuditRecord | None = None
+    replay: ReplayRecord | None = None
+    label: str = ""
+
+
+@routes.get(ONE, **needs(Permission.LOOK))
+async def letter(request: Request, asked: Asked, id: Id) -> Response:
+    """The page of a letter; the same as a file."""
+    found = await asked.desk.dlq.get(id)
+    if request.query_params.get("format") == "json":
+        return lists.sheet(found.id, "json", {"letter": lambda each: each}, [found])
+    return await _page(request, found, revealed=False)
+
+
+@routes.post(ONE + "/reveal", **needs(Permission.SEE_PAYLOADS))
+async def reveal(request: Request, asked: Asked, id: Id) -> Response:
+    """The same with nothing hidden; the audit log says who looked."""
+    return await _page(request, await asked.desk.dlq.get(id, reveal=True, by=asked.by), revealed=True)
+
+
+async def _page(request: Request, found: DeadLetter, *, revealed: bool) -> Response:
+    view = view_of(request)
+    over = found.status is not LetterStatus.REPLAYING
+    return await show(
+        request,
+        "letter.html",
+        letter=found,
+        fall=waterfall(found.steps, now=found.failed_at if over else view.now),
+        failed=next((step for step in found.steps if step.index == found.step_index), None),
+        history=told(found, view.lang),
+        open=found.status is LetterStatus.OPEN,
+        done=DONE.get(request.query_params.get("done", "")),
+        revealed=revealed,
+        path=PATH,
+    )
+
+
+def told(found: DeadLetter, language: str) -> list[Told]:
+    """All that was done about a letter, the newest first; a replay is told once, with how it ended."""
+    lines = [
+        Told(line.at, line.by, line.reason, line=line, label=label(line.event, language))
+        for line in found.history
+        if line.event not in _REPLAYS
+    ]
+    replays = [Told(replay.at, replay.by, replay.reason, replay=replay) for replay in found.replays]
+    return sorted([*lines, *replays], key=lambda each: each.at, reverse=True)
+
+
+# -- deciding and noting -------------------------------------------------------------------------------
+
+
+def _after(request: Request, found: DeadLetter, done: str) -> Response:
+    return to(view_of(request).url(f"{PATH}/{found.id}", done=done))
+
+
+@routes.post(ONE + "/resolve", **needs(Permission.DECIDE))
+async def resolve(request: Request, asked: Asked, id: Id, sent: Sent) -> Response:
+    """Close a letter whose cause was dealt with outside."""
+    found = await asked.desk.dlq.resolve(id, by=asked.by, reason=sent.maybe("reason"))
+    return _after(request, found, "resolved")
+
+
+@routes.post(ONE + "/ignore", **needs(Permission.DECIDE))
+async def ignore(request: Request, asked: Asked, id: Id, sent: Sent) -> Response:
+    """Close a letter that needs nothing done."""
+    found = await asked.desk.dlq.ignore(id, by=asked.by, reason=sent.maybe("reason"))
+    return _after(request, found, "ignored")
+
+
+@routes.post(ONE + "/assign", **needs(Permission.NOTE))
+async def assign(request: Request, asked: Asked, id: Id, sent: Sent) -> Response:
+    """Say who looks after a letter; blank says nobody."""
+    chosen = asked.by if sent.get("do") == "me" else sent.maybe("to")
+    return _after(request, await asked.desk.dlq.assign(id, to=chosen, by=asked.by), "assigned")
+
+
+@routes.post(ONE + "/comment", **needs(Permission.NOTE))
+async def comment(request: Request, asked: Asked, id: Id, sent: Sent) -> Response:
+    """Say something about a letter."""
+    if not sent.get("text"):
+        raise InputError("a comment needs some words")
+    found = await asked.desk.dlq.comment(id, sent.get("text"), by=asked.by)
+    return _after(request, found, "commented")
+
+
+@routes.post(ONE + "/tag", **needs(Permission.NOTE))
+async def tag(request: Request, asked: Asked, id: Id, sent: Sent) -> Response:
+    """Mark a letter with words, in place of those it has."""
+    words = [word.strip() for word in sent.get("tags").replace("\n", ",").split(",")]
+    found = await asked.desk.dlq.tag(id, [word for word in words if word], by=asked.by)
+    return _after(request, found, "tagged")

@@ -1,0 +1,115 @@
+"""Replaying one letter: choose a way, edit the input, look at what would happen, and only then decide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from redrive.core.replay import Mode
+from redrive.core.roles import Permission
+from redrive.core.states import EXECUTED
+from redrive.desk.preview import DryRun
+from redrive.desk.shapes import DeadLetter
+from redrive.errors import InputError, NotFound, UnknownWorkflow
+from redrive.server.asking import Asked, Asking, needs
+from redrive.server.pages import labels
+from redrive.server.pages.drawing import show, view_of
+from redrive.server.pages.forms import CHECK, DO, Form, Sent, pages, to
+from redrive.server.pages.letters import PATH
+from redrive.server.pages.values import fields, pretty
+from redrive.server.pages.wishes import EDITABLE, OUTPUTS, Wish, faults_of, kind_of, wish_of
+from redrive.server.routes.shared import Id
+
+__all__ = ["routes"]
+
+routes = pages()
+
+_PAGE = PATH + "/{id}/replay"
+_MODES = [Mode.FROM_FAILED, Mode.FROM_STEP, Mode.STEP_ONLY, Mode.FULL, Mode.SKIP, Mode.COMPLETE]
+
+
+@routes.get(_PAGE, **needs(Permission.DECIDE))
+async def ask(request: Request, asked: Asked, id: Id) -> Response:
+    """What a replay would do, before anything is typed."""
+    found, shown = await _case(asked, id)
+    wish = wish_of(Form(list(request.query_params.multi_items())), shown)
+    return await _checked(request, asked, found, shown, wish)
+
+
+@routes.post(_PAGE, **needs(Permission.DECIDE))
+async def decide(request: Request, asked: Asked, id: Id, sent: Sent) -> Response:
+    """Replay, if what would happen was looked at for just this wish; otherwise show it."""
+    found, shown = await _case(asked, id)
+    wish = wish_of(sent, shown)
+    if sent.get(DO) == CHECK or wish.unread or sent.get("seen") != wish.digest:
+        return await _checked(request, asked, found, shown, wish, hurried=sent.get(DO) != CHECK)
+    await asked.desk.dlq.replay(found.id, wish.mode.value, by=asked.by, reason=wish.reason, **wish.options())
+    return to(view_of(request).url(f"{PATH}/{found.id}", done="replayed"))
+
+
+async def _case(asked: Asking, id: str) -> tuple[DeadLetter, Any]:
+    """The letter, and the input that its run would go on with, as it may be shown."""
+    found = await asked.desk.dlq.get(id)
+    try:
+        return found, (await asked.desk.runs.get(found.run_id)).input
+    except NotFound:
+        return found, found.input
+
+
+async def _checked(
+    request: Request, asked: Asking, found: DeadLetter, shown: Any, wish: Wish, *, hurried: bool = False
+) -> Response:
+    """The page with what would happen, or with what is wrong."""
+    plan, wrong = (None, None)
+    if (
+        not wish.unread
+        and not wish.lacks_output
+        and not (wish.mode is Mode.FROM_STEP and wish.from_step is None)
+    ):
+        plan, wrong = await _plan(asked, found, wish)
+    placed, rest = faults_of(wrong) if wrong else ({}, [])
+    flat = fields(shown) is not None and request.query_params.get("as") != "json" and wish.typed is None
+    return await show(
+        request,
+        "replay.html",
+        status=422 if wish.unread or wrong else 200,
+        letter=found,
+        shown=shown,
+        wish=wish,
+        plan=plan,
+        placed=placed,
+        wrong=rest,
+        hurried=hurried and plan is not None,
+        modes=_MODES,
+        steps=[step for step in found.steps if step.kind in EXECUTED and not step.superseded],
+        flat=_fields(shown, wish) if flat else None,
+        text=wish.typed if wish.typed is not None else pretty(wish.input or shown),
+        editable=wish.mode in EDITABLE,
+        gives=wish.mode in OUTPUTS,
+        mends=found.code in labels.MENDED_BY_EDIT,
+        path=PATH,
+    )
+
+
+async def _plan(asked: Asking, found: DeadLetter, wish: Wish) -> tuple[DryRun | None, str | None]:
+    """What would happen; or what is wrong with the wish."""
+    try:
+        plan = await asked.desk.dlq.replay(
+            found.id, wish.mode.value, dry_run=True, by=asked.by, reason=wish.reason, **wish.options()
+        )
+    except UnknownWorkflow:
+        raise
+    except InputError as error:
+        return None, str(error)
+    return (plan, None) if isinstance(plan, DryRun) else (None, None)
+
+
+def _fields(shown: dict[str, Any], wish: Wish) -> list[dict[str, Any]]:
+    """The fields of a flat input, each with what is in it now."""
+    rows = []
+    for name, text in fields(shown) or ():
+        now = wish.given.get(name, text if shown[name] is not None else "")
+        rows.append({"name": name, "was": text, "now": now, "kind": kind_of(shown[name])})
+    return rows

@@ -1,0 +1,191 @@
+"""Decisions on many letters: what one would do, how far it is, what became of each letter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from redrive.core.replay import Mode
+from redrive.core.roles import Permission
+from redrive.desk.sets import DryRunOfMany, LetterSet
+from redrive.errors import InputError
+from redrive.server.asking import Asked, Asking, needs
+from redrive.server.pages import letters
+from redrive.server.pages.drawing import show, view_of
+from redrive.server.pages.forms import CHECK, DO, Form, Sent, pages, to
+from redrive.server.pages.wishes import OUTPUTS, Wish, wish_of
+from redrive.server.routes.shared import Id
+from redrive.store.records import SetItemStatus, SetStatus
+from redrive.store.selection import LetterFilter
+
+__all__ = ["PATH", "TYPED_ABOVE", "routes"]
+
+routes = pages()
+
+PATH = "/admin/bulk-replays"
+TYPED_ABOVE = 100
+"""From so many letters on, their number is typed before anything is done."""
+
+ACTIONS = ("REPLAY", "RESOLVE", "IGNORE")
+_MODES = [Mode.FROM_FAILED, Mode.STEP_ONLY, Mode.FULL, Mode.SKIP]
+_LOOKED_AT = 25  # letters whose dry run a page waits for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meant:
+    """Which letters somebody means: some by their ids, or all that match."""
+
+    ids: tuple[str, ...]
+    query: dict[str, str]
+    where: LetterFilter
+
+    @property
+    def letters(self) -> LetterFilter | list[str]:
+        """What the desk takes."""
+        return list(self.ids) or self.where
+
+
+def _meant(asked: Asking, sent: Form) -> Meant:
+    ids = tuple(dict.fromkeys(sent.all("ids")))
+    query = {name: sent.get(name) for name in letters.NAMES if name != "status" and sent.get(name)}
+    if not ids and not query and not sent.get("all"):
+        raise InputError("no dead letter is selected; select some, or choose all that match")
+    where = letters.filter_of(asked, query)
+    return Meant(ids=ids, query=query, where=replace(where, tenant=asked.one_tenant))
+
+
+async def _count(asked: Asking, meant: Meant) -> int:
+    return len(meant.ids) or await asked.view.count_letters(meant.where)
+
+
+@routes.get(PATH, **needs(Permission.LOOK))
+async def list_sets(request: Request, asked: Asked) -> Response:
+    """Decisions on many letters, the newest first."""
+    cursor = request.query_params.get("cursor")
+    found = await asked.desk.dlq.sets(limit=25, cursor=cursor, tenant=asked.one_tenant)
+    return await show(request, "sets.html", sets=found, path=PATH)
+
+
+@routes.get(PATH + "/new", **needs(Permission.DECIDE))
+async def ask(request: Request, asked: Asked) -> Response:
+    """What a decision on many letters would do."""
+    return await _plan(request, asked, Form(list(request.query_params.multi_items())))
+
+
+@routes.post(PATH + "/new", **needs(Permission.DECIDE))
+async def decide(request: Request, asked: Asked, sent: Sent) -> Response:
+    """Begin it, if what it would do was looked at and its number was confirmed; otherwise show it."""
+    wish, action = wish_of(sent, None), _action(sent)
+    if sent.get(DO) == CHECK or wish.unread or sent.get("seen") != _digest(action, wish):
+        return await _plan(request, asked, sent, hurried=sent.get(DO) != CHECK)
+    meant = _meant(asked, sent)
+    if await _count(asked, meant) > TYPED_ABOVE and "".join(sent.get("confirm").split()) != sent.get("total"):
+        return await _plan(request, asked, sent, unconfirmed=True)
+    begun = await _begin(asked, action, meant, wish)
+    return to(view_of(request).url(f"{PATH}/{begun.id}"))
+
+
+async def _begin(asked: Asking, action: str, meant: Meant, wish: Wish) -> LetterSet:
+    how: dict[str, Any] = {"by": asked.by, "reason": wish.reason, "tenant": asked.one_tenant}
+    if action == "RESOLVE":
+        return await asked.desk.dlq.resolve_many(meant.letters, **how)
+    if action == "IGNORE":
+        return await asked.desk.dlq.ignore_many(meant.letters, **how)
+    options = {**how, **_options(wish), "mode": wish.mode.value}
+    begun: LetterSet = await asked.desk.dlq.replay_many(meant.letters, **options)
+    return begun
+
+
+def _action(sent: Form) -> str:
+    return sent.get("action") if sent.get("action") in ACTIONS else ACTIONS[0]
+
+
+def _options(wish: Wish) -> dict[str, Any]:
+    """Each letter keeps its own input; a patch changes the same fields in all."""
+    options = wish.options()
+    options["patch"] = options.pop("input")
+    return options
+
+
+def _digest(action: str, wish: Wish) -> str:
+    return f"{action}-{wish.digest}"
+
+
+async def _plan(
+    request: Request, asked: Asking, sent: Form, *, hurried: bool = False, unconfirmed: bool = False
+) -> Response:
+    meant, wish, action = _meant(asked, sent), wish_of(sent, None), _action(sent)
+    total = await _count(asked, meant)
+    plan, wrong = None, None
+    if action == "REPLAY" and not wish.unread and not wish.lacks_output:
+        plan, wrong = await _dry(asked, meant, wish)
+    return await show(
+        request,
+        "set_new.html",
+        status=422 if wrong or wish.unread or unconfirmed else 200,
+        meant=meant,
+        total=total,
+        wish=wish,
+        action=action,
+        actions=ACTIONS,
+        modes=_MODES,
+        plan=plan,
+        wrong=wrong,
+        ready=total > 0 and not wish.unread and (action != "REPLAY" or plan is not None),
+        seen=_digest(action, wish),
+        hurried=hurried and wrong is None and not unconfirmed,
+        unconfirmed=unconfirmed,
+        typed=total > TYPED_ABOVE,
+        gives=wish.mode in OUTPUTS,
+        path=PATH,
+    )
+
+
+async def _dry(asked: Asking, meant: Meant, wish: Wish) -> tuple[DryRunOfMany | None, str | None]:
+    """What it would do to the first few, which stand for all."""
+    ids = list(meant.ids[:_LOOKED_AT])
+    if not ids:
+        page = await asked.desk.dlq.list(meant.where, limit=_LOOKED_AT)
+        ids = [letter.id for letter in page.items]
+    if not ids:
+        return None, None
+    try:
+        found = await asked.desk.dlq.replay_many(
+            ids, mode=wish.mode.value, dry_run=True, tenant=asked.one_tenant, by=asked.by, **_options(wish)
+        )
+    except InputError as error:
+        return None, str(error)
+    assert isinstance(found, DryRunOfMany)
+    return found, None
+
+
+@routes.get(PATH + "/{id}", **needs(Permission.LOOK))
+async def one(request: Request, asked: Asked, id: Id) -> Response:
+    """How far a decision on many letters is, with what became of each."""
+    status = request.query_params.get("status", "")
+    wanted = SetItemStatus(status) if status in set(SetItemStatus) else None
+    found = await asked.desk.dlq.set(id, tenant=asked.one_tenant)
+    items = await asked.desk.dlq.set_items(
+        id, status=wanted, limit=50, cursor=request.query_params.get("cursor"), tenant=asked.one_tenant
+    )
+    return await show(
+        request,
+        "set.html",
+        set=found,
+        items=items,
+        chosen=wanted,
+        statuses=list(SetItemStatus),
+        running=found.status is SetStatus.RUNNING,
+        path=PATH,
+        letters_path=letters.PATH,
+    )
+
+
+@routes.post(PATH + "/{id}/stop", **needs(Permission.DECIDE))
+async def stop(request: Request, asked: Asked, id: Id) -> Response:
+    """Decide on no further letter."""
+    await asked.desk.dlq.stop_set(id, by=asked.by, tenant=asked.one_tenant)
+    return to(view_of(request).url(f"{PATH}/{id}"))

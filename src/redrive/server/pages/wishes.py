@@ -1,0 +1,162 @@
+"""What somebody wants a replay to do, as a form says it, and what is wrong with that, place by place."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from redrive.core.replay import Mode
+from redrive.core.typed import read_typed
+from redrive.errors import InputError
+from redrive.server.pages.forms import Form
+from redrive.server.pages.values import fields
+from redrive.server.routes.shared import policy_of
+
+__all__ = ["FIELD", "OUTPUTS", "Wish", "faults_of", "flat_value", "kind_of", "wish_of"]
+
+FIELD = "f:"
+"""What the name of a form's field begins with that is a field of the input."""
+
+OUTPUTS = frozenset({Mode.SKIP, Mode.COMPLETE})
+EDITABLE = frozenset({Mode.FROM_FAILED, Mode.FROM_STEP, Mode.FULL})
+_PLACE = re.compile(r"^([^:]{1,200}): (.+)$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """One replay as it was typed. `input` is None where nobody touched it; `typed` is the text that was."""
+
+    mode: Mode = Mode.FROM_FAILED
+    from_step: int | None = None
+    input: Any = None
+    output: Any = None
+    retry: Mapping[str, Any] | None = None
+    new_operation: bool = False
+    reason: str | None = None
+    typed: str | None = None
+    typed_output: str = ""
+    typed_retry: str = ""
+    given: Mapping[str, str] = field(default_factory=dict)
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """By place (`input`, `output`, `retry`), what cannot be read at all."""
+
+    @property
+    def lacks_output(self) -> bool:
+        """True if it cannot even be tried without a result that a person gives."""
+        return self.mode in OUTPUTS and not self.typed_output
+
+    def options(self) -> dict[str, Any]:
+        """What the desk takes."""
+        return {
+            "from_step": self.from_step,
+            "input": self.input,
+            "output": self.output,
+            "retry": policy_of(dict(self.retry)) if self.retry is not None else None,
+            "new_operation": self.new_operation,
+        }
+
+    @property
+    def digest(self) -> str:
+        """Tells this wish from another, so that nobody decides on what they have not seen checked."""
+        said = [self.mode.value, self.from_step, self.input, self.output, self.retry, self.new_operation]
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def wish_of(sent: Form, shown: Any) -> Wish:
+    """Read a form about an input that was shown like this."""
+    unread: dict[str, str] = {}
+    mode = _mode(sent.get("mode"))
+    input = _input(sent, shown, unread) if mode in EDITABLE else None
+    output = _read(sent, "output", unread) if mode in OUTPUTS else None
+    start = sent.get("from_step")
+    return Wish(
+        mode=mode,
+        from_step=int(start) if mode is Mode.FROM_STEP and start.isdigit() and len(start) < 6 else None,
+        input=input,
+        output=output,
+        retry=_read(sent, "retry", unread),
+        new_operation=bool(sent.get("new_operation")),
+        reason=sent.maybe("reason"),
+        typed=sent.raw("input"),
+        typed_output=sent.get("output"),
+        typed_retry=sent.get("retry"),
+        given={name: sent.raw(FIELD + name) or "" for name in sent.names(FIELD)},
+        unread=unread,
+    )
+
+
+def _mode(named: str) -> Mode:
+    return Mode(named) if named in set(Mode) - {Mode.ROLLBACK} else Mode.FROM_FAILED
+
+
+def _input(sent: Form, shown: Any, unread: dict[str, str]) -> Any:
+    """The input that is meant; None if it is the one that was shown."""
+    if sent.names(FIELD) and isinstance(shown, dict) and fields(shown) is not None:
+        raw = {name: sent.raw(FIELD + name) for name in shown}
+        meant = {
+            name: shown[name] if (text := raw[name]) is None else flat_value(text, shown[name])
+            for name in shown
+        }
+    else:
+        meant = _read(sent, "input", unread)
+    if meant is None or (meant == shown and json.dumps(meant) == json.dumps(shown)):
+        return None
+    if not isinstance(meant, dict):
+        unread["input"] = "an object from name to value is needed here"
+        return None
+    return meant
+
+
+def _read(sent: Form, name: str, unread: dict[str, str]) -> Any:
+    text = sent.get(name)
+    if not text:
+        return None
+    try:
+        return read_typed(text).value
+    except InputError as error:
+        unread[name] = str(error)
+        return None
+
+
+def kind_of(value: Any) -> str:
+    """How a field of a flat input is typed in."""
+    match value:
+        case bool():
+            return "flag"
+        case int() | float():
+            return "number"
+        case _:
+            return "long" if isinstance(value, str) and len(value) > 80 else "text"
+
+
+def flat_value(text: str, before: Any) -> Any:
+    """What was typed into a field that held this before; what fits no kind stays the text that it is."""
+    if isinstance(before, str):
+        return text
+    if before is None and not text:
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if not isinstance(value, dict | list) else text
+
+
+def faults_of(message: str) -> tuple[dict[str, str], list[str]]:
+    """What a check found, by the place in the input; and what belongs to no place."""
+    _, found, listed = message.partition("does not fit: ")
+    if not found:
+        return {}, [message]
+    placed: dict[str, str] = {}
+    rest: list[str] = []
+    for part in listed.split("; "):
+        match = _PLACE.match(part)
+        if match is None:
+            rest.append(part)
+        else:
+            placed.setdefault(match[1], match[2])
+    return placed, rest

@@ -1,0 +1,43 @@
+"""Every page names what it takes, and refuses whoever has not got it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pages_kit import browser, of_role
+from server_kit import World
+
+from redrive.core.roles import GRANTS, Permission, Role
+from redrive.server.pages.site import ROUTES
+
+OPEN = {"/login", "/logout", "/look", "/static/{name}"}
+
+
+def taken() -> list[tuple[str, str, list[str]]]:
+    """Every page with its method and its permissions."""
+    found: list[tuple[str, str, list[str]]] = []
+    for router in ROUTES:
+        for route in router.routes:
+            each: Any = route
+            if each.path not in OPEN:
+                named = (each.openapi_extra or {}).get("x-permissions", [])
+                found += [(method, each.path, named) for method in each.methods]
+    return found
+
+
+def test_every_page_says_what_it_takes() -> None:
+    assert [path for _, path, named in taken() if not named] == []
+
+
+def test_pages_are_for_those_who_have_signed_in_and_may(site: World) -> None:
+    with browser(site) as stranger:
+        for method, path, _ in taken():
+            answer = stranger.request(method, path.replace("{id}", "dl-x").replace("{way}", "x"))
+            assert (answer.status_code, "/app/login" in answer.headers["location"]) == (303, True), path
+    for role in Role:
+        with of_role(site, role.value) as client:
+            for method, path, named in taken():
+                answer = client.request(method, path.replace("{id}", "dl-x").replace("{way}", "x"))
+                may = {Permission(each) for each in named} <= GRANTS[role]
+                assert (answer.status_code != 403) is may, (role, method, path, answer.status_code)
+                assert answer.status_code != 500, (role, method, path)

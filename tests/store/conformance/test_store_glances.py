@@ -1,0 +1,47 @@
+"""Looks from afar: letters counted by what they have, runs with little about each, both up to a number."""
+
+from __future__ import annotations
+
+from store_kit import HOUR, Kit
+
+from redrive.core.states import RunStatus
+from redrive.store.selection import LetterFilter, RunFilter
+
+
+async def failures(kit: Kit, count: int, workflow: str, tenant: str = "default", **fails: str) -> None:
+    await kit.start(count, workflow=workflow, tenant=tenant)
+    worker = await kit.worker(workflow)
+    for run in (await kit.claim(worker, workflow, capacity=count)).runs:
+        await kit.fail(worker, run, **fails)
+
+
+async def test_letters_are_counted_by_each_value_as_far_as_asked(kit: Kit) -> None:
+    await failures(kit, 2, "w", code="timeout")
+    await failures(kit, 3, "v", code="non_retryable")
+    await failures(kit, 1, "w", tenant="other", code="timeout")
+    everything = await kit.store.facets(LetterFilter(), most=100)
+    assert (everything.counted, everything.by["code"]) == (6, {"timeout": 3, "non_retryable": 3})
+    assert everything.by["owner"] == {}
+    few = await kit.store.facets(LetterFilter(), most=4)
+    assert (few.counted, few.by["workflow"]) == (4, {"v": 3, "w": 1})
+    own = await kit.store.confined("other").facets(LetterFilter(status="OPEN"), most=100)
+    assert (own.counted, own.by["workflow"]) == (1, {"w": 1})
+    assert (await kit.store.confined("other").facets(LetterFilter(tenant="default"), most=9)).counted == 0
+    assert (await kit.store.facets(LetterFilter(status="RESOLVED"), most=9)).counted == 0
+
+
+async def test_runs_are_glanced_at_from_either_end(kit: Kit) -> None:
+    await kit.start(2)
+    kit.clock.move(2 * HOUR)
+    await kit.start(1)
+    await failures(kit, 1, "v", tenant="other")
+    newest = await kit.store.glances(RunFilter(), most=2)
+    assert [run.status for run in newest] == [RunStatus.DLQ_PENDING, RunStatus.PENDING]
+    assert newest[0].finished_at is not None
+    waiting = await kit.store.glances(RunFilter(status="PENDING"), most=9, oldest=True)
+    assert [run.available_at for run in waiting] == sorted(run.available_at or 0 for run in waiting)
+    assert len(waiting) == 3
+    lately = await kit.store.glances(RunFilter(since=kit.clock.now() - HOUR), most=9)
+    assert len(lately) == 2
+    assert len(await kit.store.confined("other").glances(RunFilter(), most=9)) == 1
+    assert await kit.store.confined("other").glances(RunFilter(tenant="default"), most=9) == []
