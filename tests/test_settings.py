@@ -60,6 +60,7 @@ EACH = [
     ),
     ("metrics", "REDRIVE_METRICS", "", ("0.0.0.0:9464",) * 2, (9464, "9464")),
     ("metrics_token", "REDRIVE_METRICS_TOKEN", "", ("x" * 16,) * 2, ("y" * 20,) * 2),
+    ("log", "REDRIVE_LOG", "", ("json", "json"), ("console", "console")),
 ]
 NAMES = [name for name, *_ in EACH]
 
@@ -156,6 +157,7 @@ WRONG = [
     ("metrics", "everywhere", "metrics (REDRIVE_METRICS) is a port, such as 9464"),
     ("metrics", "70000", "metrics (REDRIVE_METRICS) is a port"),
     ("metrics_token", "x" * 15, "metrics_token (REDRIVE_METRICS_TOKEN) is shorter than 16 characters"),
+    ("log", "loud", "log (REDRIVE_LOG) must be json or console, not 'loud'"),
     ("secret_key", "x" * 31, "secret_key (REDRIVE_SECRET_KEY) is shorter than 32 bytes"),
     ("concurrency", 0, "concurrency (WORKER_CONCURRENCY) must be at least 1, not 0"),
     ("concurrency", "-3", "concurrency (WORKER_CONCURRENCY) must be at least 1, not -3"),

@@ -38,8 +38,12 @@ VARIABLES = {
     "base_url": "REDRIVE_BASE_URL",
     "metrics": "REDRIVE_METRICS",
     "metrics_token": "REDRIVE_METRICS_TOKEN",
+    "log": "REDRIVE_LOG",
 }
 """The environment variable behind each setting."""
+
+LOGS = ("json", "console")
+"""How a process of Redrive's own can write its log."""
 
 OFF = "off"
 """What the setting `metrics` says where nothing is to be counted."""
@@ -98,6 +102,7 @@ class Settings:
     base_url: str = ""
     metrics: str = ""
     metrics_token: str = field(default="", repr=False)
+    log: str = ""
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
@@ -122,6 +127,8 @@ class Settings:
                 f"{_name('secret_key')} is shorter than {LEAST_SECRET} bytes, so that it could be guessed; "
                 "`openssl rand -base64 48` makes a good one"
             )
+        if self.log not in ("", *LOGS):
+            raise ConfigurationError(f"{_name('log')} must be {' or '.join(LOGS)}, not {self.log!r:.60}")
         listening(self.metrics)
         if 0 < len(self.metrics_token) < LEAST_TOKEN:
             raise ConfigurationError(

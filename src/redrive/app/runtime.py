@@ -34,6 +34,7 @@ from redrive.desk.workflows import Workflows
 from redrive.errors import ConfigurationError, StoreUnavailable
 from redrive.settings import listening
 from redrive.signals.endpoint import Endpoint, Recent, can_measure
+from redrive.signals.reporting import Reporter
 from redrive.signals.tally import Ear, Tally
 from redrive.store.circuits import CircuitRow
 from redrive.store.outbox import NewSink
@@ -80,7 +81,8 @@ class Runtime:
         self.results = Results(store, self._here)
         self._redactor = Redactor.parse(app.settings.redact)
         self.tally = Tally() if can_measure(app.settings.metrics) else None
-        self._ears: tuple[Ear, ...] = () if self.tally is None else (self.tally,)
+        reporter = Reporter(self._redactor)
+        self._ears: tuple[Ear, ...] = (reporter,) if self.tally is None else (reporter, self.tally)
         self.recent = Recent(store.figures, clock)
         self.endpoint: Endpoint | None = None
         desk = self.desk(store, clock)
@@ -93,7 +95,7 @@ class Runtime:
         self.audit = desk.audit
         self.workflows = Workflows(store, clock, self.ring)
         self.sinks = Sinks(store, clock)
-        self.reaper = Reaper(store, clock, ears=self._ears, tally=self.tally)
+        self.reaper = self.new_reaper(store)
         self.purger = self.new_purger(store)
         self.folder = Folder(store)
         self.set_worker = self.new_set_worker(store)
@@ -104,6 +106,10 @@ class Runtime:
         self.relays: list[Relay] = []
         self._relaying: list[asyncio.Task[None]] = []
         self._chores: list[asyncio.Task[None]] = []
+
+    def new_reaper(self, store: Store) -> Reaper:
+        """The chore that ends what its worker does not end, on the store or on another face of it."""
+        return Reaper(store, self.clock, ears=self._ears, tally=self.tally)
 
     def new_set_worker(self, store: Store) -> SetWorker:
         """The chore that carries out sets, on the store or on another face of it."""
