@@ -7,6 +7,7 @@ import math
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,6 +37,7 @@ from redrive.settings import listening
 from redrive.signals.endpoint import Endpoint, Recent, can_measure
 from redrive.signals.reporting import Reporter
 from redrive.signals.tally import Ear, Tally
+from redrive.signals.traces import here, tracing
 from redrive.store.circuits import CircuitRow
 from redrive.store.outbox import NewSink
 from redrive.store.port import People, Store
@@ -83,6 +85,7 @@ class Runtime:
         self.tally = Tally() if can_measure(app.settings.metrics) else None
         reporter = Reporter(self._redactor)
         self._ears: tuple[Ear, ...] = (reporter,) if self.tally is None else (reporter, self.tally)
+        self.tracing = tracing()
         self.recent = Recent(store.figures, clock)
         self.endpoint: Endpoint | None = None
         desk = self.desk(store, clock)
@@ -221,6 +224,7 @@ class Runtime:
             around_step=around_step,
             ears=self._ears,
             tally=self.tally,
+            tracing=self.tracing,
         )
         self._tell_metrics()
         await worker.start(automatic=automatic)
@@ -306,6 +310,10 @@ class Runtime:
                 if pause is None:
                     raise
                 await asyncio.sleep(pause)
+
+    def starting(self, workflow: str) -> AbstractContextManager[str | None]:
+        """Around the start of runs: gives the trace that they belong to, if there is one."""
+        return nullcontext(here()) if self.tracing is None else self.tracing.starting(workflow)
 
     def ring(self) -> None:
         """There may be work: wake the worker of this process."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from redrive.core.circuit import Admitted, circuit_key
+from redrive.core.tracing import with_trace
 from redrive.policy import Circuit, RetryPolicy
 
 __all__ = [
@@ -66,6 +67,7 @@ class RunOptions:
     on_failure: OnFailure | None = None
     rollback: bool = False
     reserves: bool = False
+    trace: str | None = None
 
     @property
     def undoes(self) -> bool:
@@ -76,7 +78,7 @@ class RunOptions:
         return self.rollback or self.reserves
 
     def to_json(self) -> str:
-        return json.dumps(
+        text = json.dumps(
             {
                 "override": self.override and self.override.to_json(),
                 "retry": self.retry and self.retry.to_json(),
@@ -89,6 +91,7 @@ class RunOptions:
             },
             separators=(",", ":"),
         )
+        return with_trace(text, self.trace)
 
     @classmethod
     def from_json(cls, text: str) -> RunOptions:
@@ -103,7 +106,12 @@ class RunOptions:
             on_failure=_on_failure(data.get("on_failure")),
             rollback=data.get("rollback", False),
             reserves=data.get("reserves", False),
+            trace=data.get("trace"),
         )
+
+    def traced(self, trace: str | None) -> RunOptions:
+        """The same for a run that belongs to a trace."""
+        return self if trace is None else replace(self, trace=trace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

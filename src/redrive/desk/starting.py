@@ -13,6 +13,7 @@ from redrive.core.starting import Startable, new_run
 from redrive.core.transition import NewRun
 from redrive.desk.checks import Checker
 from redrive.errors import Conflict, UnknownWorkflow
+from redrive.signals.traces import here
 from redrive.store.port import People
 from redrive.store.records import KnownItem, Started
 
@@ -82,6 +83,7 @@ class Starter:
             public_id=self._clock.new_id(),
             now=self._store.now(),
             key_keeps=self._key_keeps,
+            trace=here(),
         )
 
     async def _known(self, names: set[str]) -> dict[str, _Known]:

@@ -19,7 +19,7 @@ from redrive.core.redact import Redactor
 __all__ = ["FIELDS", "AboutRun", "ConsoleFormatter", "JsonFormatter", "configure"]
 
 FIELDS = (
-    "correlation_id", "run_id", "workflow", "tenant", "step", "attempt", "attempts_made",
+    "correlation_id", "trace_id", "run_id", "workflow", "tenant", "step", "attempt", "attempts_made",
     "decision", "error", "category", "code", "stage", "letter_id",
 )  # fmt: skip
 """What a line may say about a run, beside `time`, `level`, `logger`, `message` and `exception`."""

@@ -14,6 +14,7 @@ from redrive.core.ending import Ending
 from redrive.core.outcome import Began, Ended, Lost, Noted, Outcome, Raised, Returned, RunView, Slept, Woke
 from redrive.core.redact import Redactor
 from redrive.core.states import FINAL, RunStatus, StepStatus
+from redrive.core.tracing import trace_id
 from redrive.core.transition import Answer, AttemptWrite, LetterWrite, Transition
 from redrive.core.verdict import Verdict, explain
 
@@ -28,6 +29,7 @@ def about_run(run: RunView) -> dict[str, Any]:
     """What every line about a run says of it."""
     return {
         "correlation_id": run.correlation_id or run.public_id,
+        "trace_id": trace_id(run.options.trace),
         "run_id": run.public_id,
         "workflow": run.workflow,
         "tenant": run.tenant,
