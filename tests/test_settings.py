@@ -69,6 +69,7 @@ EACH = [
     ),
     ("smtp_from", "REDRIVE_SMTP_FROM", "", ("redrive@example.org",) * 2, ("ops@example.org",) * 2),
     ("notify_every", "REDRIVE_NOTIFY_EVERY", 3_600.0, ("10m", 600.0), ("0s", 0.0)),
+    ("log", "REDRIVE_LOG", "", ("json", "json"), ("console", "console")),
 ]
 NAMES = [name for name, *_ in EACH]
 
@@ -169,6 +170,7 @@ WRONG = [
     ("metrics", "everywhere", "metrics (REDRIVE_METRICS) is a port, such as 9464"),
     ("metrics", "70000", "metrics (REDRIVE_METRICS) is a port"),
     ("metrics_token", "x" * 15, "metrics_token (REDRIVE_METRICS_TOKEN) is shorter than 16 characters"),
+    ("log", "loud", "log (REDRIVE_LOG) must be json or console, not 'loud'"),
     ("secret_key", "x" * 31, "secret_key (REDRIVE_SECRET_KEY) is shorter than 32 bytes"),
     ("concurrency", 0, "concurrency (WORKER_CONCURRENCY) must be at least 1, not 0"),
     ("concurrency", "-3", "concurrency (WORKER_CONCURRENCY) must be at least 1, not -3"),

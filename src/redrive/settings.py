@@ -41,8 +41,12 @@ VARIABLES = {
     "smtp_url": "REDRIVE_SMTP_URL",
     "smtp_from": "REDRIVE_SMTP_FROM",
     "notify_every": "REDRIVE_NOTIFY_EVERY",
+    "log": "REDRIVE_LOG",
 }
 """The environment variable behind each setting."""
+
+LOGS = ("json", "console")
+"""How a process of Redrive's own can write its log."""
 
 OFF = "off"
 """What the setting `metrics` says where nothing is to be counted."""
@@ -105,6 +109,7 @@ class Settings:
     smtp_url: str = field(default="", repr=False)
     smtp_from: str = ""
     notify_every: float = 3600.0
+    log: str = ""
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
@@ -129,6 +134,8 @@ class Settings:
                 f"{_name('secret_key')} is shorter than {LEAST_SECRET} bytes, so that it could be guessed; "
                 "`openssl rand -base64 48` makes a good one"
             )
+        if self.log not in ("", *LOGS):
+            raise ConfigurationError(f"{_name('log')} must be {' or '.join(LOGS)}, not {self.log!r:.60}")
         listening(self.metrics)
         if 0 < len(self.metrics_token) < LEAST_TOKEN:
             raise ConfigurationError(

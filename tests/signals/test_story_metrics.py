@@ -12,7 +12,7 @@ from redrive.core.outcome import Place
 from redrive.core.states import EntryKind
 from redrive.signals.metrics import METRICS
 from redrive.signals.tally import MOST_STEPS, OTHER, Tally, bounded
-from redrive.testing import Http, engine, faults
+from redrive.testing import Crash, Http, engine, faults
 
 QUICK = RetryPolicy(max_retries=2, base_delay=5, factor=2, jitter=0)
 
@@ -177,6 +177,17 @@ async def test_parked_steps_and_open_circuits_are_told() -> None:
         assert told.get("workflow_circuits", circuit="payments", state="OPEN") == 1
         assert told.get("workflow_step_parked_total", workflow="order", step="pay") == 1
         assert told.get("workflow_runs_parked") == 1
+
+
+async def test_deaths_of_workers_and_the_tries_lost_with_them_are_counted() -> None:
+    app, fulfil = shop()
+    async with engine(app) as e:
+        with faults(step="charge", fail=[Crash]):
+            run = await e.run(fulfil, "o1")
+        assert run.status == "SUCCESS"
+        told = await scraped(e.app.runtime)
+        assert told.get("workflow_worker_deaths_total") == 1
+        assert told.get("workflow_step_attempts_total", workflow="fulfil", step="charge", outcome="lost") == 1
 
 
 def test_names_from_users_are_bounded() -> None:

@@ -7,6 +7,7 @@ import math
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,7 +38,9 @@ from redrive.errors import ConfigurationError, StoreUnavailable
 from redrive.notify.sinks import WAYS
 from redrive.settings import listening
 from redrive.signals.endpoint import Endpoint, Recent, can_measure
+from redrive.signals.reporting import Reporter
 from redrive.signals.tally import Ear, Tally
+from redrive.signals.traces import here, tracing
 from redrive.sinks import SinkDefinition
 from redrive.store.circuits import CircuitRow
 from redrive.store.outbox import NewSink
@@ -85,7 +88,9 @@ class Runtime:
         self.results = Results(store, self._here)
         self._redactor = Redactor.parse(app.settings.redact)
         self.tally = Tally() if can_measure(app.settings.metrics) else None
-        self._ears: tuple[Ear, ...] = () if self.tally is None else (self.tally,)
+        reporter = Reporter(self._redactor)
+        self._ears: tuple[Ear, ...] = (reporter,) if self.tally is None else (reporter, self.tally)
+        self.tracing = tracing()
         self.recent = Recent(store.figures, clock)
         self.endpoint: Endpoint | None = None
         desk = self.desk(store, clock)
@@ -99,7 +104,7 @@ class Runtime:
         self.notifications = desk.notifications
         self.workflows = Workflows(store, clock, self.ring, app.registered_workflows)
         self.sinks = Sinks(store, clock)
-        self.reaper = Reaper(store, clock, ears=self._ears, tally=self.tally)
+        self.reaper = self.new_reaper(store)
         self.purger = self.new_purger(store)
         self.folder = Folder(store)
         self.set_worker = self.new_set_worker(store)
@@ -112,6 +117,10 @@ class Runtime:
         self._relaying: list[asyncio.Task[None]] = []
         self._chores: list[asyncio.Task[None]] = []
         self._poll = math.inf
+
+    def new_reaper(self, store: Store) -> Reaper:
+        """The chore that ends what its worker does not end, on the store or on another face of it."""
+        return Reaper(store, self.clock, ears=self._ears, tally=self.tally)
 
     def new_set_worker(self, store: Store) -> SetWorker:
         """The chore that carries out sets, on the store or on another face of it."""
@@ -252,6 +261,7 @@ class Runtime:
             around_step=around_step,
             ears=self._ears,
             tally=self.tally,
+            tracing=self.tracing,
         )
         self._tell_metrics()
         await worker.start(automatic=automatic)
@@ -341,6 +351,10 @@ class Runtime:
                 if pause is None:
                     raise
                 await asyncio.sleep(pause)
+
+    def starting(self, workflow: str) -> AbstractContextManager[str | None]:
+        """Around the start of runs: gives the trace that they belong to, if there is one."""
+        return nullcontext(here()) if self.tracing is None else self.tracing.starting(workflow)
 
     def ring(self) -> None:
         """There may be work: wake the worker of this process."""

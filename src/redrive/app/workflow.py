@@ -187,8 +187,9 @@ class Workflow(Generic[P, R, T]):
 
         async def go(key: str) -> str:
             given = options if keyed else {**options, "idempotency_key": key}
-            new = self._wanted(Start(start.args, start.kwargs, given), parent, event)
-            (answer,) = await self._accepted([new])
+            with self._app.runtime.starting(self.name) as trace:
+                new = self._wanted(Start(start.args, start.kwargs, given), parent, event, trace)
+                (answer,) = await self._accepted([new])
             if keyed or event is not None:
                 _refuse_clash(new, answer, event)
             # The engine's own key says where the child was started, not with what: a replay with another
@@ -198,14 +199,17 @@ class Workflow(Generic[P, R, T]):
         return go
 
     async def _start_all(self, starts: list[Start], event: tuple[str, str] | None) -> list[Started]:
-        new = [self._wanted(start, None, event) for start in starts]
-        started = await self._accepted(new)
+        with self._app.runtime.starting(self.name) as trace:
+            new = [self._wanted(start, None, event, trace) for start in starts]
+            started = await self._accepted(new)
         for run, answer in zip(new, started, strict=True):
             _refuse_clash(run, answer, event)
         return started
 
-    def _wanted(self, start: Start, parent: Claimed | None, event: tuple[str, str] | None) -> NewRun:
-        new = self._new_run(start, parent)
+    def _wanted(
+        self, start: Start, parent: Claimed | None, event: tuple[str, str] | None, trace: str | None
+    ) -> NewRun:
+        new = self._new_run(start, parent, trace)
         return new if event is None else for_event(new, event)
 
     async def _accepted(self, new: list[NewRun]) -> list[Started]:
@@ -216,7 +220,7 @@ class Workflow(Generic[P, R, T]):
             started += await runtime.start(batch)
         return started
 
-    def _new_run(self, start: Start, parent: Claimed | None) -> NewRun:
+    def _new_run(self, start: Start, parent: Claimed | None, trace: str | None) -> NewRun:
         runtime, settings = self._app.runtime, self._app.settings
         text = self.definition.signature.encode(start.args, dict(start.kwargs))
         check_size(text, settings.max_payload, f"the input of workflow {self.name!r}")
@@ -229,6 +233,7 @@ class Workflow(Generic[P, R, T]):
             key_keeps=int(settings.idempotency_retention * MICROS),
             parent=None if parent is None else parent.public_id,
             handler_for=None if parent is None else parent.handler_for,
+            trace=trace,
         )
 
     def startable(self) -> Startable:

@@ -57,4 +57,7 @@ def dev(target: str, concurrency: int | None, url: str | None, host: str, port: 
             if beside is not None:
                 beside.begin(stop)
 
+        import logging
+
+        logging.getLogger("redrive.runs").setLevel(logging.CRITICAL)  # what it says is shown here anyway
         run(app, also=also)

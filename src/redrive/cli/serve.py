@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from redrive.cli.folding import folded
 from redrive.core.redact import Redactor
 from redrive.duration import words
+from redrive.signals.logs import configure
+from redrive.worker.about import about_here
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -29,9 +31,7 @@ def run(app: Redrive, also: Callable[[Stop], None] | None = None) -> None:
 
     `also` is given the means to stop the worker for other reasons.
     """
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    configure(app.settings.log, about_here, Redactor.parse(app.settings.redact))
     try:
         asyncio.run(_serve(app, also))
     except asyncio.CancelledError:

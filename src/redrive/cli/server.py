@@ -62,8 +62,17 @@ def server(host: str, port: int, owner: str, rate: int, place: Place) -> None:
 
     with explained():
         app = place.app()
+        _keep_log(app)
         with needed():
             asyncio.run(_serve(app, host, port, owner, rate))
+
+
+def _keep_log(app: Redrive) -> None:
+    from redrive.core.redact import Redactor
+    from redrive.signals.logs import configure
+    from redrive.worker.about import about_here
+
+    configure(app.settings.log, about_here, Redactor.parse(app.settings.redact))
 
 
 @contextmanager

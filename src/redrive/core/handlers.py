@@ -18,6 +18,7 @@ from redrive.core.keys import handler_id
 from redrive.core.options import Handler, OnFailure, RunOptions
 from redrive.core.outcome import RunView
 from redrive.core.states import RunStatus
+from redrive.core.tracing import with_trace
 from redrive.core.transition import NewRun, Transition
 
 __all__ = ["NOTE", "FailureEvent", "event_text", "with_handlers"]
@@ -78,7 +79,7 @@ def _handling(run: RunView, handler: Handler, event: str, now: int) -> NewRun:
         tenant=run.tenant,
         workflow=handler.workflow,
         input=text,
-        options=handler.options,
+        options=with_trace(handler.options, run.options.trace),
         timeout=handler.timeout,
         correlation_id=run.correlation_id or run.public_id,
         parent=run.public_id,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from redrive.core.circuit import Admitted, circuit_key
 from redrive.core.notify import NotifyRule
+from redrive.core.tracing import with_trace
 from redrive.policy import Circuit, RetryPolicy
 
 __all__ = [
@@ -68,6 +69,7 @@ class RunOptions:
     rollback: bool = False
     reserves: bool = False
     notify: NotifyRule | None = None
+    trace: str | None = None
 
     @property
     def undoes(self) -> bool:
@@ -78,7 +80,7 @@ class RunOptions:
         return self.rollback or self.reserves
 
     def to_json(self) -> str:
-        return json.dumps(
+        text = json.dumps(
             {
                 "override": self.override and self.override.to_json(),
                 "retry": self.retry and self.retry.to_json(),
@@ -92,6 +94,7 @@ class RunOptions:
             },
             separators=(",", ":"),
         )
+        return with_trace(text, self.trace)
 
     @classmethod
     def from_json(cls, text: str) -> RunOptions:
@@ -107,7 +110,12 @@ class RunOptions:
             rollback=data.get("rollback", False),
             reserves=data.get("reserves", False),
             notify=NotifyRule.from_json(data["notify"]) if "notify" in data else None,
+            trace=data.get("trace"),
         )
+
+    def traced(self, trace: str | None) -> RunOptions:
+        """The same for a run that belongs to a trace."""
+        return self if trace is None else replace(self, trace=trace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import Any
 from redrive.core.index import index_values
 from redrive.core.keys import event_hash, event_key, job_key, payload_hash
 from redrive.core.options import RunOptions
+from redrive.core.tracing import with_trace
 from redrive.core.transition import NewRun
 from redrive.duration import Duration, seconds
 from redrive.errors import InputError
@@ -48,6 +49,7 @@ def new_run(
     key_keeps: int,
     parent: str | None = None,
     handler_for: str | None = None,
+    trace: str | None = None,
 ) -> NewRun:
     """The run that a workflow, an input and options make; InputError if an option is wrong."""
     unknown = options.keys() - START_OPTIONS
@@ -61,7 +63,7 @@ def new_run(
         tenant=tenant,
         workflow=workflow.name,
         input=input,
-        options=_snapshot(workflow, options.get("retry")),
+        options=with_trace(_snapshot(workflow, options.get("retry")), trace),
         queue=name_text("queue", options.get("queue"), "default"),
         priority=_priority(options.get("priority")),
         delay=delay,

@@ -18,6 +18,7 @@ from redrive.core.journal import EntryRow
 from redrive.core.options import StepOptions
 from redrive.core.redact import Redactor
 from redrive.core.states import EXECUTED, FINAL, EntryKind, LetterStatus, RunStatus, StepStatus
+from redrive.core.tracing import split, trace_id
 from redrive.core.transition import AttemptEnd
 from redrive.core.verdict import Verdict, explain
 from redrive.store.records import AttemptRow, AuditRow, LetterRow, ReplayRow, RunRow
@@ -150,6 +151,7 @@ class Run:
     letter_id: str | None = None
     handler_for: str | None = None
     handled_by: tuple[str, ...] = ()
+    trace_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +199,7 @@ class DeadLetter:
     purged: bool = False
     handler_for: str | None = None
     handled_by: tuple[str, ...] = ()
+    trace_id: str | None = None
 
     @property
     def comments(self) -> tuple[AuditRecord, ...]:
@@ -249,6 +252,7 @@ class Shaper:
             letter_id=letter_id,
             handler_for=row.handler_for,
             handled_by=tuple(handled_by),
+            trace_id=_trace(row.options),
         )
 
     def steps(self, entries: Sequence[EntryRow], attempts: Sequence[AttemptRow]) -> tuple[StepRecord, ...]:
@@ -309,6 +313,7 @@ class Shaper:
             purged=purged,
             handler_for=handler_for,
             handled_by=tuple(handled_by),
+            trace_id=_trace(row.options),
         )
 
     def line(self, row: AuditRow, language: str = "en") -> AuditRecord:
@@ -415,6 +420,10 @@ def _given_by_hand(entry: EntryRow, tries: Sequence[AttemptRecord], once: bool) 
     if entry.kind is not EntryKind.STEP or entry.status is StepStatus.SKIPPED:
         return entry.status is StepStatus.SKIPPED
     return entry.status is StepStatus.SUCCESS and (entry.failure is not None or (once and bool(tries)))
+
+
+def _trace(options: str | None) -> str | None:
+    return None if options is None else trace_id(split(options)[0])
 
 
 def _decision(row: AttemptRow, once: bool) -> str:

@@ -13,6 +13,7 @@ from redrive.core.starting import Startable, clash, for_event, new_run
 from redrive.core.transition import NewRun
 from redrive.desk.checks import Checker
 from redrive.errors import Conflict, InputError, UnknownWorkflow
+from redrive.signals.traces import here
 from redrive.store.port import People
 from redrive.store.records import KnownItem, Started
 
@@ -85,6 +86,7 @@ class Starter:
             public_id=self._clock.new_id(),
             now=self._store.now(),
             key_keeps=self._key_keeps,
+            trace=here(),
         )
         return run if wanted.event is None else for_event(run, wanted.event)
 

@@ -19,6 +19,7 @@ from redrive.core.transition import AuditWrite
 from redrive.desk.checks import short_text
 from redrive.errors import InputError, NotAllowed
 from redrive.server.auth.access import Access
+from redrive.signals.traces import arrived
 from redrive.store.accounts import Accounts
 from redrive.store.port import People, Store
 
@@ -120,6 +121,7 @@ async def asking_of(request: Request) -> Asking:
 async def find_out(request: Request, note: Callable[[Asking, Request], Awaitable[None]]) -> Asking:
     """Find out who sends a request; `note` writes down that an owner works in another tenant."""
     service = service_of(request)
+    arrived(request.headers.get("traceparent"))
     authorization = request.headers.get("authorization")
     principal = await service.credentials.principal(authorization, request.cookies)
     if authorization is None and request.method not in _SAFE_METHODS:

@@ -12,9 +12,18 @@ from redrive.core.parking import time_parked
 from redrive.core.quick import quick
 from redrive.core.saga import Try
 from redrive.core.states import EXECUTED, RunStatus, StepStatus
+from redrive.core.tracing import split
 from redrive.store.records import AttemptRow, Claimed, RunRow
 
-__all__ = ["last_tries", "open_step", "open_steps", "parked_for", "view_of", "view_of_claimed"]
+__all__ = [
+    "last_tries",
+    "open_step",
+    "open_steps",
+    "options_of",
+    "parked_for",
+    "view_of",
+    "view_of_claimed",
+]
 
 _RunView = quick(RunView)
 
@@ -28,7 +37,7 @@ def view_of(run: RunRow, *, hears: bool = True) -> RunView:
         workflow=run.workflow,
         fence=run.fence,
         input=run.input or "null",
-        options=RunOptions() if run.options is None else _options(run.options),
+        options=RunOptions() if run.options is None else options_of(run.options),
         deaths=run.deaths,
         letter=run.letter if hears else None,
         correlation_id=run.correlation_id,
@@ -60,9 +69,15 @@ def view_of_claimed(claimed: Claimed, options: RunOptions, version: str) -> RunV
     )
 
 
+def options_of(text: str) -> RunOptions:
+    """A run's options, from its snapshot."""
+    trace, rest = split(text)
+    return _options(rest).traced(trace)
+
+
 @lru_cache(maxsize=1024)
 def _options(text: str) -> RunOptions:
-    """Remembered, because the runs of a workflow have the same."""
+    """Remembered, because the runs of a workflow have the same, but for the trace they belong to."""
     return RunOptions.from_json(text)
 
 

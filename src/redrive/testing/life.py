@@ -12,7 +12,7 @@ from typing import cast
 
 from redrive.app import Redrive
 from redrive.app.runtime import Runtime
-from redrive.chores import Folder, Reaper, Relay
+from redrive.chores import Folder, Relay
 from redrive.clock import MICROS
 from redrive.errors import StoreError
 from redrive.store.faulty import FaultyStore, Plan, crash_before
@@ -43,7 +43,6 @@ class Life:
         self._clock = clock
         self._line = FaultyStore(store, plan, clock=clock)
         self.witness = Witness(self._line)
-        self._reaper = Reaper(self._line, clock)
         self._folder = Folder(self._line)
         self._purged_at = clock.now()
         self._chores: asyncio.Task[None] | None = None
@@ -53,6 +52,7 @@ class Life:
         """Start the worker. Raises Crash if it dies at once."""
         store = cast(Store, self.witness)
         self._runtime = runtime
+        self._reaper = runtime.new_reaper(self._line)
         self._set_worker = runtime.new_set_worker(store)
         self._releaser = runtime.new_releaser(store)
         self._notifying = runtime.new_notifying(store)

@@ -120,6 +120,8 @@ class Execution:
         root.task = me
         self.turnstile.tasks[me] = root
         deadline = self._arm_deadline()
+        tracing = self.worker.tracing
+        span = None if tracing is None else tracing.executing(self.view, self.claimed_at)
         try:
             if self._follows:
                 await self._follow(root)
@@ -140,6 +142,8 @@ class Execution:
         finally:
             if deadline is not None:
                 deadline.cancel()
+            if span is not None:
+                span.end()
             self.turnstile.end(me)
 
     async def _call_function(self, root: Branch) -> Outcome:

@@ -24,8 +24,9 @@ from redrive.core.states import FINAL, RunStatus
 from redrive.core.transition import NewRun
 from redrive.errors import StoreError
 from redrive.settle.settler import LocalSettler, Settled, Settler, until_answered
-from redrive.settle.view import view_of, view_of_claimed
+from redrive.settle.view import options_of, view_of, view_of_claimed
 from redrive.signals.tally import Ear, Tally
+from redrive.signals.traces import Tracing
 from redrive.store.port import Store, Transaction
 from redrive.store.records import Beat, Catalogue, Claim, Claimed, Claims, Lane, NewWorker, Started
 from redrive.worker.acting import Acting
@@ -84,6 +85,7 @@ class Worker:
         around_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None = None,
         ears: Sequence[Ear] = (),
         tally: Tally | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -106,11 +108,11 @@ class Worker:
         self.around_step = around_step
         self.settler = LocalSettler(store, clock, ears=ears)
         self._tally = tally
+        self.tracing = tracing
         self.circuits = Circuits(store, clock, wanted=has_circuits)
         self._executions: dict[int, Execution] = {}
         self._tasks: dict[Execution, asyncio.Task[None]] = {}
         self._resting: set[Execution] = set()
-        self._options: dict[str, RunOptions] = {}
         self._after: Lane | None = None
         self._stopping = False
         self._claiming: asyncio.Task[None] | None = None
@@ -445,12 +447,7 @@ class Worker:
 
     def options_of(self, text: str) -> RunOptions:
         """The parsed snapshot; runs of one workflow share it."""
-        options = self._options.get(text)
-        if options is None:
-            if len(self._options) >= 1000:
-                self._options.clear()
-            options = self._options[text] = RunOptions.from_json(text)
-        return options
+        return options_of(text)
 
     def hold(self) -> int:
         """How long a wait to keep in memory, in microseconds: not at all when many are waiting already."""

@@ -225,7 +225,11 @@ class Tries:
         try:
             if execution.worker.around_step is not None:
                 call = execution.worker.around_step(current, call)
-            value = await perform(current, self._step, call, self._mark_begin)
+            if execution.worker.tracing is None:
+                value = await perform(current, self._step, call, self._mark_begin)
+            else:
+                with execution.worker.tracing.attempt(execution.view, self._step.name, self._attempt):
+                    value = await perform(current, self._step, call, self._mark_begin)
         except (PutDown, KeyboardInterrupt):
             raise
         except BaseException as error:

@@ -80,6 +80,7 @@ def _head(letter: DeadLetter) -> list[str]:
             owner=letter.owner or (None if letter.status in CLOSED else "nobody yet"),
             tags=" ".join(letter.tags) or None,
             correlation=letter.correlation_id,
+            trace=letter.trace_id,
             handler_for=letter.handler_for,
             handled_by=" ".join(letter.handled_by) or None,
             tenant=None if letter.tenant == "default" else letter.tenant,

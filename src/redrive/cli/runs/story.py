@@ -52,6 +52,7 @@ def _head(run: Run, now: datetime) -> list[str]:
             next=f"{run.next_at:%Y-%m-%d %H:%M:%S} UTC, {ago(run.next_at)}" if run.next_at else None,
             parked_on=run.parked_on and f"circuit {run.parked_on!r}",
             correlation=run.correlation_id,
+            trace=run.trace_id,
             tenant=None if run.tenant == "default" else run.tenant,
             parent=run.parent,
             replay_of=run.replay_of,

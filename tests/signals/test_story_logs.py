@@ -1,0 +1,137 @@
+"""The log lines that the source documents ask for: who, what, which attempt, what was decided; no secrets."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from engines import OnStore
+
+from redrive import NonRetryable, Redrive, RetryPolicy
+from redrive.core.redact import Redactor
+from redrive.signals.logs import FIELDS, AboutRun, ConsoleFormatter, JsonFormatter
+from redrive.testing import Crash, engine, faults
+from redrive.worker.about import about_here
+
+SECRET = "password=hunter2-and-more"
+
+
+@contextmanager
+def lines() -> Iterator[list[dict[str, Any]]]:
+    """What is logged as JSON meanwhile, by the engine or by anybody else."""
+    stream, told = io.StringIO(), list[dict[str, Any]]()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter(Redactor()))
+    handler.addFilter(AboutRun(about_here))
+    root = logging.getLogger()
+    before = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        yield told
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(before)
+        told += [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def bank() -> tuple[Redrive, Any]:
+    app = Redrive("sqlite:///:memory:")
+
+    @app.step(retry=RetryPolicy(max_retries=2, base_delay=5, factor=2, jitter=0))
+    async def transfer(amount: int) -> int:
+        logging.getLogger("shop").info("transferring")
+        return amount
+
+    @app.workflow
+    async def pay(amount: int) -> int:
+        return await transfer(amount)
+
+    return app, pay
+
+
+async def test_retries_log_attempt_delay_and_reason_and_the_queue_story_its_error_record(
+    on_store: OnStore,
+) -> None:
+    """Story 4-0, AC4: {message, runId, tenantId, error, attemptsMade}; a summary, no stack trace."""
+    app, pay = bank()
+    with lines() as told:
+        async with on_store(app) as e:
+            with faults(step="transfer", fail=[ConnectionError(SECRET)] * 3):
+                run = await e.run(pay, 5, tenant="acme", correlation_id="req-7")
+    engine_lines = [line for line in told if line["logger"] == "redrive.runs"]
+    first, second, third, record = engine_lines
+    about = {
+        "run_id": run.id,
+        "workflow": "pay",
+        "tenant": "acme",
+        "correlation_id": "req-7",
+        "step": "transfer",
+    }
+    for number, line in enumerate((first, second, third), 1):
+        assert line.items() >= {**about, "attempt": number, "level": "WARNING", "category": "network"}.items()
+    assert first["decision"].startswith("attempt 1 of 3, network")
+    assert "waiting 5 s" in first["decision"]
+    assert "waiting 10 s" in second["decision"]
+    assert "retries are exhausted" in third["decision"]
+    assert (
+        record.items() >= {**about, "level": "ERROR", "attempts_made": 3, "code": "exhausted_retries"}.items()
+    )
+    assert record["message"].startswith("workflow execution failed after 3 attempts: ")
+    assert record["letter_id"] == f"dl-{run.id}"
+    assert record["stage"] == "exec"
+    assert "Traceback" not in json.dumps(record)
+    assert "hunter2" not in json.dumps(told)
+    assert set().union(*engine_lines) <= {"time", "level", "logger", "message", *FIELDS}
+
+
+async def test_a_success_is_not_logged_and_code_of_users_is_told_which_run_it_serves() -> None:
+    app, pay = bank()
+    with lines() as told:
+        async with engine(app) as e:
+            run = await e.run(pay, 5, tenant="acme")
+    assert [line["logger"] for line in told] == ["shop"]
+    (own,) = told
+    about = {"run_id": run.id, "correlation_id": run.id, "tenant": "acme", "workflow": "pay"}
+    assert own.items() >= {**about, "step": "transfer", "attempt": 1, "message": "transferring"}.items()
+
+
+async def test_a_stale_run_is_recovered_with_a_warning() -> None:
+    """Story 4-0, AC7."""
+    app, pay = bank()
+    with lines() as told:
+        async with engine(app) as e:
+            with faults(step="transfer", fail=[Crash]):
+                run = await e.run(pay, 5)
+    assert run.status == "SUCCESS"
+    (stale,) = [line for line in told if line["message"].startswith("recovering stale run")]
+    assert stale["run_id"] == run.id
+    assert "'transfer' did not complete" in stale["message"]
+
+
+async def test_a_run_that_fails_without_a_letter_is_logged_too() -> None:
+    app = Redrive("sqlite:///:memory:")
+
+    @app.workflow(dead_letter=False)
+    async def fail() -> None:
+        raise NonRetryable(SECRET)
+
+    with lines() as told:
+        async with engine(app) as e:
+            run = await e.run(fail)
+    (line,) = [line for line in told if line["logger"] == "redrive.runs"]
+    assert (line["run_id"], line["decision"]) == (run.id, "FAILED")
+    assert "hunter2" not in json.dumps(line)
+
+
+def test_lines_for_people_end_with_what_they_do_not_say_yet() -> None:
+    record = logging.LogRecord("redrive.runs", logging.INFO, "", 0, "run r1: %s", (SECRET,), None)
+    record.redrive = {"run_id": "r1", "tenant": "acme", "step": None}
+    text = ConsoleFormatter().format(record)
+    assert text.endswith(" [tenant=acme]")
+    assert "run r1: " in text
+    assert "hunter2" not in text

@@ -1,0 +1,159 @@
+"""Tracing as the source documents ask for it: one trace from a start to its steps and compensations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from engines import OnStore
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from redrive import FailureEvent, Redrive, RetryPolicy
+from redrive.core.tracing import checked, split, with_trace
+from redrive.signals.traces import Tracing, arrived, here, tracing
+from redrive.testing import Engine, engine, faults
+
+SECRET = "password=hunter2"
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    """The spans that ended. The provider is put in place by hand: a process may have one for ever only."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    yield exporter
+    provider.shutdown()
+
+
+def shop() -> tuple[Redrive, object]:
+    app = Redrive("sqlite:///:memory:")
+
+    @app.step
+    async def reserve() -> str:
+        return "r1"
+
+    @reserve.compensate
+    async def release(result: str) -> None: ...
+
+    @app.step(retry=RetryPolicy(max_retries=1, base_delay=1, jitter=0))
+    def charge() -> None:
+        trace.get_current_span().set_attribute("seen.by", "the step")
+
+    @app.workflow
+    async def mourn(event: FailureEvent) -> None: ...
+
+    @app.workflow(rollback=True, on_failure=mourn)
+    async def order() -> None:
+        await reserve()
+        await charge()
+
+    return app, order
+
+
+def named(found: InMemorySpanExporter) -> dict[str, list[ReadableSpan]]:
+    told: dict[str, list[ReadableSpan]] = {}
+    for span in sorted(found.get_finished_spans(), key=lambda span: span.start_time or 0):
+        told.setdefault(span.name, []).append(span)
+    return told
+
+
+async def test_one_trace_from_start_through_attempts_compensations_and_handlers(
+    on_store: OnStore, spans: InMemorySpanExporter
+) -> None:
+    app, order = shop()
+    async with on_store(app) as e:
+        assert isinstance(e, Engine)
+        with faults(step="charge", fail=[ConnectionError(SECRET), ConnectionError(SECRET)]):
+            run = await e.run(order, tenant="acme", correlation_id="req-7")
+        assert run.status == "COMPENSATED"
+        record = await e.app.runs.get(run.id)
+        (handler,) = record.handled_by
+        handling = await e.app.runs.get(handler)
+    told = named(spans)
+    (start,) = told["start order"]
+    assert start.context is not None
+    trace_id = f"{start.context.trace_id:032x}"
+    assert record.trace_id == handling.trace_id == trace_id
+    assert {span.context.trace_id for each in told.values() for span in each if span.context} == {
+        start.context.trace_id
+    }
+    assert [span.status.is_ok for span in told["attempt charge"]] == [False, False]
+    assert [span.attributes["redrive.attempt"] for span in told["attempt charge"] if span.attributes] == [
+        1,
+        2,
+    ]
+    assert {
+        "claim order",
+        "execute order",
+        "attempt reserve",
+        "attempt release",
+        "execute mourn",
+    } <= told.keys()
+    first, attempt = told["execute order"][0], told["attempt reserve"][0]
+    assert first.parent is not None
+    assert first.parent.span_id == start.context.span_id
+    assert attempt.parent is not None
+    assert first.context is not None
+    assert attempt.parent.span_id == first.context.span_id
+    assert attempt.attributes is not None
+    assert attempt.attributes["redrive.correlation_id"] == "req-7"
+    assert SECRET not in str([span.to_json() for each in told.values() for span in each])
+
+
+async def test_letters_carry_the_trace_and_steps_see_their_span(spans: InMemorySpanExporter) -> None:
+    app = Redrive("sqlite:///:memory:")
+
+    @app.step
+    def charge() -> None:
+        trace.get_current_span().set_attribute("seen.by", "the step")
+        raise ValueError("no")
+
+    @app.workflow
+    async def pay() -> None:
+        await charge()
+
+    async with engine(app) as e:
+        run = await e.run(pay)
+        assert run.letter is not None
+        letter = await e.app.dlq.get(run.letter.id)
+    (attempt,) = named(spans)["attempt charge"]
+    assert attempt.context is not None
+    assert letter.trace_id == f"{attempt.context.trace_id:032x}"
+    assert attempt.attributes is not None
+    assert attempt.attributes["seen.by"] == "the step"
+
+
+def test_without_an_sdk_there_is_no_tracing_and_a_context_is_passed_on_all_the_same() -> None:
+    assert tracing() is None
+    arrived("nonsense")
+    assert here() is None
+    arrived(PARENT)
+    assert here() == PARENT
+    arrived(None)
+
+
+def test_the_context_that_a_request_brought_is_the_parent_of_the_start(spans: InMemorySpanExporter) -> None:
+    arrived(PARENT)
+    made = tracing()
+    assert isinstance(made, Tracing)
+    with made.starting("order") as kept:
+        assert kept is not None
+        assert kept[3:35] == PARENT[3:35]
+    arrived(None)
+
+
+def test_a_trace_stands_before_the_options_and_comes_off_again() -> None:
+    text = '{"override":null}'
+    traced = with_trace(text, PARENT)
+    assert split(traced) == (PARENT, text)
+    assert with_trace(with_trace(text, PARENT.replace("b7", "c7")), PARENT) == traced
+    assert split(text) == (None, text)
+    for wrong in (None, "", PARENT[:-1], f"00-{'0' * 32}-b7ad6b7169203331-01", PARENT.upper()):
+        assert checked(wrong) is None
