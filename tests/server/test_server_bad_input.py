@@ -98,7 +98,7 @@ def raw(world: World, request: bytes) -> bytes:
     "request_",
     [
         b"GARBAGE\r\n\r\n",
-        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /api/v1/runs HTTP/9.9\r\n\r\n",
         b"POST /api/v1/runs HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
         b"POST /api/v1/runs HTTP/1.1\r\nHost: x\r\nContent-Length: many\r\n\r\n",
         b"POST /api/v1/runs HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",

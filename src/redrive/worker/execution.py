@@ -146,6 +146,15 @@ class Execution:
                 span.end()
             self.turnstile.end(me)
 
+    def come_apart(self) -> None:
+        """It is over: let go of the parts that hold it, so that no circle of references keeps its memory.
+
+        Where tasks of its code are still unwinding, they need it whole.
+        """
+        if not self.tasks.any_left:
+            self._task = None
+            del self.rest, self.tasks, self.requests, self.notes, self.sole
+
     async def _call_function(self, root: Branch) -> Outcome:
         try:
             return await call_function(self, self.workflow, root)

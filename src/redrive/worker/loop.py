@@ -402,6 +402,7 @@ class Worker:
         self._tasks.pop(execution, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("run %s broke its worker's task", execution.claimed.public_id, exc_info=error)
+        execution.come_apart()
 
     def _forget(self, execution: Execution) -> None:
         """Whoever is put down may be due again at any time: look when."""

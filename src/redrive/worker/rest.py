@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import weakref
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,17 +40,10 @@ class Rest:
     """The waits of one run. `asleep`: the store shows the run as sleeping, and this worker holds it."""
 
     def __init__(self, execution: Execution) -> None:
-        self._held_by = weakref.ref(execution)  # no circle of references: memory is free when a run ends
+        self._execution = execution
         self._waits: dict[str, _Wait] = {}
         self.asleep = False
         self.parking: asyncio.Future[None] | None = None
-
-    @property
-    def _execution(self) -> Execution:
-        """Whose waits these are: whoever calls here is part of it."""
-        execution = self._held_by()
-        assert execution is not None
-        return execution
 
     def __bool__(self) -> bool:
         return bool(self._waits)

@@ -31,6 +31,11 @@ class Tasks:
         self._loop = loop
         self._helpers: set[asyncio.Task[Any]] = set()
 
+    @property
+    def any_left(self) -> bool:
+        """True while one of them has not ended."""
+        return bool(self._helpers or self._execution.turnstile.tasks)
+
     def enter(self, branch: Branch, call: Coroutine[Any, Any, T]) -> Any:
         """Make an engine call from where the branch is: awaitable on the loop, blocking in a thread."""
         if not branch.threaded:
