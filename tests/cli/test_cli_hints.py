@@ -109,7 +109,7 @@ def test_without_a_script_the_module_is_named(monkeypatch: pytest.MonkeyPatch, t
 
 def test_what_the_demo_says_to_type_works_in_a_new_terminal(tmp_path: Path) -> None:
     """As `./dev demo` calls it: the shell of another terminal does not know where redrive is."""
-    demo = [sys.executable, "-m", "redrive", "demo", "--seconds", "1", "--dir", str(tmp_path / "shop")]
+    demo = [sys.executable, "-m", "redrive", "demo", "--seconds", "4", "--dir", str(tmp_path / "shop")]
     said = subprocess.run(demo, capture_output=True, text=True, check=True, timeout=60).stdout
     lines = [line.strip() for line in said.partition("To look at it:")[2].strip().splitlines()]
     assert lines[-1].startswith("redrive runs list")

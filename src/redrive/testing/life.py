@@ -7,6 +7,7 @@ still unwinding, nothing of it reaches the store.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from typing import cast
 
@@ -58,7 +59,8 @@ class Life:
         self._notifying = runtime.new_notifying(store)
         self._purger = runtime.new_purger(self._line)
         self.worker = await runtime.work(automatic=False, store=store, around_step=self.bodies.around)
-        await self._notifying.run_once()
+        with contextlib.suppress(StoreError):  # put off until the chores
+            await self._notifying.run_once()
 
     async def kill(self) -> None:
         """End it as SIGKILL would."""
