@@ -92,7 +92,6 @@ def test_blocks_that_are_not_run_are_few_and_say_why() -> None:
     assert marks == {
         ("README.md", "the first makes an environment and runs until Ctrl-C, the second runs these tests"),
         ("README.md", "the tests have an environment of their own"),
-        ("outbox.md", "it needs an outbox with dead messages"),
         ("tutorial.md", "it installs packages"),
         ("deployment.md", "it needs a database server and names of your own"),
     }

@@ -270,6 +270,43 @@ async def test_what_was_delivered_and_not_noted_arrives_once_more_with_the_same_
         assert len(box.ids) == 1
 
 
+async def test_a_message_that_kills_its_process_is_dead_after_three_and_takes_no_other_along() -> None:
+    app, say, sink = picky_app()
+    deadly: set[str] = {"7", "k2"}
+    doomed: list[str] = []
+    heard: list[str] = []
+
+    @app.subscribe("said")
+    async def fatal(message: Message) -> None:
+        heard.append(str(message.payload))
+        if message.payload in deadly:
+            doomed.append(str(message.payload))
+
+    def plan(call: Call) -> Fault | None:
+        if call.name == "note_deliveries" and doomed:
+            doomed.clear()
+            return crash_before(Crash())
+        return None
+
+    async with engine(app, plan=plan) as e:
+        await say.start("1 2 7 k1 k2 k3 8")
+        await e.advance("1h")
+        dead = (await app.outbox.list(OutboxFilter(status="DEAD"))).items
+        said = {one.payload: row.error for one in dead for row in one.deliveries if row.sink == "fatal"}
+        why = "ProcessDied: 3 processes ended while they delivered this message"
+        assert said == {"7": why, "k2": why}
+        assert [heard.count(text) for text in ("7", "k2")] == [3, 3]
+        waiting = (await app.outbox.list(OutboxFilter(status="PENDING"))).items
+        assert [one.payload for one in waiting] == ["k3"]
+        assert set(sink.got) == {"1", "2", "7", "k1", "k2", "k3", "8"}
+        deadly.clear()
+        for one in dead:
+            await app.outbox.retry(one.id, by="ann", reason="mended")
+        await e.advance("1m")
+        assert set(heard[-3:]) == {"7", "k2", "k3"}
+        assert {row.status for m in (await app.outbox.list()).items for row in m.deliveries} == {"DELIVERED"}
+
+
 # -- the desk -----------------------------------------------------------------------------------------
 
 

@@ -54,8 +54,10 @@ class Outbox:
         for name in names:
             await self.publish(say(name, key=key))
 
-    async def claim(self, name: str = "s", limit: int = 100, store: Store | None = None) -> Deliveries:
-        return await (store or self.kit.store).claim_deliveries(name, limit=limit, lease=LEASE)
+    async def claim(
+        self, name: str = "s", limit: int = 100, store: Store | None = None, **more: Any
+    ) -> Deliveries:
+        return await (store or self.kit.store).claim_deliveries(name, limit=limit, lease=LEASE, **more)
 
     async def claimed(self, name: str = "s", limit: int = 100, store: Store | None = None) -> list[str]:
         """The names of what a claim gets."""

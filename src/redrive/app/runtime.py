@@ -115,6 +115,7 @@ class Runtime:
         self.notifying = self.new_notifying(store)
         self.relays: list[Relay] = []
         self._relaying: list[asyncio.Task[None]] = []
+        self._one_suspect = asyncio.Lock()
         self._chores: list[asyncio.Task[None]] = []
         self._poll = math.inf
 
@@ -295,7 +296,8 @@ class Runtime:
 
     def _bring(self, store: Store, sinks: Iterable[SinkDefinition]) -> None:
         """Begin to bring messages to sinks."""
-        relays = [Relay(store, self.clock, each, self._app.rules, self.tally) for each in sinks]
+        one, rules = self._one_suspect, self._app.rules
+        relays = [Relay(store, self.clock, each, rules, self.tally, one_suspect=one) for each in sinks]
         self.relays += relays
         self._relaying += [
             asyncio.create_task(relay.run(self._poll), name="redrive relay") for relay in relays

@@ -83,6 +83,7 @@ def add(
         retry=retry or DEFAULT_RETRY,
         timeout=options.time_limit(what),
         concurrency=options.at_once(what),
+        user_code=isinstance(sink, Subscriber) or not type(sink).__module__.startswith("redrive.sinks."),
     )
 
 

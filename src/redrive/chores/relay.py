@@ -7,6 +7,9 @@
 Any number of nodes relay to the same sink. A node that dies leaves what it had to the others when the lease
 has passed; what it delivered and did not note arrives once more. Nothing remembers how far it got: what is
 to be delivered is what the store says is not delivered, whenever it was committed.
+
+    suspects    what a process had that ended without a word, tried one at a time in the whole process;
+                dead, when it has ended three of them
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from dataclasses import replace
 from redrive.clock import MICROS, Clock
 from redrive.core.auditing import ENGINE
 from redrive.core.classify import Rule
-from redrive.core.delivery import DeliveryMark, after_failure
+from redrive.core.delivery import MOST_BYTES, DeliveryMark, Suspects, after_failure, is_poison
 from redrive.core.events import Event
 from redrive.core.failure import Failure, capture
 from redrive.core.quick import quick
@@ -45,6 +48,7 @@ BATCH = 250
 WINDOW = 500
 """Messages that a node has in hand for one sink, at most."""
 
+_LARGE = MOST_BYTES // WINDOW  # smaller ones are few enough not to be counted
 _SHORTEST_LEASE = 30.0
 _PAUSE = 1.0  # how long to leave a store alone that does not answer
 _GRACE = 5.0  # how long a node that stops waits for deliveries under way
@@ -65,6 +69,8 @@ class Relay:
         definition: SinkDefinition,
         rules: Sequence[Rule] = (),
         tally: Tally | None = None,
+        *,
+        one_suspect: asyncio.Lock | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -73,6 +79,10 @@ class Relay:
         self._tally = tally
         self._lease = max(_SHORTEST_LEASE, 3 * definition.timeout)
         self._chains: deque[tuple[Chain, float]] = deque()  # with when the last try of each may begin
+        self._one_suspect = one_suspect or asyncio.Lock()
+        self._suspects = Suspects.LEAVE if definition.user_code else Suspects.TAKE
+        self._testing: asyncio.Task[None] | None = None
+        self._large: dict[int, int] = {}  # the sizes of large messages in hand
         self._marks: list[DeliveryMark] = []
         self._audit: list[AuditWrite] = []
         self._in_hand = 0
@@ -107,8 +117,8 @@ class Relay:
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
         """What is under way on its behalf."""
-        own = [*self._runners, *([] if self._noting is None else [self._noting])]
-        return [task for task in own if not task.done()]
+        own = [*self._runners, self._testing, self._noting]
+        return [task for task in own if task is not None and not task.done()]
 
     async def run(self, poll: float) -> None:
         """Deliver whenever there is something, looking by itself every `poll` seconds."""
@@ -146,7 +156,7 @@ class Relay:
                 if await self._claim():
                     self._rung = True
                 continue
-            if not self._in_hand:
+            if not self._in_hand and not self._is_testing:
                 return self.delivered - before
             await self._changed.wait()
 
@@ -156,7 +166,8 @@ class Relay:
         Where nothing rings, it is looked for what waited behind messages of ours when half of them are noted.
         """
         wanted = self._rung or self._in_hand <= self._look_at
-        return wanted and self._in_hand <= WINDOW - BATCH and not self._stopping
+        room = self._in_hand <= WINDOW - BATCH and sum(self._large.values()) < MOST_BYTES
+        return wanted and room and not self._stopping
 
     async def stop(self) -> None:
         """Begin nothing more; what is under way gets a moment, the rest is given back."""
@@ -190,22 +201,63 @@ class Relay:
     async def _claim(self) -> bool:
         """Take what is due; True if there may be more."""
         began = self._clock.monotonic()
-        claims = await self._store.claim_deliveries(
-            self._sink.name, limit=BATCH, lease=int(self._lease * MICROS)
-        )
+        claims = await self._ask_for(BATCH, self._suspects)
         self._next_at = claims.next_at
         self._begin(claims, began + self._lease - self._sink.timeout)
         self._look_at = self._in_hand // 2 if self._in_hand else -1
+        if claims.suspects and not self._is_testing:
+            self._testing = asyncio.create_task(self._test(), name=f"redrive suspects of {self._sink.name}")
+            self._testing.add_done_callback(_look)
         return claims.more
 
-    def _begin(self, claims: Deliveries, until: float) -> None:
+    async def _ask_for(self, limit: int, suspects: Suspects) -> Deliveries:
+        claims = await self._store.claim_deliveries(
+            self._sink.name, limit=limit, lease=int(self._lease * MICROS), suspects=suspects
+        )
         self._in_hand += len(claims.items)
+        for message in (each.message for each in claims.items):
+            if len(message.payload) > _LARGE:
+                self._large[message.id] = len(message.payload)
+        return claims
+
+    def _begin(self, claims: Deliveries, until: float) -> None:
         self._chains.extend((chain, until) for chain in _chains(claims.items))
         for _ in range(min(len(self._chains), self._sink.concurrency - len(self._runners))):
             runner = asyncio.create_task(self._work(), name=f"redrive relay to {self._sink.name}")
             self._runners.add(runner)
             runner.add_done_callback(self._runners.discard)
             runner.add_done_callback(_look)
+
+    # -- suspects -----------------------------------------------------------------------------------
+
+    @property
+    def _is_testing(self) -> bool:
+        return self._testing is not None and not self._testing.done()
+
+    async def _test(self) -> None:
+        """Try suspects one after the other; nobody else in this process tries one meanwhile."""
+        try:
+            async with self._one_suspect:
+                while not self._stopping and await self._test_one():
+                    pass
+        finally:
+            self.ring()  # what waited behind them may go
+
+    async def _test_one(self) -> bool:
+        """Try the next one until that is noted; False if there is none."""
+        began = self._clock.monotonic()
+        claims = await self._ask_for(1, Suspects.TAKE_ONE)
+        for each in claims.items:
+            await self._deliver_all(deque([each]), began + self._lease - self._sink.timeout)
+            self._note_soon()
+        while self._noting is not None and not self._noting.done():
+            await asyncio.wait([self._noting])
+        return claims.more
+
+    def _poisonous(self, claimed: ClaimedDelivery) -> DeliveryMark:
+        text = f"ProcessDied: {claimed.deaths} processes ended while they delivered this message"
+        self._audit.append(self._dead(claimed, claimed.attempt, text))
+        return _mark(claimed, DeliveryStatus.DEAD, attempt=claimed.attempt, error=text)
 
     # -- delivering ---------------------------------------------------------------------------------
 
@@ -234,6 +286,8 @@ class Relay:
         self._give_back(chain)
 
     async def _deliver(self, claimed: ClaimedDelivery) -> DeliveryMark:
+        if self._sink.user_code and is_poison(claimed.deaths):
+            return self._poisonous(claimed)
         try:
             body = self._sink.sink.deliver(received(claimed.message)).__await__()
             try:
@@ -304,6 +358,8 @@ class Relay:
                 await self._write(marks, audit)
             finally:
                 self._in_hand -= len(marks)
+                for mark in marks if self._large else ():
+                    self._large.pop(mark.message, None)
                 self._changed.set()
 
     async def _write(self, marks: list[DeliveryMark], audit: list[AuditWrite]) -> None:

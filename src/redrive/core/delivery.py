@@ -3,28 +3,62 @@
 Messages with one key go to a sink in the order of their numbers, one batch of a key at a time. So a due
 delivery may be taken if every earlier one of its key that is not over is taken with it; otherwise it *waits
 behind* that one, and is due again when that one is over. Messages without a key wait for nobody.
+
+A delivery that its process never noted is a *suspect*: it may have killed that process. Where user code
+delivers, suspects are tried one at a time, so that a further death is laid to the right one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from redrive.core.backoff import backoff
 from redrive.core.failure import Failure
 from redrive.core.states import DeliveryStatus
 from redrive.policy import RetryPolicy
 
-__all__ = ["DEFAULT_RETRY", "DeliveryMark", "Due", "Lane", "after_failure", "kept_back", "lanes", "waiting"]
+__all__ = [
+    "DEFAULT_RETRY",
+    "MOST_BYTES",
+    "DeliveryMark",
+    "Due",
+    "Lane",
+    "Suspects",
+    "after_failure",
+    "is_poison",
+    "kept_back",
+    "lanes",
+    "waiting",
+]
 
 DEFAULT_RETRY = RetryPolicy(max_retries=15, base_delay=2.0, factor=3.0, max_delay=3600.0)
 """How a sink is tried again: after 2 s, 6 s, 18 s, ... and then every hour, for about nine hours."""
+
+MOST_BYTES = 16 << 20
+"""Payloads of about this size are claimed at once, and at least one message."""
+
+_MAX_CRASHES = 3
 
 NOBODY = 0
 """Stands where a message would wait behind one that is over by now."""
 
 Lane = tuple[str, str]
 """Messages that are delivered in order: those of one tenant with one key."""
+
+
+class Suspects(Enum):
+    """What a claim does about deliveries that may have killed a process."""
+
+    TAKE = auto()
+    """They are like any other: nothing of the user's runs in this process."""
+
+    LEAVE = auto()
+    """They are for a claim that takes one of them alone."""
+
+    TAKE_ONE = auto()
+    """One of them, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +136,11 @@ def waiting(due: Sequence[Due], back: Mapping[Lane, int], ahead: Mapping[Lane, i
         for each in due
         if each.lane is not None and each.lane in back and each.message >= back[each.lane]
     }
+
+
+def is_poison(deaths: int) -> bool:
+    """True if a delivery is not tried again, because so many processes died of it."""
+    return deaths >= _MAX_CRASHES
 
 
 def after_failure(

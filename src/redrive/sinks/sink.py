@@ -30,7 +30,10 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkDefinition:
-    """A sink as an app has it. At most `concurrency` messages are on their way at a time."""
+    """A sink as an app has it. At most `concurrency` messages are on their way at a time.
+
+    `user_code`: delivering calls code of the user's, which may take the process with it.
+    """
 
     name: str
     kind: str
@@ -39,3 +42,4 @@ class SinkDefinition:
     retry: RetryPolicy = DEFAULT_RETRY
     timeout: float = 30.0
     concurrency: int = 16
+    user_code: bool = False

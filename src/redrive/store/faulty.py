@@ -20,7 +20,7 @@ from enum import Enum, auto
 from typing import Any, TypeAlias, TypeVar, cast
 
 from redrive.clock import Clock, SystemClock
-from redrive.core.delivery import DeliveryMark
+from redrive.core.delivery import DeliveryMark, Suspects
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
@@ -385,9 +385,12 @@ class FaultyStore:
     async def put_sinks(self, sinks: Sequence[NewSink]) -> None:
         await self._desk.call("put_sinks", lambda: self._inner.put_sinks(sinks))
 
-    async def claim_deliveries(self, sink: str, *, limit: int, lease: int) -> Deliveries:
+    async def claim_deliveries(
+        self, sink: str, *, limit: int, lease: int, suspects: Suspects = Suspects.TAKE
+    ) -> Deliveries:
         return await self._desk.call(
-            "claim_deliveries", lambda: self._inner.claim_deliveries(sink, limit=limit, lease=lease)
+            "claim_deliveries",
+            lambda: self._inner.claim_deliveries(sink, limit=limit, lease=lease, suspects=suspects),
         )
 
     async def note_deliveries(

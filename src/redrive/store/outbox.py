@@ -81,6 +81,7 @@ class ClaimedDelivery:
     message: MessageRow
     fence: int
     attempt: int
+    deaths: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +89,13 @@ class Deliveries:
     """What a claim got, those with equal keys in order.
 
     `more`: another claim may get more at once. `next_at`: when the next delivery is due, where nothing was.
+    `suspects`: some were left for a claim that takes one of them alone.
     """
 
     items: tuple[ClaimedDelivery, ...]
     now: int
     more: bool = False
+    suspects: bool = False
     next_at: int | None = None
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
-from redrive.core.delivery import DeliveryMark
+from redrive.core.delivery import MOST_BYTES, DeliveryMark, Suspects
 from redrive.core.quick import quick
 from redrive.core.states import DeliveryStatus
 from redrive.core.topics import Pattern
@@ -24,7 +24,9 @@ from redrive.store.selection import OutboxFilter
 
 __all__ = [
     "MARK",
+    "Found",
     "blocked_key",
+    "chosen",
     "decided",
     "delivery_row",
     "mark_values",
@@ -32,6 +34,7 @@ __all__ = [
     "sink_row",
     "taken",
     "wanted_messages",
+    "weighed",
     "with_deliveries",
 ]
 
@@ -55,10 +58,47 @@ def message_row(row: Sequence[Any]) -> MessageRow:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Due rows. `more`: others may be due as well."""
+
+    rows: list[Sequence[Any]]
+    more: bool
+
+
+def weighed(rows: Iterable[Sequence[Any]], limit: int) -> Found:
+    """As many of the due rows, looked at one after the other, as are not too large together."""
+    found: list[Sequence[Any]] = []
+    size = 0
+    for row in rows:
+        if size >= MOST_BYTES:
+            return Found(found, more=True)
+        found.append(row)
+        size += len(row[5])
+    return Found(found, more=len(found) == limit or size >= MOST_BYTES)
+
+
+def chosen(found: Found, suspects: Suspects) -> tuple[list[Sequence[Any]], bool]:
+    """The due rows that a claim is about, and whether it leaves suspects to another one."""
+    if suspects is Suspects.TAKE:
+        return found.rows, False
+    doubtful = [row for row in found.rows if _is_suspect(row)]
+    if suspects is Suspects.TAKE_ONE:
+        return doubtful[:1], False
+    return [row for row in found.rows if not _is_suspect(row)] if doubtful else found.rows, bool(doubtful)
+
+
+def _is_suspect(row: Sequence[Any]) -> bool:
+    """True if whoever had this due delivery before never said what became of it."""
+    return bool(row[12])
+
+
 def taken(rows: Iterable[Sequence[Any]], but: Collection[int]) -> tuple[ClaimedDelivery, ...]:
     """Those of the due rows that are claimed now, under a fence one higher, in the order of their numbers."""
     return tuple(
-        _Claimed(message=message_row(row[:9]), fence=row[9] + 1, attempt=row[10])
+        _Claimed(
+            message=message_row(row[:9]), fence=row[9] + 1, attempt=row[10], deaths=row[11] + _is_suspect(row)
+        )
         for row in sorted(rows, key=itemgetter(0))
         if row[0] not in but
     )

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from redrive.core.delivery import DeliveryMark
+from redrive.core.delivery import DeliveryMark, Suspects
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
@@ -352,11 +352,14 @@ class Store(People, Protocol):
     async def put_sinks(self, sinks: Sequence[NewSink]) -> None:
         """Have every message on their topics that is committed from now on delivered to these sinks, too."""
 
-    async def claim_deliveries(self, sink: str, *, limit: int, lease: int) -> Deliveries:
+    async def claim_deliveries(
+        self, sink: str, *, limit: int, lease: int, suspects: Suspects = Suspects.TAKE
+    ) -> Deliveries:
         """Give the caller due deliveries to a sink, which nobody else gets until the lease has passed.
 
         Of messages with one key, only the first ones that are not over, together. One that may not go yet
-        waits behind the one that keeps it back.
+        waits behind the one that keeps it back. Large payloads come in smaller numbers. `suspects` says
+        what to do about those whose claimant never said what became of them.
         """
 
     async def note_deliveries(

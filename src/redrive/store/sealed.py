@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, cast
 
-from redrive.core.delivery import DeliveryMark
+from redrive.core.delivery import DeliveryMark, Suspects
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
@@ -293,8 +293,10 @@ class SealedStore:
     async def put_sinks(self, sinks: Sequence[NewSink]) -> None:
         await self._inner.put_sinks(sinks)
 
-    async def claim_deliveries(self, sink: str, *, limit: int, lease: int) -> Deliveries:
-        claimed = await self._inner.claim_deliveries(sink, limit=limit, lease=lease)
+    async def claim_deliveries(
+        self, sink: str, *, limit: int, lease: int, suspects: Suspects = Suspects.TAKE
+    ) -> Deliveries:
+        claimed = await self._inner.claim_deliveries(sink, limit=limit, lease=lease, suspects=suspects)
         items = [remade(each, {"message": self._message(each.message)}) for each in claimed.items]
         return remade(claimed, {"items": tuple(items)})
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from letter_kit import audited, case_of, closes, failed, letter_of, reopens, replay, restarts, state_of
@@ -11,9 +12,16 @@ from store_kit import Kit, entry, noted, writes
 
 from redrive.core.states import StepStatus
 from redrive.core.transition import Transition
-from redrive.errors import DataRefused, StoreUnavailable
+from redrive.errors import DataRefused, InputError, StoreUnavailable
 from redrive.store.records import PolicyRow, RunRow, Triage
-from redrive.store.selection import LetterFilter
+from redrive.store.selection import (
+    AuditFilter,
+    CircuitFilter,
+    GroupFilter,
+    LetterFilter,
+    OutboxFilter,
+    RunFilter,
+)
 
 ODD = [
     "",
@@ -87,6 +95,23 @@ async def test_a_line_is_found_by_any_name(kit: Kit, name: str) -> None:
     (line,) = await audited(kit, by=name)
     assert (line.by, line.subject) == (name, name)
     assert await audited(kit, subject=name) == [line]
+
+
+@pytest.mark.parametrize("odd", ["a\0b", "\ud800"])
+async def test_a_filter_that_no_row_can_meet_is_refused_by_name_before_anybody_is_asked(
+    kit: Kit, odd: str
+) -> None:
+    """A line may hold a NUL; nobody can be asked for one: PostgreSQL takes none, SQLite stops at it."""
+    await kit.store.note([noted(by="a\0b", subject="a\0b"), noted(by="a")])
+    assert {line.by for line in await audited(kit)} == {"a\0b", "a"}
+    kinds: list[Any] = [AuditFilter, RunFilter, LetterFilter, GroupFilter, CircuitFilter, OutboxFilter]
+    for kind in kinds:
+        for field in {each.name for each in fields(kind)} - {"since", "until", "status", "index"}:
+            with pytest.raises(InputError, match=f"^{field} has a NUL or half a character in it"):
+                kind(**{field: odd})
+    index: dict[str, Any] = {"customer": odd}
+    assert (await kit.store.runs(RunFilter(index=index), limit=10, cursor=None)).items == []
+    assert (await kit.store.letters(LetterFilter(index=index), limit=10, cursor=None)).items == []
 
 
 # -- what no store can hold --------------------------------------------------------------------------------

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
+import pytest
 from outbox_kit import DEAD, DELIVERED, LEASE, PENDING, SKIPPED, Outbox, mark, say, sink
 from store_kit import DAY, SECOND, Kit, entry, noted, writes
 
+from redrive.core.delivery import Suspects
+from redrive.store import outbox_rows
 from redrive.store.outbox import DeliveryChoice, DeliveryDecision
+from redrive.store.postgres import outbox as postgres_outbox
 from redrive.store.records import Purge
 from redrive.store.selection import AuditFilter, OutboxFilter
 
@@ -103,6 +108,43 @@ async def test_a_delivery_is_given_to_one_node_until_its_lease_has_passed(kit: K
     assert await outbox.claimed(store=other) == []
     kit.clock.move(LEASE)
     assert await outbox.claimed(store=other) == ["m1", "m2", "m3"]
+
+
+async def test_what_nobody_noted_is_a_suspect_that_is_claimed_alone(kit: Kit) -> None:
+    outbox = await Outbox.open(kit)
+    await outbox.say("m1", "k1", key="k")
+    await outbox.say("m2", "m3")
+    await outbox.claim()
+    kit.clock.move(LEASE)
+    await outbox.say("k2", key="k")
+    await outbox.say("m4")
+    healthy = await outbox.claim(suspects=Suspects.LEAVE)
+    assert ([each.message.public_id for each in healthy.items], healthy.suspects) == (["m4"], True)
+    few = await outbox.claim(limit=2, suspects=Suspects.LEAVE)
+    assert (few.items, few.suspects) == ((), True)
+    for name in ("m1", "k1", "m2", "m3"):
+        (one,) = (await outbox.claim(limit=1, suspects=Suspects.TAKE_ONE)).items
+        assert (one.message.public_id, one.deaths) == (name, 1)
+        if name != "m3":
+            await outbox.note(mark(one))
+    assert (await outbox.claim(suspects=Suspects.TAKE_ONE)).items == ()
+    kit.clock.move(LEASE)
+    (again,) = (await outbox.claim(limit=1, suspects=Suspects.TAKE_ONE)).items
+    assert (again.message.public_id, again.deaths) == ("m3", 2)
+    await outbox.note(mark(again, PENDING, attempt=1, error="no answer"))
+    later = await outbox.claim(suspects=Suspects.LEAVE)
+    assert {each.message.public_id: each.deaths for each in later.items} == {"k2": 0, "m3": 0}
+
+
+async def test_large_messages_come_in_small_numbers(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (outbox_rows, postgres_outbox):
+        monkeypatch.setattr(module, "MOST_BYTES", 20_000)
+    outbox = await Outbox.open(kit)
+    for name, size in (("m1", 10_000), ("m2", 10_000), ("m3", 100_000), ("m4", 1)):
+        await outbox.publish(say(name, payload=json.dumps("x" * size)))
+    found = [await outbox.claim() for _ in range(3)]
+    assert [[each.message.public_id for each in one.items] for one in found] == [["m1", "m2"], ["m3"], ["m4"]]
+    assert [one.more for one in found] == [True, True, False]
 
 
 async def test_whoever_lost_its_claim_changes_nothing(kit: Kit) -> None:

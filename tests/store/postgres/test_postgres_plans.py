@@ -13,7 +13,18 @@ from postgres_kit import Bench
 
 from redrive.store.filters import conditions, given, hint
 from redrive.store.pages import Window
-from redrive.store.postgres import chores, claims, figures, lists, outbox, reads, settings, starts, workers
+from redrive.store.postgres import (
+    chores,
+    circuits,
+    claims,
+    figures,
+    lists,
+    outbox,
+    reads,
+    settings,
+    starts,
+    workers,
+)
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import Statement, in_schema, prepare
 from redrive.store.selection import LetterFilter, RunFilter
@@ -162,6 +173,47 @@ async def test_the_relay_finds_deliveries_and_messages_by_index(bench: Bench, na
     # An index whose first column is not asked for is walked through from end to end.
     aimless += [each for each in found if each.startswith("deliveries_pkey") and "message" not in each]
     assert aimless == []
+
+
+@pytest.mark.parametrize(
+    ("name", "indexes"),
+    [
+        (
+            "circuit",
+            [
+                "circuits_tenant_key_key: ",
+                "runs_parked: tenant = ",
+                "probes_pkey: tenant = ",
+                "runs_pkey: id = p.run",
+                "circuit_marks_weighed: tenant = ",
+            ],
+        ),
+        ("lock_circuit", ["circuits_tenant_key_key: tenant = "]),
+        ("turn_circuit", ["circuits_tenant_key_key: tenant = "]),
+        ("release_parked", ["runs_parked: tenant = ", "runs_pkey: id = first.id"]),
+        ("my_permit", ["probes_pkey: tenant = "]),
+        ("asker", ["runs_pkey: id = "]),
+        (
+            "circuits_due",
+            ["runs_parked: ROWtenant, ", "circuits_open: until <= ", "circuit_marks_recent: at >= "],
+        ),
+        ("circuits_since", ["circuits_changed: changed_at >= "]),
+        ("old_marks", ["circuit_marks_recent: at <= ", "circuit_marks_pkey: run = "]),
+        ("old_probes", ["probes_old: at <= ", "runs_pkey: id = p.run", "probes_pkey: tenant = "]),
+    ],
+)
+async def test_circuits_and_who_waits_for_them_are_found_by_index(
+    bench: Bench, name: str, indexes: list[str]
+) -> None:
+    async with bench.line() as line:
+        lines = await plan(line, circuits.SQL[name])
+    found = scans(lines)
+    assert [index for index in indexes if not any(each.startswith(index) for each in found)] == [], lines
+    assert [each for each in lines if re.search(r"Seq Scan on|Hash Join|Merge Join|Bitmap", each)] == []
+    ends = [
+        each for each in found if each.endswith(": ") and (name, each) != ("circuits_due", "runs_parked: ")
+    ]
+    assert ends == []  # an index that nothing is asked of is walked through from end to end
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,51 @@ def test_pages_come_from_an_index_in_order(
 
 
 @pytest.mark.parametrize(
+    ("name", "indexes"),
+    [
+        (
+            "circuit",
+            [
+                "sqlite_autoindex_circuits_1 (tenant=? AND key=?)",
+                "runs_parked (tenant=? AND parked_on=?)",
+                "p USING PRIMARY KEY (tenant=? AND key=? AND generation=?)",
+                "r USING INTEGER PRIMARY KEY (rowid=?)",
+                "circuit_marks_weighed (tenant=? AND key=? AND generation=? AND good=?)",
+            ],
+        ),
+        ("turn_circuit", ["sqlite_autoindex_circuits_1 (tenant=? AND key=?)"]),
+        ("release_parked", ["runs_parked (tenant=? AND parked_on=?)", "INTEGER PRIMARY KEY (rowid=?)"]),
+        ("my_permit", ["PRIMARY KEY (tenant=? AND key=? AND generation=? AND run=?"]),
+        ("asker", ["INTEGER PRIMARY KEY (rowid=?)"]),
+        (
+            "circuits_due",
+            [
+                "runs_parked (tenant=? AND parked_on>?)",
+                "runs_parked (tenant>?)",
+                "circuits_open (until>? AND until<?)",
+                "circuit_marks_recent (at>?)",
+            ],
+        ),
+        ("circuits_since", ["circuits_changed (changed_at>?)"]),
+        ("old_marks", ["circuit_marks_recent (at<?)"]),
+        ("old_probes", ["probes_old (at<?)"]),
+    ],
+)
+def test_circuits_and_who_waits_for_them_are_found_by_index(
+    con: sqlite3.Connection, name: str, indexes: list[str]
+) -> None:
+    steps = plan(con, load(PACKAGE, "circuits.sql")[name])
+    assert [index for index in indexes if not any(index in step for step in steps)] == [], steps
+    # What a subquery gave may be walked through, and the row that a recursion begins with.
+    walked = [
+        step
+        for step in steps
+        if step.startswith("SCAN") and not re.match(r"SCAN (waits|w\b|CONST|\(subquery)", step)
+    ]
+    assert walked == [], steps
+
+
+@pytest.mark.parametrize(
     ("name", "steps"),
     [
         ("open_letters", ["SCAN groups USING INDEX groups_open", "SCAN letter_feed"]),

@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from redrive.core.delivery import DeliveryMark, Due, Lane, kept_back, lanes, waiting
+from redrive.core.delivery import (
+    MOST_BYTES,
+    DeliveryMark,
+    Due,
+    Lane,
+    Suspects,
+    kept_back,
+    lanes,
+    waiting,
+)
 from redrive.core.states import DeliveryStatus
 from redrive.core.transition import AuditWrite
 from redrive.store.outbox import (
@@ -21,7 +30,17 @@ from redrive.store.outbox import (
     NewSink,
     SinkRow,
 )
-from redrive.store.outbox_rows import MARK, blocked_key, decided, mark_values, sink_row, taken
+from redrive.store.outbox_rows import (
+    MARK,
+    Found,
+    blocked_key,
+    chosen,
+    decided,
+    mark_values,
+    sink_row,
+    taken,
+    weighed,
+)
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.desk import note
 from redrive.store.postgres.line import Line
@@ -103,12 +122,17 @@ class Floors:
 
 
 async def claim_deliveries(
-    line: Line, clock: DatabaseClock, floors: Floors, sink: str, limit: int, lease: int
+    line: Line, clock: DatabaseClock, floors: Floors, sink: str, limit: int, lease: int, suspects: Suspects
 ) -> Deliveries:
     """Take due deliveries; those that an earlier one of their key keeps back wait behind it."""
     now = await _now(line, clock)
     async with line.transaction():
-        rows = await _due(line, floors, sink, now, limit)
+        suspect = True if suspects is Suspects.TAKE_ONE else None
+        found = await _due(line, floors, sink, now, limit, suspect=suspect)
+        rows, left = chosen(found, suspects)
+        if left and len(found.rows) == limit:
+            found = await _due(line, floors, sink, now, limit, suspect=False)
+            rows = found.rows
         due = [Due(row[0], row[2], row[4]) for row in rows]
         back = await _kept_back(line, sink, due)
         await _wait_behind(line, sink, back)
@@ -117,19 +141,24 @@ async def claim_deliveries(
             ids = [each.message.id for each in items]
             await line.rows(SQL["take_deliveries"], sink=sink, messages=ids, until=now + lease)
     next_at = None if rows else await line.value(SQL["next_delivery"], sink=sink, now=now)
-    return Deliveries(items=items, now=now, more=len(due) == limit, next_at=next_at)
+    return Deliveries(items=items, now=now, more=found.more, suspects=left, next_at=next_at)
 
 
-async def _due(line: Line, floors: Floors, sink: str, now: int, limit: int) -> list[Any]:
+async def _due(line: Line, floors: Floors, sink: str, now: int, limit: int, *, suspect: bool | None) -> Found:
     """What is due and free; all of it is looked at, unless there is enough above the hint."""
     since = floors.of(sink)
-    ask = SQL["due_deliveries"]
-    rows = await line.rows(ask, sink=sink, now=now, since=since, before=now + 1, most=limit)
-    if since and len(rows) < limit:
-        most = limit - len(rows)
-        rows += await line.rows(ask, sink=sink, now=now, since=0, before=since, most=most)
+
+    async def ask(since: int, before: int, most: int) -> list[Any]:
+        values = {"suspect": suspect, "bytes": MOST_BYTES}
+        return await line.rows(
+            SQL["due_deliveries"], sink=sink, now=now, since=since, before=before, most=most, **values
+        )
+
+    rows = await ask(since, now + 1, limit)
+    if since and not weighed(rows, limit).more:
+        rows = [*rows, *await ask(0, since, limit - len(rows))]
     floors.found(sink, min((row[-1] for row in rows), default=None))
-    return rows
+    return weighed(rows, limit)
 
 
 async def _kept_back(line: Line, sink: str, due: Sequence[Due]) -> dict[int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from copy import copy
 
 from redrive.clock import MICROS, Clock
-from redrive.core.delivery import DeliveryMark
+from redrive.core.delivery import DeliveryMark, Suspects
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
@@ -267,9 +267,13 @@ class PostgresStore:
     async def put_sinks(self, sinks: Sequence[NewSink]) -> None:
         await self._lines.run(lambda line: outbox.put_sinks(line, self._clock, sinks))
 
-    async def claim_deliveries(self, sink: str, *, limit: int, lease: int) -> Deliveries:
+    async def claim_deliveries(
+        self, sink: str, *, limit: int, lease: int, suspects: Suspects = Suspects.TAKE
+    ) -> Deliveries:
         return await self._lines.run(
-            lambda line: outbox.claim_deliveries(line, self._clock, self._floors, sink, limit, lease)
+            lambda line: outbox.claim_deliveries(
+                line, self._clock, self._floors, sink, limit, lease, suspects
+            )
         )
 
     async def note_deliveries(

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 
-from redrive.core.delivery import DeliveryMark, Due, Lane, kept_back, lanes, waiting
+from redrive.core.delivery import DeliveryMark, Due, Lane, Suspects, kept_back, lanes, waiting
 from redrive.core.states import DeliveryStatus
 from redrive.core.transition import AuditWrite
 from redrive.store.outbox import (
@@ -18,11 +18,14 @@ from redrive.store.outbox import (
     SinkRow,
 )
 from redrive.store.outbox_rows import (
+    Found,
     blocked_key,
+    chosen,
     decided,
     mark_values,
     sink_row,
     taken,
+    weighed,
 )
 from redrive.store.sqlite import writes
 from redrive.store.statements import load
@@ -83,16 +86,28 @@ def next_delivery(con: sqlite3.Connection, now: int, sink: str) -> int | None:
     return at
 
 
-def claim_deliveries(con: sqlite3.Connection, now: int, sink: str, limit: int, lease: int) -> Deliveries:
+def claim_deliveries(
+    con: sqlite3.Connection, now: int, sink: str, limit: int, lease: int, suspects: Suspects
+) -> Deliveries:
     """Take due deliveries; those that an earlier one of their key keeps back wait behind it."""
-    rows = con.execute(SQL["due_deliveries"], {"sink": sink, "now": now, "most": limit}).fetchall()
+    found = _due(con, now, sink, limit, suspect=True if suspects is Suspects.TAKE_ONE else None)
+    rows, left = chosen(found, suspects)
+    if left and len(found.rows) == limit:
+        found = _due(con, now, sink, limit, suspect=False)
+        rows = found.rows
     due = [Due(row[0], row[2], row[4]) for row in rows]
     back = _kept_back(con, sink, due)
     con.executemany(SQL["wait_behind"], [(behind, message, sink) for message, behind in back.items()])
     items = taken(rows, back)
     ids = json.dumps([each.message.id for each in items])
     con.execute(SQL["take_deliveries"], {"sink": sink, "until": now + lease, "messages": ids})
-    return Deliveries(items=items, now=now, more=len(due) == limit)
+    return Deliveries(items=items, now=now, more=found.more, suspects=left)
+
+
+def _due(con: sqlite3.Connection, now: int, sink: str, limit: int, *, suspect: bool | None) -> Found:
+    """What is due and free: row after row, until they are enough or too large together."""
+    values = {"sink": sink, "now": now, "most": limit, "suspect": suspect}
+    return weighed(con.execute(SQL["due_deliveries"], values), limit)
 
 
 def _kept_back(con: sqlite3.Connection, sink: str, due: Sequence[Due]) -> dict[int, int]:

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Collection, Sequence
 
 from redrive.clock import Clock
-from redrive.core.delivery import DeliveryMark
+from redrive.core.delivery import DeliveryMark, Suspects
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
@@ -225,14 +225,16 @@ class SqliteStore:
     async def put_sinks(self, sinks: Sequence[NewSink]) -> None:
         await self._lines.write(lambda con: outbox.put_sinks(con, self.now(), sinks))
 
-    async def claim_deliveries(self, sink: str, *, limit: int, lease: int) -> Deliveries:
+    async def claim_deliveries(
+        self, sink: str, *, limit: int, lease: int, suspects: Suspects = Suspects.TAKE
+    ) -> Deliveries:
         def look_then_take(con: sqlite3.Connection) -> Deliveries:
             now = self.now()
             if not outbox.any_due(con, now, sink):
                 return Deliveries(items=(), now=now, next_at=outbox.next_delivery(con, now, sink))
             with unhurried(con):  # a claim that a power cut undoes is made again
                 return self._lines.locked(
-                    con, lambda con: outbox.claim_deliveries(con, self.now(), sink, limit, lease)
+                    con, lambda con: outbox.claim_deliveries(con, self.now(), sink, limit, lease, suspects)
                 )
 
         return await self._lines.visit(look_then_take)

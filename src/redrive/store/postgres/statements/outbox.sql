@@ -17,17 +17,25 @@ INSERT INTO redrive.sink_topics (sink, topic, wild)
 SELECT :name, t.topic, t.wild FROM unnest(CAST(:topics AS text[]), CAST(:wild AS boolean[])) AS t (topic, wild);
 
 -- name: due_deliveries
--- Deliveries that nobody has in hand and whose time has come, within a span of time.
+-- Deliveries that nobody has in hand and whose time has come, within a span of time: all of them, or only those that are
+-- suspects or are not; as many as have a payload of so many bytes together.
 WITH due AS MATERIALIZED (
-    SELECT d.message, d.fence, d.attempt, d.available_at FROM redrive.deliveries AS d
+    SELECT d.message, d.fence, d.attempt, d.deaths, d.lease_until > 0 AS suspect, d.available_at
+    FROM redrive.deliveries AS d
     WHERE d.sink = :sink AND d.available_at IS NOT NULL
       AND d.available_at >= CAST(:since AS bigint) AND d.available_at < CAST(:before AS bigint)
       AND d.lease_until <= CAST(:now AS bigint)
+      AND (CAST(:suspect AS boolean) IS NULL OR (d.lease_until > 0) = CAST(:suspect AS boolean))
     ORDER BY d.available_at, d.message LIMIT CAST(:most AS bigint) FOR NO KEY UPDATE SKIP LOCKED
+), weighed AS (
+    SELECT n.id, n.public_id, n.tenant, n.topic, n.key, n.payload, n.run_id, n.correlation_id, n.created_at, due.fence,
+           due.attempt, due.deaths, due.suspect, due.available_at,
+           sum(octet_length(n.payload)) OVER (ORDER BY due.available_at, n.id) - octet_length(n.payload) AS before
+    FROM due CROSS JOIN LATERAL (SELECT m.* FROM redrive.messages AS m WHERE m.id = due.message OFFSET 0) AS n
 )
-SELECT n.id, n.public_id, n.tenant, n.topic, n.key, n.payload, n.run_id, n.correlation_id, n.created_at, due.fence,
-       due.attempt, due.available_at
-FROM due CROSS JOIN LATERAL (SELECT m.* FROM redrive.messages AS m WHERE m.id = due.message OFFSET 0) AS n;
+SELECT id, public_id, tenant, topic, key, payload, run_id, correlation_id, created_at, fence, attempt, deaths, suspect,
+       available_at
+FROM weighed WHERE before < CAST(:bytes AS bigint);
 
 -- name: next_delivery
 -- When the next one is due, or would be if whoever has it died.
@@ -69,7 +77,8 @@ WHERE d.sink = :sink AND d.message = ANY (CAST(:messages AS bigint[])) AND d.sta
 
 -- name: take_deliveries
 -- Deliveries that are under way from now on.
-UPDATE redrive.deliveries AS d SET fence = d.fence + 1, lease_until = CAST(:until AS bigint)
+UPDATE redrive.deliveries AS d SET
+    fence = d.fence + 1, lease_until = CAST(:until AS bigint), deaths = d.deaths + CAST(d.lease_until > 0 AS integer)
 WHERE d.sink = :sink AND d.message = ANY (CAST(:messages AS bigint[]));
 
 -- name: going_on
@@ -89,7 +98,7 @@ WHERE d.sink = :sink AND d.message = ANY (CAST(:messages AS bigint[])) AND d.sta
 -- name: mark_delivery
 -- What became of a delivery; whoever claimed it after us goes before us.
 UPDATE redrive.deliveries AS d SET
-    status = :status, attempt = CAST(:attempt AS integer), lease_until = 0,
+    status = :status, attempt = CAST(:attempt AS integer), lease_until = 0, deaths = 0,
     error = CASE WHEN CAST(:tried_at AS bigint) IS NULL THEN d.error ELSE :error END,
     tried_at = COALESCE(CAST(:tried_at AS bigint), d.tried_at),
     available_at = CAST(:available_at AS bigint), behind = CAST(:behind AS bigint),
@@ -113,7 +122,7 @@ ORDER BY d.sink FOR NO KEY UPDATE;
 -- A delivery is due at once, with all its attempts before it; one that waits for another goes on waiting.
 UPDATE redrive.deliveries AS d SET
     status = 'PENDING', attempt = 0, available_at = CASE WHEN d.behind IS NULL THEN CAST(:now AS bigint) END,
-    lease_until = 0, fence = d.fence + 1
+    lease_until = 0, deaths = 0, fence = d.fence + 1
 WHERE d.message = CAST(:message AS bigint) AND d.sink = :sink;
 
 -- name: skip

@@ -38,11 +38,12 @@ SELECT 1 FROM deliveries INDEXED BY deliveries_due
 WHERE sink = :sink AND available_at IS NOT NULL AND available_at <= :now AND lease_until <= :now LIMIT 1;
 
 -- name: due_deliveries
--- Deliveries whose time has come and that nobody has in hand.
+-- Deliveries whose time has come and that nobody has in hand: all of them, or only those that are suspects or are not.
 SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at, d.fence,
-       d.attempt
+       d.attempt, d.deaths, d.lease_until > 0
 FROM deliveries AS d INDEXED BY deliveries_due CROSS JOIN messages AS m ON m.id = d.message
 WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at <= :now AND d.lease_until <= :now
+  AND (:suspect IS NULL OR (d.lease_until > 0) = :suspect)
 ORDER BY d.available_at, d.message LIMIT :most;
 
 -- name: next_delivery
@@ -80,7 +81,7 @@ UPDATE deliveries SET behind = ?, available_at = NULL WHERE message = ? AND sink
 
 -- name: take_deliveries
 -- Deliveries that are under way from now on.
-UPDATE deliveries SET fence = fence + 1, lease_until = :until
+UPDATE deliveries SET fence = fence + 1, lease_until = :until, deaths = deaths + (lease_until > 0)
 WHERE sink = :sink AND message IN (SELECT value FROM json_each(:messages));
 
 -- name: going_on
@@ -100,7 +101,7 @@ WHERE deliveries.message = json_extract(w.value, '$[0]') AND deliveries.sink = :
 -- name: mark_delivery
 -- What became of a delivery; whoever claimed it after us goes before us.
 UPDATE deliveries SET
-    status = ?3, attempt = ?4, lease_until = 0,
+    status = ?3, attempt = ?4, lease_until = 0, deaths = 0,
     error = CASE WHEN ?6 IS NULL THEN error ELSE ?5 END, tried_at = COALESCE(?6, tried_at),
     available_at = ?7, behind = ?8, finished_at = ?9
 WHERE message = ?1 AND fence = ?2 AND sink = ?10 AND status = 'PENDING';
@@ -120,7 +121,7 @@ WHERE m.public_id = :message AND (:sink IS NULL OR d.sink = :sink) AND d.finishe
 -- A delivery is due at once, with all its attempts before it; one that waits for another goes on waiting.
 UPDATE deliveries SET
     status = 'PENDING', attempt = 0, available_at = CASE WHEN behind IS NULL THEN :now END,
-    lease_until = 0, fence = fence + 1
+    lease_until = 0, deaths = 0, fence = fence + 1
 WHERE message = :message AND sink = :sink;
 
 -- name: skip
