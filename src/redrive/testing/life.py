@@ -124,7 +124,7 @@ class Life:
         # The worker gives back what it does not know after it heard of it twice.
         self._heard = beat.held <= {run.claimed.id for run in self.worker.executions}
         self.worker.bell.ring()  # and look for work, which polling does in production
-        self._runtime.ring_relays()
+        self._runtime.ring_all()
 
     def begin_chores(self) -> None:
         """Reap and purge, unless that is under way."""
