@@ -208,12 +208,12 @@ def unset(workflow: str | None, tenant: str | None, change: Change, output: Outp
 
 
 def _json(text: str) -> Any:
-    from redrive.errors import InputError
+    from redrive.errors import ConfigurationError
 
     try:
         return json.loads(text)
     except ValueError as error:
-        raise InputError(f"the rule is no JSON: {error}") from None
+        raise ConfigurationError(f"the rule is no JSON: {error}") from None
 
 
 def _path(tenant: str | None, workflow: str | None) -> str:
