@@ -58,7 +58,6 @@ class Life:
         self._notifying = runtime.new_notifying(store)
         self._purger = runtime.new_purger(self._line)
         self.worker = await runtime.work(automatic=False, store=store, around_step=self.bodies.around)
-        await self._notifying.run_once()
 
     async def kill(self) -> None:
         """End it as SIGKILL would."""
