@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from server_kit import World, opened
 
@@ -43,20 +44,30 @@ async def tell(url: str, tenant: str, cause: str) -> None:
         assert await store.notices.tell(Telling(case=case, every=10**12, notification=new))
 
 
+def runs(inbox: dict[str, Any]) -> list[str]:
+    return [each["notification"]["run_id"] for each in inbox["items"]]
+
+
 def test_the_inbox_shows_what_a_tenant_was_told_and_who_read_it(world: World) -> None:
     for tenant, cause in (("acme", "one"), ("acme", "two"), ("globex", "three")):
         asyncio.run(tell(world.url, tenant, cause))
     client, other = world.client("acme", "VIEWER"), world.client("acme", "STAFF")
     inbox = client.get("/notifications").json()
-    assert ([each["run_id"] for each in inbox["items"]], inbox["unread"]) == (["r-two", "r-one"], 2)
+    assert ([each["notification"]["run_id"] for each in inbox["items"]], inbox["unread"]) == (
+        ["r-two", "r-one"],
+        2,
+    )
     newest = inbox["items"][0]
-    assert (newest["error"], newest["letter"]) == ("ValueError: two api_key=••••••", "dl-r-two")
+    assert (newest["notification"]["error"], newest["notification"]["letter"]) == (
+        "ValueError: two api_key=••••••",
+        "dl-r-two",
+    )
     assert client.get(f"/notifications/{newest['id']}").json() == newest
     assert client.get("/notifications/ntf-globex-three").status_code == 404
     assert client.post("/notifications/read", json={"ids": ["ntf-globex-three"]}).json() == {"marked": 0}
     assert client.post("/notifications/read", json={"ids": [newest["id"]]}).json() == {"marked": 1}
     unread = client.get("/notifications", params={"unread": True, "limit": 1}).json()
-    assert ([each["run_id"] for each in unread["items"]], unread["unread"]) == (["r-one"], 1)
+    assert (runs(unread), unread["unread"]) == (["r-one"], 1)
     assert other.get("/notifications").json()["unread"] == 2
     assert other.post("/notifications/read", json={}).json() == {"marked": 2}
     assert world.client("globex", "VIEWER").get("/notifications").json()["unread"] == 1
