@@ -22,6 +22,7 @@ from redrive.core.roles import Role
 from redrive.desk.audit import Audit
 from redrive.desk.circuits import Circuits
 from redrive.desk.dlq import DeadLetters
+from redrive.desk.notifications import Notifications
 from redrive.desk.outbox import Outbox
 from redrive.desk.policies import Policies
 from redrive.desk.runs import Runs
@@ -31,6 +32,7 @@ from redrive.desk.starting import Starter
 from redrive.desk.workflows import Workflows
 from redrive.remote.circuits import RemoteCircuits
 from redrive.remote.letters import RemoteDeadLetters
+from redrive.remote.notifications import RemoteNotifications
 from redrive.remote.outbox import RemoteOutbox, RemoteSinks
 from redrive.remote.people import RemotePeople
 from redrive.remote.runs import RemoteRuns, RemoteStarter
@@ -49,7 +51,7 @@ PAIRS = [
     (Runs, RemoteRuns), (Starter, RemoteStarter), (DeadLetters, RemoteDeadLetters),
     (Circuits, RemoteCircuits), (Outbox, RemoteOutbox), (Sinks, RemoteSinks), (Audit, RemoteAudit),
     (Policies, RemotePolicies), (Workflows, RemoteWorkflows), (Ledger, RemoteLedger),
-    (Managing, RemotePeople),
+    (Managing, RemotePeople), (Notifications, RemoteNotifications),
 ]  # fmt: skip
 
 
@@ -241,6 +243,13 @@ def test_circuits_policies_and_workflows(both: Both) -> None:
         one, other = both.here("policies", *words, *named), both.there("policies", *words, *named)
         assert one.exit_code == other.exit_code
         assert plain(one.stdout).replace("root", WHO) == plain(other.stdout).replace("root", WHO)
+    rule = '{"email": "ops@example.org", "on": []}'
+    for words in (["set", rule], ["rules"], ["list"], ["read"], ["unset"], ["unset"]):
+        named = [] if words == ["rules"] else ["--tenant", "acme"]
+        one, other = both.here("notifications", *words, *named), both.there("notifications", *words, *named)
+        assert one.exit_code == other.exit_code
+        assert plain(one.stdout).replace("root", WHO) == plain(other.stdout).replace("root", WHO)
+    both.same("notifications", "show", "ntf-0", code=3)
     both.same("policies", "set", "--step", "chrage", "max_retries=8", by=True, tenant=True, code=3)
     both.same("workflows", "list")
     both.same("workflows", "pause", "remind", by=True)

@@ -145,7 +145,7 @@ class Runtime:
             if self.worker is not None:
                 self._bring(store, sinks)
 
-        return Notifying(self._app, store, self.clock, self._redactor, begin, self._ring_all)
+        return Notifying(self._app, store, self.clock, self._redactor, begin, self.ring_all)
 
     async def _rules_changed(self) -> None:
         """Somebody stored a rule: from now on whatever it asks for has somewhere to go."""
@@ -175,7 +175,7 @@ class Runtime:
             sagas=Sagas(store, shaper, replayer),
             policies=Policies(store, clock),
             circuits=Circuits(store, clock, self.turned),
-            outbox=Outbox(store, clock, shaper, self.ring_relays),
+            outbox=Outbox(store, clock, shaper, self.ring_all),
             audit=Audit(store, shaper),
             starter=self._starter(store, clock),
             notifications=Notifications(store, clock, self._showing(), self._rules_changed),
@@ -369,7 +369,8 @@ class Runtime:
             if relay.name not in WAYS:
                 relay.ring()
 
-    def _ring_all(self) -> None:
+    def ring_all(self) -> None:
+        """There may be messages of any kind: wake all relays of this process."""
         for relay in self.relays:
             relay.ring()
 

@@ -24,7 +24,7 @@ _SIGNS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗", "red
 @shown
 @at_a_place
 def doctor(place: Place, output: Output) -> None:
-    """Check the store, its schema, the clock, the workers, and runs that do not move.
+    """Check the store, its schema, the clock, the workers, runs that do not move, mail and webhooks.
 
     Exit code 1 if something is wrong; each finding says what to do. --quiet prints what is wrong only.
 
@@ -37,9 +37,13 @@ def doctor(place: Place, output: Output) -> None:
 
     from redrive.cli.exits import explained
     from redrive.cli.health import examine
+    from redrive.cli.telling import examine_telling
 
     with explained():
-        findings = asyncio.run(examine(place.app().settings.url))
+        app = place.app()
+        findings = asyncio.run(examine(app.settings.url))
+        if not any(each.level == "wrong" and each.check in ("store", "schema") for each in findings):
+            findings += asyncio.run(examine_telling(app))
     wrong = any(finding.level == "wrong" for finding in findings)
     if output.json:
         output.object({"ok": not wrong, "findings": findings})

@@ -193,13 +193,12 @@ def unset(workflow: str | None, tenant: str | None, change: Change, output: Outp
     """
 
     async def work(app: Redrive) -> None:
-        places = [(rule.tenant, rule.workflow) for rule in await app.notifications.rules()]
-        if (tenant, workflow) not in places:
+        change.confirm(f"Remove the rule for {_words(tenant, workflow)}")
+        if change.dry_run:
+            return
+        if not await app.notifications.delete_rule(workflow=workflow, tenant=tenant, by=change.by):
             shows = hint("notifications", "rules")
             raise Stopped(f"no rule is stored for {_words(tenant, workflow)}; `{shows}` shows all", NOT_FOUND)
-        change.confirm(f"Remove the rule for {_words(tenant, workflow)}")
-        if not change.dry_run:
-            await app.notifications.delete_rule(workflow=workflow, tenant=tenant, by=change.by)
 
     ask(place, work)
     verb = "would remove" if change.dry_run else "removed"
@@ -208,12 +207,12 @@ def unset(workflow: str | None, tenant: str | None, change: Change, output: Outp
 
 
 def _json(text: str) -> Any:
-    from redrive.errors import InputError
+    from redrive.errors import ConfigurationError
 
     try:
         return json.loads(text)
     except ValueError as error:
-        raise InputError(f"the rule is no JSON: {error}") from None
+        raise ConfigurationError(f"the rule is no JSON: {error}") from None
 
 
 def _path(tenant: str | None, workflow: str | None) -> str:

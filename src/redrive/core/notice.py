@@ -20,6 +20,7 @@ from redrive.core.keys import encode, payload_hash
 from redrive.core.notify import NoticeEvent, NotifyRule, Target
 from redrive.core.outcome import Raised, RunView
 from redrive.core.states import RunStatus, StepStatus
+from redrive.core.tracing import trace_id
 from redrive.core.transition import MessageWrite, Transition
 
 __all__ = ["NOTICES", "Facts", "lane_of", "notification_id", "read_notice", "with_notices", "written"]
@@ -54,6 +55,7 @@ class Facts:
     next_at: int | None = None
     letter: str | None = None
     correlation_id: str = ""
+    trace_id: str = ""
     at: int = 0
     path: str = ""
     subject: str = ""
@@ -169,6 +171,7 @@ def _failed(run: RunView, failure: Failure, step: str | None, now: int) -> Facts
         category=failure.category.value,
         fingerprint=fingerprint(failure, workflow=run.workflow, step=step),
         correlation_id=run.correlation_id or run.public_id,
+        trace_id=trace_id(run.options.trace) or "",
         at=now,
         path=f"/app/runs/{run.public_id}",
     )

@@ -51,6 +51,7 @@ class Notification:
     next_at: str
     letter: str
     correlation_id: str
+    trace_id: str
     url: str
     subject: str
     text: str
@@ -104,6 +105,7 @@ def about(id: str, content: str, redactor: Redactor, base_url: str) -> Notificat
         next_at="" if facts.next_at is None else _iso(facts.next_at),
         letter=facts.letter or "",
         correlation_id=facts.correlation_id,
+        trace_id=facts.trace_id,
         url=f"{base_url}{facts.path}" if base_url and facts.path else "",
         subject=hidden(facts.subject),
         text=hidden(facts.text),
@@ -163,6 +165,7 @@ def _facts(notification: Notification) -> list[str]:
         "Tenant": notification.tenant,
         "Time": notification.at,
         "Correlation id": notification.correlation_id,
+        "Trace id": notification.trace_id,
     }
     return ["\n".join(f"{name}: {value}" for name, value in lines.items() if value)]
 

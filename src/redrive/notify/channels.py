@@ -56,6 +56,10 @@ class Channels:
             raise RegistrationError(str(error)) from None
         return rule
 
+    def all(self) -> list[Target]:
+        """Every place that the code names, with its URL."""
+        return [target for known in self._known.values() for target in known]
+
     def knows(self, name: str) -> bool:
         """True if a channel has this name."""
         return name in self._known

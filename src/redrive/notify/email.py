@@ -84,6 +84,15 @@ class MailServer:
             "local_hostname": self.sender.rpartition("@")[2],
         }
 
+    async def try_out(self, timeout: float) -> None:
+        """Connect and sign in as for a mail, and send none; raises OSError with what is wrong."""
+        client = _client()
+        try:
+            async with client.SMTP(timeout=timeout, **self.options) as connection:
+                await connection.noop()
+        except client.SMTPException as error:
+            raise ConnectionError(f"{self.host}:{self.port} takes no mail: {error}") from error
+
 
 class Email:
     """Sends each notification as one mail to one address. A repeat has the same Message-ID."""

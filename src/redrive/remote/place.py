@@ -11,6 +11,7 @@ from redrive.errors import ConfigurationError
 from redrive.remote.circuits import RemoteCircuits
 from redrive.remote.client import Address, Client
 from redrive.remote.letters import RemoteDeadLetters
+from redrive.remote.notifications import RemoteNotifications
 from redrive.remote.outbox import RemoteOutbox, RemoteSinks
 from redrive.remote.people import RemotePeople
 from redrive.remote.runs import RemoteRuns, RemoteStarter
@@ -41,6 +42,7 @@ class Remote:
         self.circuits = RemoteCircuits(client)
         self.outbox = RemoteOutbox(client)
         self.sinks = RemoteSinks(client)
+        self.notifications = RemoteNotifications(client)
         self.policies = RemotePolicies(client, self.home)
         self.workflows = RemoteWorkflows(client)
         self.audit = RemoteAudit(client)

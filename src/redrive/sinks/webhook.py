@@ -29,7 +29,7 @@ class Webhook:
         connections: int,
         now: Callable[[], int],
     ) -> None:
-        self._url = url
+        self.url = url
         self._keys = tuple(keys)
         self._allowed = tuple(allowed)
         self._timeout = timeout
@@ -47,7 +47,7 @@ class Webhook:
         headers["content-type"] = "application/cloudevents+json"
         answer = await self._client.send(
             HttpRequest(
-                url=self._url, headers=headers, body=body, timeout=self._timeout, max_body=_MOST_OF_ANSWER
+                url=self.url, headers=headers, body=body, timeout=self._timeout, max_body=_MOST_OF_ANSWER
             )
         )
         if answer.status_code == _GONE:

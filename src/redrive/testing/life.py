@@ -7,7 +7,6 @@ still unwinding, nothing of it reaches the store.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterator
 from typing import cast
 
@@ -59,8 +58,6 @@ class Life:
         self._notifying = runtime.new_notifying(store)
         self._purger = runtime.new_purger(self._line)
         self.worker = await runtime.work(automatic=False, store=store, around_step=self.bodies.around)
-        with contextlib.suppress(StoreError):  # put off until the chores
-            await self._notifying.run_once()
 
     async def kill(self) -> None:
         """End it as SIGKILL would."""
@@ -126,7 +123,7 @@ class Life:
         # The worker gives back what it does not know after it heard of it twice.
         self._heard = beat.held <= {run.claimed.id for run in self.worker.executions}
         self.worker.bell.ring()  # and look for work, which polling does in production
-        self._runtime.ring_relays()
+        self._runtime.ring_all()
 
     def begin_chores(self) -> None:
         """Reap and purge, unless that is under way."""

@@ -1,0 +1,62 @@
+"""A node for the test that kills: its workflow fails, and it dies where it was told to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+from redrive import Redrive, RetryPolicy
+from redrive.app.runtime import Runtime
+from redrive.chores.relay import Relay
+from redrive.notify.teller import Teller
+from redrive.store.notices import LaneCase, Telling
+
+COUNT = 5
+
+
+def build(url: str, smtp: str) -> tuple[Redrive, object]:
+    app = Redrive(url, lease="1s", smtp_url=smtp, smtp_from="redrive@localhost", chores="0.2s")
+
+    @app.step(retry=RetryPolicy(max_retries=0))
+    async def charge(cause: str) -> None:
+        raise ValueError(f"cause {cause}")
+
+    @app.workflow(notify={"email": "ops@example.org"})
+    async def fulfil(cause: str) -> None:
+        await charge(cause)
+
+    return app, fulfil
+
+
+def die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def set_trap(where: str) -> None:
+    """`committed`: when the failure is, and its relays hear of it. `told`: when the mails are to go out."""
+    if where == "committed":
+        Relay.ring = die  # type: ignore[method-assign]
+    if where == "told":
+        told: set[str] = set()
+        make = Teller._telling
+
+        def telling(self: Teller, case: LaneCase) -> Telling | None:
+            told.add(case.lane)
+            return make(self, case)
+
+        Teller._telling = telling  # type: ignore[method-assign]
+        Runtime.ring_all = lambda self: die() if len(told) == COUNT else None  # type: ignore[method-assign]
+
+
+async def main(url: str, smtp: str, where: str) -> None:
+    app, _ = build(url, smtp)
+    set_trap(where)
+    async with app:
+        print("up", flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

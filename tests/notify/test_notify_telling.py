@@ -1,0 +1,362 @@
+"""What is told, to whom, and how often, in virtual time, with a real SMTP server and real HTTP servers."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from notify_kit import OPS, Postbox, failing, verified
+from outside_kit import OK, Server, answering, serving
+
+from redrive import Circuit, Notification, Notify, OutboxFilter, Redrive, RetryPolicy
+from redrive.errors import ConfigurationError, InputError, NotFound, RegistrationError
+from redrive.testing import engine
+
+KEY = bytes(range(32))
+SECRET = f"whsec_{base64.b64encode(KEY).decode()}"
+BASE = "https://redrive.example.org"
+TWICE = RetryPolicy(max_retries=1, base_delay="1m", jitter=0)
+DOWN = b"HTTP/1.1 503 x\r\nContent-Length: 0\r\n\r\n"
+
+
+def subjects(box: Postbox, to: str = OPS) -> list[str]:
+    return [str(mail["Subject"]) for mail in box.to(to)]
+
+
+def texts(server: Server) -> list[Any]:
+    return [json.loads(asked.body) for asked in server.asked]
+
+
+async def test_a_storm_of_one_cause_is_two_mails_and_a_quiet_hour_begins_anew(box: Postbox) -> None:
+    app = Redrive(smtp_url=box.url)
+    fulfil = failing(app, notify={"email": OPS})
+    async with engine(app) as e:
+        for order in range(30):
+            await fulfil.start(f"A-{order}", why=f"order {order} took too long")
+        await e.settle()
+        at_once = len(box.mails)
+        assert at_once <= 2, "the first, and at most one more for those that came while it was told"
+        await e.advance("59m")
+        assert len(box.mails) == at_once
+        await e.advance("2m")
+        counts = [item.count for item in (await app.notifications.list()).items]
+        assert sum(counts) == 30
+        assert len(counts) == len(box.mails) == 2
+        assert subjects(box)[-1].endswith("dead letters of one cause")
+        assert f"This happened {counts[0]} times since" in box.to(OPS)[-1].get_content()
+        await e.run(fulfil, "another", why="the card is unknown")
+        await e.settle()
+        assert len(box.mails) == 3, "another cause is another matter"
+        await e.advance("2h")
+        await e.run(fulfil, "A-99", why="order 99 took too long")
+        await e.settle()
+        assert len(box.mails) == 4, "after a quiet hour the first is told at once again"
+
+
+async def test_each_event_is_told_to_those_who_want_it_with_what_happens_next(box: Postbox) -> None:
+    app = Redrive(smtp_url=box.url, base_url=BASE)
+    events = ["first_failure", "retries_exhausted", "dead_letter"]
+    fulfil = failing(app, retry=TWICE, notify={"email": OPS, "on": events, "app": False})
+    async with engine(app) as e:
+        handle = await fulfil.start("A-17", correlation_id="c-9")
+        await e.settle()
+        (first,) = box.to(OPS)
+        assert first["Subject"] == "[redrive] fulfil failed for the first time at step charge"
+        again = (e.now + timedelta(minutes=1)).strftime("attempt 2 follows (%Y-%m-%dT%H:%M:%SZ)")
+        assert f"Next: {again}" in first.get_content()
+        assert f"Link: {BASE}/app/runs/{handle.id}" in first.get_content()
+        await e.advance("2m")
+        assert sorted(subjects(box)[1:]) == [
+            "[redrive] fulfil failed at step charge: a dead letter",
+            "[redrive] fulfil has no retries left at step charge",
+        ]
+        last = next(mail for mail in box.to(OPS) if "dead letter" in str(mail["Subject"]))
+        assert f"Link: {BASE}/app/admin/dlq/dl-{handle.id}" in last.get_content()
+        assert "waits for a person" in last.get_content()
+        assert "Correlation id: c-9" in last.get_content()
+        assert (await app.notifications.list()).items == [], "the inbox was not wanted"
+
+
+async def test_what_succeeds_or_what_nobody_wants_to_hear_of_is_not_told(box: Postbox) -> None:
+    app = Redrive(smtp_url=box.url)
+    failing(app, notify={"email": OPS, "on": ["first_failure"]})
+
+    @app.workflow
+    async def quiet() -> None:
+        raise ValueError("no")
+
+    @app.workflow(notify={"email": OPS})
+    async def good() -> None: ...
+
+    async with engine(app) as e:
+        await e.run(quiet)
+        await e.run(good)
+        assert await e.published("redrive.*") == []
+
+
+async def test_secrets_are_hidden_on_every_way(box: Postbox) -> None:
+    async with serving(answering(OK)) as server:
+        app = Redrive(smtp_url=box.url, allow_hosts="127.0.0.1", redact="tax_id")
+        hook = {"url": server.url("/in"), "secret": SECRET}
+        fulfil = failing(app, notify={"email": OPS, "slack": server.url("/slack"), "webhook": hook})
+        async with engine(app) as e:
+            await e.run(fulfil, "A", why="password=hunter2 tax_id=77 card 4111 1111 1111 1111")
+            await e.settle()
+            (item,) = (await app.notifications.list()).items
+            seen = [item.text, box.to(OPS)[0].get_content(), *(asked.body.decode() for asked in server.asked)]
+        assert len(seen) == 4
+        for text in seen:
+            assert "TimeoutError" in text
+            for secret in ("hunter2", "tax_id=77", "4111"):
+                assert secret not in text
+
+
+async def test_chats_and_webhooks_get_what_they_can_read(box: Postbox) -> None:
+    async with (
+        serving(answering(OK)) as slack,
+        serving(answering(OK)) as teams,
+        serving(answering(OK)) as own,
+    ):
+        app = Redrive(allow_hosts="127.0.0.1", base_url=BASE)
+        hook = {"url": own.url("/in"), "secret": SECRET}
+        fulfil = failing(app, notify={"slack": slack.url("/s"), "teams": [teams.url("/t")], "webhook": hook})
+        async with engine(app) as e:
+            run = await e.run(fulfil, "A", why="<!channel> & all")
+            await e.settle()
+            link = f"{BASE}/app/admin/dlq/dl-{run.id}"
+            (said,) = texts(slack)
+            assert "*[redrive] fulfil failed at step charge: a dead letter*" in said["text"]
+            assert "&lt;!channel&gt; &amp; all" in said["text"], "an error message calls nobody"
+            assert f"<{link}|Open in Redrive>" in said["text"]
+            (card,) = (each["attachments"][0]["content"] for each in texts(teams))
+            assert card["actions"][0]["url"] == link
+            assert "TimeoutError" in card["body"][1]["text"]
+            (asked,) = own.asked
+            assert verified(KEY, asked.headers, asked.body)
+            event = json.loads(asked.body)
+            assert (event["type"], event["subject"]) == ("redrive.dead_letter", run.id)
+            assert event["data"]["url"] == link
+            options = (await e.fetch("SELECT options FROM inputs"))[0]["options"]
+            assert "127.0.0.1" not in options, "runs carry no URL"
+            messages = await e.published("redrive.*")
+            assert not any("127.0.0.1" in each.text or SECRET in each.text for each in messages)
+
+
+async def test_a_channel_that_is_down_loses_nothing_and_delays_no_other(box: Postbox) -> None:
+    box.refuses = True
+    async with serving(answering(DOWN, DOWN, OK)) as slack:
+        app = Redrive(smtp_url=box.url, allow_hosts="127.0.0.1")
+        fulfil = failing(app, notify={"email": [OPS, "b@example.org"], "slack": slack.url("/")})
+        async with engine(app) as e:
+            await e.run(fulfil, "A")
+            await e.settle()
+            assert len((await app.notifications.list()).items) == 1
+            await e.advance("10m")
+            assert len(slack.asked) == 3, "until it was taken, and no more"
+            assert box.mails == []
+            box.refuses = False
+            await e.advance("1h")
+            assert (len(box.to(OPS)), len(box.to("b@example.org"))) == (1, 1)
+            ids = {str(mail["Message-ID"]) for _, mail in box.mails}
+            assert len(ids) == 2
+            box.refuses = True
+            await e.run(fulfil, "B", why="something else")
+            await e.advance("12h")
+            dead = (await app.outbox.list(OutboxFilter(status="DEAD"))).items
+            assert len(dead) == 2, "own dead letters"
+            box.refuses = False
+            for message in dead:
+                await app.outbox.retry(message.id, by="ann")
+            await e.settle()
+            assert len(box.to(OPS)) == 2
+
+
+async def test_a_circuit_that_opens_is_told_once_an_hour_however_often_it_flaps(box: Postbox) -> None:
+    app = Redrive(smtp_url=box.url, base_url=BASE)
+
+    @app.step(
+        circuit=Circuit("bank", failures=1, open_for="1m", on_open="fail"), retry=RetryPolicy(max_retries=0)
+    )
+    async def pay() -> None:
+        raise ConnectionError("refused")
+
+    @app.workflow(notify={"email": OPS, "on": ["circuit_opened"]})
+    async def buy() -> None:
+        await pay()
+
+    async with engine(app) as e:
+        await e.run(buy)
+        await e.advance("1s")
+        (mail,) = box.to(OPS)
+        assert mail["Subject"] == "[redrive] circuit bank is open"
+        assert f"Link: {BASE}/app/circuits" in mail.get_content()
+        await e.restart()
+        for _ in range(3):
+            await e.advance("2m")
+            await e.run(buy)
+        await e.advance("30m")
+        assert len(box.mails) == 1
+        await e.advance("1h")
+        assert subjects(box)[1:] == ["[redrive] circuit bank is open, 3 times"]
+
+
+async def test_stored_rules_go_before_the_code_and_work_without_it(box: Postbox) -> None:
+    app = Redrive(smtp_url=box.url)
+    fulfil = failing(app)
+    async with engine(app) as e:
+        await e.run(fulfil, "A", tenant="acme")
+        await e.settle()
+        await app.notifications.set_rule({"email": "acme@example.org"}, tenant="acme", by="ann")
+        await app.notifications.set_rule({"email": "all@example.org"}, workflow="fulfil", by="ann")
+        await app.notifications.set_rule({"on": []}, workflow="fulfil", tenant="loud", by="ann")
+        await e.advance("2s")
+        for tenant in ("acme", "other", "loud"):
+            await e.run(fulfil, "A", tenant=tenant)
+        await e.settle()
+        assert sorted(to for to, _ in box.mails) == ["all@example.org"] * 2, "the workflow before the tenant"
+        assert await app.notifications.delete_rule(workflow="fulfil", by="ann")
+        await e.advance("2s")
+        await e.run(fulfil, "A", why="another", tenant="acme")
+        await e.settle()
+        assert box.mails[-1][0] == "acme@example.org"
+        assert [rule.targets for rule in await app.notifications.rules()] == [
+            ("email acme@example.org",),
+            (),
+        ]
+        lines = [line.event for line in (await app.audit.list()).items if line.event.startswith("notify")]
+        assert lines == ["notify.deleted", *["notify.set"] * 3]
+
+
+async def test_a_stored_url_is_checked_hidden_and_called(box: Postbox) -> None:
+    async with serving(answering(OK)) as server:
+        app = Redrive(allow_hosts=f"127.0.0.1:{server.port}")
+        fulfil = failing(app)
+        async with engine(app) as e:
+            with pytest.raises(InputError, match="is not public"):
+                await app.notifications.set_rule({"slack": "http://127.0.0.1:9/x"}, by="ann")
+            with pytest.raises(InputError, match="there are first_failure"):
+                await app.notifications.set_rule({"on": ["sunday"]}, by="ann")
+            rule = {"slack": server.url("/secret"), "webhook": {"url": server.url("/in"), "secret": SECRET}}
+            shown = await app.notifications.set_rule(rule, by="ann")
+            assert "secret" not in repr(shown)
+            assert SECRET not in repr((await app.audit.list()).items)
+            await e.advance("2s")
+            await e.run(fulfil, "A")
+            await e.settle()
+            assert sorted(asked.line for asked in server.asked) == [
+                "POST /in HTTP/1.1",
+                "POST /secret HTTP/1.1",
+            ]
+
+
+async def test_words_can_be_replaced_and_those_that_fail_are_not_missed(box: Postbox) -> None:
+    app = Redrive(smtp_url=box.url)
+    fulfil = failing(app, retry=TWICE, notify={"email": OPS, "on": ["first_failure", "dead_letter"]})
+    app.notification("dead_letter", subject="{{workflow}} needs you", text="{{error}} ({{count}})")
+    seen: list[Notification] = []
+
+    @app.notification("first_failure")
+    def own(notification: Notification) -> tuple[str, str]:
+        seen.append(notification)
+        raise KeyError("a mistake")
+
+    async with engine(app) as e:
+        await e.run(fulfil, "A")
+        await e.settle()
+        assert subjects(box) == [
+            "[redrive] fulfil failed for the first time at step charge",
+            "fulfil needs you",
+        ]
+        assert box.to(OPS)[1].get_content() == "TimeoutError: the bank is silent (1)\r\n"
+        assert seen[0].step == "charge"
+
+
+async def test_the_saga_s_notify_goes_through_a_channel(box: Postbox) -> None:
+    app = Redrive(smtp_url=box.url)
+    app.channel("ops", email=[OPS])
+
+    @app.step(compensate=Notify("ops", "Order {{input.order}} was rolled back"))
+    async def reserve(order: str) -> str:
+        return order
+
+    @app.step(compensate=Notify("elsewhere", "for a sink of one's own"))
+    async def book(order: str) -> str:
+        return order
+
+    @app.workflow(rollback=True)
+    async def fulfil(order: str) -> None:
+        await reserve(order)
+        await book(order)
+        raise ValueError("no stock")
+
+    async with engine(app) as e:
+        await e.run(fulfil, "A-17")
+        await e.settle()
+        (mail,) = box.to(OPS)
+        assert mail["Subject"] == "reserve was undone"
+        assert mail.get_content().startswith("Order A-17 was rolled back\r\n")
+
+
+async def test_the_inbox_is_read_by_each_for_themselves(box: Postbox) -> None:
+    app = Redrive()
+    fulfil = failing(app, notify={})
+    async with engine(app) as e:
+        for why in ("one", "two"):
+            await e.run(fulfil, "A", why=why)
+        await e.settle()
+        inbox = app.notifications
+        newest, _ = (await inbox.list(reader="ann")).items
+        assert (newest.title, newest.read_at) == (
+            "[redrive] fulfil failed at step charge: a dead letter",
+            None,
+        )
+        assert await inbox.mark_read([newest.id], reader="ann") == 1
+        assert (await inbox.get(newest.id, reader="ann")).read_at is not None
+        assert (await inbox.unread(reader="ann"), await inbox.unread(reader="bob")) == (1, 2)
+        assert len((await inbox.list(reader="ann", unread=True)).items) == 1
+        with pytest.raises(NotFound, match="no notification"):
+            await inbox.get("ntf-0")
+
+
+BAD = [
+    ({"mail": OPS}, "notify of workflow 'w' has no 'mail'; it has on, email"),
+    ({"email": "ops"}, "email of notify of workflow 'w' is 'ops'; give a mail address"),
+    ({"email": "a@b\r\nBcc: c@d"}, "give a mail address"),
+    ({"on": ["monday"]}, "on of notify of workflow 'w' has 'monday'; there are first_failure"),
+    ({"app": "yes"}, "app of notify of workflow 'w' is 'yes'; give True or False"),
+    ({"slack": "hooks.slack.com"}, "slack of notify of workflow 'w' is no URL"),
+    ({"slack": "http://10.0.0.1/x"}, "is not public"),
+    ({"webhook": "https://example.org"}, 'takes {"url": "https://...", "secret": "whsec_..."}'),
+    ({"webhook": {"url": "https://example.org/", "secret": "whsec_x"}}, "base64 of 24 to 64 bytes"),
+    ([OPS], "give an object"),
+]
+
+
+@pytest.mark.parametrize(("rule", "why"), BAD, ids=[why[:30] for _, why in BAD])
+def test_a_rule_that_makes_no_sense_is_refused_at_registration(rule: Any, why: str) -> None:
+    app = Redrive()
+    with pytest.raises(RegistrationError) as refused:
+
+        @app.workflow(notify=rule)
+        async def w() -> None: ...
+
+    assert why in str(refused.value)
+
+
+def test_channels_and_words_are_checked_too() -> None:
+    app = Redrive()
+    app.channel("ops", email=OPS)
+    for name, places, why in (
+        ("ops", {"email": OPS}, "two channels are called 'ops'"),
+        ("none", {}, "leads nowhere"),
+        ("", {"email": OPS}, "cannot name a channel"),
+    ):
+        with pytest.raises(RegistrationError, match=why):
+            app.channel(name, **places)
+    with pytest.raises(RegistrationError, match="is no event"):
+        app.notification("monday", text="x")
+    with pytest.raises(ConfigurationError, match="there is no 'password'"):
+        app.notification("dead_letter", text="{{password}}")

@@ -1,0 +1,88 @@
+"""The inbox and the rules about notifications over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from server_kit import World, opened
+
+from redrive.core.notice import Facts, lane_of, written
+from redrive.core.notify import NotifyRule
+from redrive.core.saying import content_text
+from redrive.store.notices import NewNotice, NewNotification, Telling
+
+
+async def tell(url: str, tenant: str, cause: str) -> None:
+    """What the engine does when something failed."""
+    facts = Facts(
+        event="dead_letter",
+        tenant=tenant,
+        workflow="fulfil",
+        run_id=f"r-{cause}",
+        error=f"ValueError: {cause} api_key=k3y",
+        fingerprint=cause,
+        letter=f"dl-r-{cause}",
+        path=f"/app/admin/dlq/dl-r-{cause}",
+    )
+    async with opened(url) as store:
+        notice = written(facts, NotifyRule(on=()))
+        name = f"{tenant}-{cause}"
+        await store.notices.add(
+            [NewNotice(public_id=name, tenant=tenant, lane=lane_of(facts), notice=notice)]
+        )
+        (case,) = await store.notices.due(limit=9, newest=9)
+        new = NewNotification(
+            public_id=f"ntf-{name}",
+            tenant=tenant,
+            event=facts.event,
+            workflow=facts.workflow,
+            count=1,
+            in_app=True,
+            content=content_text(facts, 1, 0),
+        )
+        assert await store.notices.tell(Telling(case=case, every=10**12, notification=new))
+
+
+def runs(inbox: dict[str, Any]) -> list[str]:
+    return [each["notification"]["run_id"] for each in inbox["items"]]
+
+
+def test_the_inbox_shows_what_a_tenant_was_told_and_who_read_it(world: World) -> None:
+    for tenant, cause in (("acme", "one"), ("acme", "two"), ("globex", "three")):
+        asyncio.run(tell(world.url, tenant, cause))
+    client, other = world.client("acme", "VIEWER"), world.client("acme", "STAFF")
+    inbox = client.get("/notifications").json()
+    assert ([each["notification"]["run_id"] for each in inbox["items"]], inbox["unread"]) == (
+        ["r-two", "r-one"],
+        2,
+    )
+    newest = inbox["items"][0]
+    assert (newest["notification"]["error"], newest["notification"]["letter"]) == (
+        "ValueError: two api_key=••••••",
+        "dl-r-two",
+    )
+    assert client.get(f"/notifications/{newest['id']}").json() == newest
+    assert client.get("/notifications/ntf-globex-three").status_code == 404
+    assert client.post("/notifications/read", json={"ids": ["ntf-globex-three"]}).json() == {"marked": 0}
+    assert client.post("/notifications/read", json={"ids": [newest["id"]]}).json() == {"marked": 1}
+    unread = client.get("/notifications", params={"unread": True, "limit": 1}).json()
+    assert (runs(unread), unread["unread"]) == (["r-one"], 1)
+    assert other.get("/notifications").json()["unread"] == 2
+    assert other.post("/notifications/read", json={}).json() == {"marked": 2}
+    assert world.client("globex", "VIEWER").get("/notifications").json()["unread"] == 1
+
+
+def test_rules_are_stored_shown_without_secrets_and_removed(world: World) -> None:
+    client = world.client("acme", "ADMIN")
+    rule = {"email": "ops@example.org", "slack": "https://hooks.slack.com/services/s3cret"}
+    stored = client.put("/notification-rules", json={"workflow": "fulfil", "rule": rule}).json()
+    assert stored["targets"] == ["email ops@example.org", "slack https://hooks.slack.com/••••••"]
+    assert (stored["tenant"], stored["on"]) == ("acme", ["dead_letter"])
+    (listed,) = client.get("/notification-rules").json()
+    assert listed["targets"] == stored["targets"]
+    assert world.client("globex", "ADMIN").get("/notification-rules").json() == []
+    inside = client.put("/notification-rules", json={"rule": {"slack": "http://10.0.0.1/"}})
+    assert (inside.status_code, inside.json()["code"]) == (422, "invalid_input")
+    assert client.delete("/notification-rules", params={"workflow": "fulfil"}).status_code == 204
+    assert client.delete("/notification-rules", params={"workflow": "fulfil"}).status_code == 404
