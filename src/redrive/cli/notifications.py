@@ -12,7 +12,7 @@ from redrive.cli.exits import NOT_FOUND, Stopped
 from redrive.cli.hints import hint, program
 from redrive.cli.ids import given
 from redrive.cli.output import Column, Output, echo, shown, told_tenant
-from redrive.cli.place import Place, ask, at_a_place
+from redrive.cli.place import Place, ask, at_a_place, whose
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -192,9 +192,11 @@ def unset(workflow: str | None, tenant: str | None, change: Change, output: Outp
       redrive notifications unset --workflow fulfil
     """
 
+    kept = whose(place, tenant)
+
     async def work(app: Redrive) -> None:
         places = [(rule.tenant, rule.workflow) for rule in await app.notifications.rules()]
-        if (tenant, workflow) not in places:
+        if (kept, workflow) not in places:
             shows = hint("notifications", "rules")
             raise Stopped(f"no rule is stored for {_words(tenant, workflow)}; `{shows}` shows all", NOT_FOUND)
         change.confirm(f"Remove the rule for {_words(tenant, workflow)}")

@@ -9,6 +9,7 @@ from fastapi import Query
 from pydantic import Field
 
 from redrive.core.roles import Permission
+from redrive.core.saying import Notification as Told
 from redrive.desk.notifications import InboxItem, StoredRule
 from redrive.errors import NotFound
 from redrive.server.asking import Asked, needs
@@ -20,7 +21,10 @@ routes = router("notifications")
 
 
 class Notification(Body):
-    """Something that people were told; `read_at` is when whoever asks has read it."""
+    """Something that people were told; `read_at` is when whoever asks has read it.
+
+    `notification` is all that is known of it.
+    """
 
     id: str
     event: str
@@ -37,6 +41,7 @@ class Notification(Body):
     error: str
     url: str
     correlation_id: str
+    notification: Told
 
 
 class Inbox(Body):
@@ -147,6 +152,7 @@ def _shown(item: InboxItem) -> Notification:
         error=told.error,
         url=told.url,
         correlation_id=told.correlation_id,
+        notification=told,
     )
 
 
