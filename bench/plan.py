@@ -33,15 +33,18 @@ WORKLOADS = {
     "webhook": "the same, posted to a server on the loopback, 32 at a time",
     "circuits": "the throughput workload with a circuit on every step, and without, in turn",
     "opening": "5,000 runs whose calls fail, 1,000 at once in 4 workers, until the circuit is open",
+    "batches": "POST /runs:batch to a server process, and start_many in this one, 500 at a time, in turn",
+    "streams": "a server process with 1,000 open streams of hints",
+    "lists": "pages of 50 over HTTP of 1,000,000 runs and 100,000 letters, one after the other",
     "release": "100,000 parked runs after their circuit is closed, the first ten seconds",
 }
 
-BIG = ("tenants", "memory", "growth", "replays", "letters")
+BIG = ("tenants", "memory", "growth", "replays", "letters", "lists")
 """Measured when they are asked for by name, and on PostgreSQL only, unless they are about letters."""
 
-_ABOUT_LETTERS = ("replays", "letters")
+_ABOUT_LETTERS = ("replays", "letters", "lists")
 
-NAMED = (*BIG, "circuits", "opening", "release")
+NAMED = (*BIG, "circuits", "opening", "release", "batches", "streams")
 """Measured when they are asked for by name."""
 
 
@@ -101,6 +104,13 @@ METRICS = {
     "second_3": Metric("calls in the third (wave of 1,000)", "", more_is_better=False),
     "busiest": Metric("calls in the busiest of ten seconds", "", more_is_better=False),
     "ten": Metric("calls in ten seconds", "", more_is_better=False),
+    "start_many": Metric("start_many", "runs/s"),
+    "posted": Metric("POST /runs:batch", "runs/s"),
+    "page_runs": Metric("a page of runs over HTTP, p99", "ms", more_is_better=False),
+    "page_letters": Metric("a page of letters over HTTP, p99", "ms", more_is_better=False),
+    "page_others": Metric("a page of groups or of the log over HTTP, p99", "ms", more_is_better=False),
+    "alone": Metric("a server process without streams", "MB", more_is_better=False),
+    "streaming": Metric("the same with open streams", "MB", more_is_better=False),
     "cpu_empty": Metric("CPU per 1,000 steps, empty store", "s", more_is_better=False),
     "cpu_full": Metric("CPU per 1,000 steps, full store", "s", more_is_better=False),
 }
@@ -146,6 +156,8 @@ _OURS = [
     Measurement(workload="circuits", size=12_000, concurrency=1000),
     Measurement(workload="opening", size=5000, concurrency=1000),
     Measurement(workload="release", size=100_000),
+    Measurement(workload="batches", size=25_000),
+    Measurement(workload="streams", size=1000),
 ]
 
 # Peers get smaller sizes, or a round would take very long.
@@ -175,6 +187,7 @@ _BIG = [
     Measurement(workload="growth", size=5_000_000, concurrency=1000),
     Measurement(workload="replays", size=100_000),
     Measurement(workload="letters", size=1_000_000),
+    Measurement(workload="lists", size=1_000_000),
 ]
 
 

@@ -13,6 +13,7 @@ from bench.ours.engine import engine
 from bench.ours.fleet import fleet
 from bench.ours.growth import growth
 from bench.ours.handlers import handlers
+from bench.ours.http import batches, lists, streams
 from bench.ours.job import Job
 from bench.ours.latency import first_step, idle
 from bench.ours.letters import letters
@@ -49,6 +50,9 @@ MEASURES = {
     "circuits": circuits,
     "opening": opening,
     "release": release,
+    "batches": batches,
+    "streams": streams,
+    "lists": lists,
 }
 
 wanted = json.loads(sys.argv[1])

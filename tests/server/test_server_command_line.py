@@ -107,11 +107,15 @@ async def _prepared(url: str) -> tuple[str, dict[str, str], list[str]]:
     world = World(url)
     app.settings = Redrive(url, secret_key=SECRET).settings
     async with app:
+        told = {"on": ["dead_letter"], "app": True}
+        await app.notifications.set_rule(told, workflow="fulfil", tenant="acme", by="test")
         ids = await tenant_of(app, fulfil, "acme", world)
         failed = [await fulfil.start(f"F-{n}", 1000, "k3y", tenant="acme") for n in range(6)]
         for run in failed:
             while (await run.status()) != "DLQ_PENDING":  # noqa: ASYNC110 - a real worker
                 await asyncio.sleep(0.02)
+        while not (await app.notifications.list(tenant="acme")).items:  # noqa: ASYNC110 - a chore
+            await asyncio.sleep(0.05)
         store, clock = app.runtime.store, app.runtime.clock
         access = Access(store.accounts, clock, operator("test"), SECRET)
         made = await access.create_token(NewToken(tenant="acme", role=Role.OWNER, name="walk", payloads=True))
@@ -256,6 +260,22 @@ def test_circuits_policies_and_workflows(both: Both) -> None:
     both.same("workflows", "list", "--json")
     both.same("workflows", "resume", "remind", by=True)
     both.same("workflows", "pause", "nothing", by=True, code=3)
+
+
+def test_notifications(both: Both) -> None:
+    rule = '{"email": ["ops@example.org"], "on": ["dead_letter"]}'
+    both.same("notifications", "set", rule, "--workflow", "fulfil", "--tenant", "acme", by=True)
+    both.same("notifications", "rules")
+    both.same("notifications", "unset", "--workflow", "fulfil", "--tenant", "acme", by=True)
+    gone = both.there("notifications", "unset", "--workflow", "fulfil")
+    assert gone.exit_code == 3
+    (first, *_) = both.same("notifications", "list", "-q", tenant=True).stdout.split()
+    reader = ("--reader", WHO)
+    for words in (["list", "--json"], ["show", first], ["show", first, "--json"], ["read", first]):
+        here, there = both.here("notifications", *words, *reader), both.there("notifications", *words)
+        assert (here.exit_code, plain(here.stdout)) == (there.exit_code, plain(there.stdout)), there.output
+    assert first not in both.there("notifications", "list", "--unread", "-q").stdout
+    both.same("notifications", "show", "ntf-nothing", code=3)
 
 
 def test_people_and_the_log(both: Both) -> None:

@@ -60,7 +60,9 @@ def runs_on(app: Redrive, store: Store) -> Runs:
     """`app.runs`, looking through another store."""
     own = app.runtime.runs
     shaper = Shaper(Redactor())
-    return Runs(store, SystemClock(), shaper, own._replayer, own._previewer, lambda run_id: None, store.workers)
+    return Runs(
+        store, SystemClock(), shaper, own._replayer, own._previewer, lambda run_id: None, store.workers
+    )
 
 
 async def test_a_run_that_ends_while_it_is_being_cancelled_stays_ended(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.remote.place import Remote
 
-__all__ = ["Place", "ask", "at_a_place", "home"]
+__all__ = ["Place", "ask", "at_a_place", "home", "whose"]
 
 T = TypeVar("T")
 
@@ -109,6 +109,14 @@ def home(place: Place) -> str:
     if place.server() is None:
         return "default"
     return ask(place, lambda app: cast("Remote", app).home())
+
+
+def whose(place: Place, tenant: str | None) -> str | None:
+    """The tenant that things are kept under, None for all: on a server, the token's where none is named."""
+    if place.server() is None:
+        return tenant
+    found = tenant or home(place)
+    return None if found == "*" else found
 
 
 async def _must_be_there(url: str) -> None:

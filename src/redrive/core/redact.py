@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from redrive.errors import ConfigurationError
@@ -77,6 +78,7 @@ DEFAULT_PATTERNS = (
 _ITEM = re.compile(r"\s*/(?P<pattern>(?:[^/\\]|\\.)+)/\s*(?:,|$)|(?P<name>(?!\s*/)[^,]*)(?:,|$)", re.DOTALL)
 _DEEPEST = 200  # nested deeper than any honest payload: hidden rather than looked through
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\dA-Za-z_]+")
+_NAMES_KEPT, _NAME_LENGTH = 1024, 100  # how many names, and how long ones, are not looked at again
 _JOINED_NAME = 6  # a name this long is also found at the end of one word: `pgpassword`
 _NAME_AND_SIGN = re.compile(
     r"\b(?P<name>[A-Za-z][\w-]{0,63})"
@@ -118,6 +120,8 @@ class Redactor:
     _longest: int = field(init=False, repr=False, compare=False)
     _joined: tuple[str, ...] = field(init=False, repr=False, compare=False)
     _compiled: tuple[re.Pattern[str], ...] = field(init=False, repr=False, compare=False)
+    _hides: Callable[[str], bool] = field(init=False, repr=False, compare=False)
+    _key: Callable[[str], str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         words = {_name_words(name) for name in self.names}
@@ -126,6 +130,9 @@ class Redactor:
         object.__setattr__(self, "_longest", max(map(len, words), default=0))
         object.__setattr__(self, "_joined", tuple(sorted(joined)))
         object.__setattr__(self, "_compiled", tuple(map(_compile, self.patterns)))
+        # A page of letters has the same few names thousands of times. Of what fields hold nothing is kept.
+        object.__setattr__(self, "_hides", lru_cache(_NAMES_KEPT)(self._is_hidden))
+        object.__setattr__(self, "_key", lru_cache(_NAMES_KEPT)(self.text))
 
     @classmethod
     def parse(cls, spec: str) -> Redactor:
@@ -147,6 +154,9 @@ class Redactor:
 
     def hides(self, name: str) -> bool:
         """True if a field of this name is hidden whatever it contains."""
+        return self._hides(name) if len(name) <= _NAME_LENGTH else self._is_hidden(name)
+
+    def _is_hidden(self, name: str) -> bool:
         words = _split(name)
         if any(run in self._words for run in _runs(words, self._longest)):
             return True
@@ -173,7 +183,7 @@ class Redactor:
     def _object(self, value: dict[str, JSON], depth: int) -> dict[str, JSON]:
         shown: dict[str, JSON] = {}
         for key, inner in value.items():
-            name = _unused(self.text(key), shown)
+            name = _unused(self._key(key) if len(key) <= _NAME_LENGTH else self.text(key), shown)
             hidden = self.hides(key) and not (inner is None or isinstance(inner, bool) or inner == "")
             shown[name] = MASK if hidden else self._value(inner, depth + 1)
         return shown

@@ -15,6 +15,7 @@ from redrive.errors import InputError
 from redrive.remote.client import Client
 from redrive.remote.reading import policy_json, query_of, read, said
 from redrive.store.filters import states
+from redrive.store.glances import Facets
 from redrive.store.records import Page
 from redrive.store.selection import LetterFilter
 
@@ -60,6 +61,11 @@ class RemoteDeadLetters:
     ) -> GroupList:
         query = {"status": status or "ALL", "limit": limit, "cursor": cursor}
         return read(GroupList, await self._client.get(_LETTERS, "groups", query=query, tenant=tenant))
+
+    async def facets(self, filter: LetterFilter | None = None) -> Facets:
+        tenant = filter.tenant if filter else None
+        found = await self._client.get(_LETTERS, "facets", query=query_of(filter), tenant=tenant)
+        return read(Facets, found)
 
     # -- deciding --------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from redrive.server.routes.shared import (
     policy_of,
     router,
 )
+from redrive.store.glances import Facets
 from redrive.store.records import Page
 from redrive.store.selection import LetterFilter
 
@@ -131,6 +132,12 @@ async def list_letters(
 async def count_letters(asked: Asked, where: Where) -> Count:
     """How many dead letters match."""
     return Count(total=await asked.desk.dlq.count(where))
+
+
+@routes.get("/workflow-dlq/facets", **needs(Permission.LOOK))
+async def show_facets(asked: Asked, where: Where) -> Facets:
+    """How the newest 2,000 letters that match are spread over codes, stages, workflows, steps, owners."""
+    return await asked.desk.dlq.facets(where)
 
 
 @routes.get("/workflow-dlq/groups", **needs(Permission.LOOK))

@@ -1,0 +1,46 @@
+"""Very many rows in a store of either kind, put there by copying those that are real."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+
+import asyncpg
+
+__all__ = ["copy_rows"]
+
+CHUNK = 100_000
+
+
+async def copy_rows(url: str, table: str, where: str, own: Mapping[str, str], times: int) -> None:
+    """Copy the rows that are meant so many times. `own` says what differs, by a number `n` from 1 on."""
+    if url.startswith("sqlite:///"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as con:
+            columns = [row[1] for row in con.execute(f"PRAGMA table_info({table})")]
+            numbers = f"WITH RECURSIVE s (n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM s WHERE n < {times})"
+            con.execute(f"{numbers} {_statement(table, columns, where, own, 's')}")
+            con.execute("ANALYZE")
+            con.commit()
+        return
+    con = await asyncpg.connect(url, server_settings={"search_path": "redrive"})
+    try:
+        rows = await con.fetch(
+            "SELECT column_name FROM information_schema.columns "
+            "WHERE table_schema = 'redrive' AND table_name = $1",
+            table,
+        )
+        for first in range(1, times + 1, CHUNK):
+            source = f"generate_series({first}, {min(first + CHUNK - 1, times)}) AS s (n)"
+            await con.execute(_statement(table, [row[0] for row in rows], where, own, source))
+        if "id" in own:
+            await con.execute(f"SELECT setval('{table}_id_seq', (SELECT max(id) FROM {table}))")
+        await con.execute(f"VACUUM ANALYZE {table}")
+    finally:
+        await con.close()
+
+
+def _statement(table: str, columns: list[str], where: str, own: Mapping[str, str], source: str) -> str:
+    values = ", ".join(own.get(column, f"t.{column}") for column in columns)
+    names = ", ".join(columns)
+    return f"INSERT INTO {table} ({names}) SELECT {values} FROM {table} AS t, {source} WHERE {where}"

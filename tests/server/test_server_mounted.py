@@ -1,0 +1,77 @@
+"""The API inside an application of one's own, as the guide shows it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import uvicorn
+from click.testing import CliRunner
+from server_kit import PATIENCE, World, populate
+
+from redrive.cli import main
+from redrive.server.process import bind
+
+GUIDE = Path(__file__).parents[2] / "docs/api.md"
+
+
+@pytest.fixture(scope="module")
+def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, str]]:
+    """The guide's example on a populated store, with a route of its own, behind uvicorn."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('mounted')}/redrive.db"
+    world = populate(url)
+    (example,) = re.findall(r"```python\n(from contextlib.*?web\.mount.*?)```", GUIDE.read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(example.replace("sqlite:///:memory:", url), names)
+
+    async def own() -> dict[str, str]:
+        return {"who": "the application's own"}
+
+    names["web"].add_api_route("/", own)
+    with bind("127.0.0.1", 0) as socket:
+        server = uvicorn.Server(uvicorn.Config(names["web"], log_config=None))
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve([socket])))
+        thread.start()
+        until = time.monotonic() + PATIENCE
+        while not server.started and time.monotonic() < until:
+            time.sleep(0.02)
+        yield world, f"http://127.0.0.1:{socket.getsockname()[1]}"
+        server.should_exit = True
+        thread.join(PATIENCE)
+
+
+def test_everything_is_found_below_the_path_and_nothing_else_is_changed(mounted: tuple[World, str]) -> None:
+    world, address = mounted
+    headers = {"Authorization": f"Bearer {world.tokens['acme', 'ADMIN']}"}
+    with httpx2.Client(base_url=address, headers=headers, timeout=30) as client:
+        assert client.get("/").json() == {"who": "the application's own"}
+        assert client.get("/nowhere").headers["content-type"] == "application/json"
+        below = "/redrive/api/v1"
+        shown = client.get(f"{below}/runs/{world.ids['acme']['run']}")
+        assert (shown.status_code, shown.json()["tenant"]) == (200, "acme")
+        assert client.get(f"{below}/runs/{world.ids['globex']['run']}").status_code == 404
+        path = f"{below}/workflow-dlq/{world.ids['acme']['letter']}/comment"
+        key = {"Idempotency-Key": "below"}
+        first, again = (client.post(path, json={"text": "seen"}, headers=key) for _ in range(2))
+        assert (first.status_code, first.text) == (200, again.text)
+        assert client.get(f"{below}/nowhere").json()["code"] == "no_such_path"
+        assert client.get("/redrive/readyz").status_code == 200
+        assert f'href="{below}/openapi.json"' in client.get("/redrive/api/docs").text
+        assert client.get(f"{below}/openapi.json").json()["openapi"].startswith("3.1")
+    with httpx2.Client(base_url=address) as nobody:
+        assert nobody.get("/redrive/api/v1/runs").status_code == 401
+
+
+def test_the_command_line_finds_it_by_its_path(mounted: tuple[World, str]) -> None:
+    world, address = mounted
+    env = {"REDRIVE_URL": f"{address}/redrive/", "REDRIVE_TOKEN": world.tokens["acme", "VIEWER"]}
+    found = CliRunner().invoke(main, ["runs", "list", "-q", "--workflow", "fulfil"], env=env)
+    assert {world.ids["acme"]["run"], world.ids["acme"]["good"]} <= set(found.stdout.split()), found.output
+    assert CliRunner().invoke(main, ["dlq", "resolve", world.ids["acme"]["letter"]], env=env).exit_code == 5
