@@ -251,6 +251,8 @@ def test_another_tenant_s_letter_is_not_there(shop: World) -> None:
         for path in (f"/admin/dlq/{theirs}", f"/admin/dlq/{theirs}/replay"):
             assert admin.get(path).status_code == 404
             assert owner.get(f"{path}?tenant=globex").status_code == 200
+        led = owner.get(f"/admin/dlq/{theirs}")
+        assert led.headers["location"] == f"/app/admin/dlq/{theirs}?tenant=globex"
         for action in ("resolve", "ignore", "assign", "comment", "tag", "replay"):
             assert admin.post(f"/admin/dlq/{theirs}/{action}", data={"text": "x"}).status_code == 404
         assert theirs not in admin.get("/admin/dlq?view=items").text
