@@ -105,7 +105,14 @@ class NotSignedIn(RedriveError):
 
 
 class NotAllowed(RedriveError):
-    """Whoever asks is known and may not do this. Nothing was changed; the message says what is missing."""
+    """Whoever asks is known and may not do this. Nothing was changed; the message says what is missing.
+
+    `role` is the least that would do, where it is a matter of roles.
+    """
+
+    def __init__(self, message: str, *, role: str | None = None) -> None:
+        super().__init__(message)
+        self.role = role
 
 
 class Conflict(RedriveError):

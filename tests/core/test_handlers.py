@@ -161,7 +161,7 @@ def test_the_event_says_all_there_is_to_say() -> None:
         "attempts": 4,
         "started_at": "2030-03-17T17:46:39.999995+00:00",
         "failed_at": "2030-03-17T17:46:40+00:00",
-        "url": "https://d/runs/r1",
+        "url": "https://d/app/runs/r1",
     }
 
 

@@ -117,7 +117,7 @@ async def test_both_handlers_hear_the_whole_story(on_store: OnStore) -> None:
             attempts=2,
             started_at=began,
             failed_at=run.letter.failed_at,
-            url=f"https://redrive.example.org/runs/{run.id}",
+            url=f"https://redrive.example.org/app/runs/{run.id}",
         )
         assert (event.code, event.category, event.attempts) == (
             run.letter.code, run.letter.category, run.letter.attempts,

@@ -102,7 +102,7 @@ def event_text(run: RunView, ending: Ending, rules: OnFailure, now: int) -> str:
         "attempts": ending.attempts,
         "started_at": None if run.started_at is None else _iso(run.started_at),
         "failed_at": _iso(now),
-        "url": f"{rules.base_url}/runs/{run.public_id}" if rules.base_url else "",
+        "url": f"{rules.base_url}/app/runs/{run.public_id}" if rules.base_url else "",
     }
     text = json.dumps(facts)[:-1]
     size = len(text) + len(run.input.encode("utf-8", "surrogatepass"))

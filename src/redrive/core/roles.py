@@ -104,7 +104,9 @@ class Principal:
         if permission is Permission.SEE_PAYLOADS:
             raise NotAllowed("hidden payloads are shown to those only who were given the permission for it")
         least = next(role for role in _RANK if permission in GRANTS[role])
-        raise NotAllowed(f"this needs the role {least} or higher ({permission}); yours is {self.role}")
+        raise NotAllowed(
+            f"this needs the role {least} or higher ({permission}); yours is {self.role}", role=least.value
+        )
 
     def enter(self, tenant: str | None) -> str:
         """The tenant to work for: one's own, or the one that an owner names."""

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 from redrive.errors import InputError
 from redrive.store.records import Page
 
-__all__ = ["Request", "Window"]
+__all__ = ["OLDEST", "Request", "Window"]
 
 MOST = 500
 _CURSOR = re.compile(r"([<>])(\d{1,19})")
@@ -121,3 +121,7 @@ def _decode(cursor: str) -> tuple[str, int]:
     if found is None or int(found[2]) >= 2**63:
         raise InputError(f"{cursor!r} is no cursor of a list: pass one that a page gave you, or none")
     return found[1], int(found[2])
+
+
+OLDEST = _encode(">", 0)
+"""The cursor of the page with the oldest rows."""

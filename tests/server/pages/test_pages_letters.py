@@ -71,7 +71,7 @@ def test_causes_lead_to_letters_and_filters_are_in_the_address(shop: World) -> N
         assert "Replay" not in Looked(causes).text
         link = re.search(r'href="/app(/admin/dlq\?fingerprint=[^"]+)"', causes)
         assert link
-        first = client.get(link[1]).text
+        first = client.get(link[1] + "&limit=50").text
         assert len(rows(first)) == MANY + 2
         few = client.get("/admin/dlq", params={"view": "items", "limit": 25}).text
         assert len(rows(few)) == 25
@@ -251,10 +251,31 @@ def test_another_tenant_s_letter_is_not_there(shop: World) -> None:
         for path in (f"/admin/dlq/{theirs}", f"/admin/dlq/{theirs}/replay"):
             assert admin.get(path).status_code == 404
             assert owner.get(f"{path}?tenant=globex").status_code == 200
+        led = owner.get(f"/admin/dlq/{theirs}")
+        assert led.headers["location"] == f"/app/admin/dlq/{theirs}?tenant=globex"
         for action in ("resolve", "ignore", "assign", "comment", "tag", "replay"):
             assert admin.post(f"/admin/dlq/{theirs}/{action}", data={"text": "x"}).status_code == 404
         assert theirs not in admin.get("/admin/dlq?view=items").text
         assert theirs in owner.get("/admin/dlq?view=items&tenant=*").text
+
+
+def test_an_owner_s_change_in_another_tenant_is_noted_each_time(shop: World) -> None:
+    api = shop.client("globex", "ADMIN")
+
+    def noted() -> int:
+        return len(api.get("/audit", params={"event": "tenant.entered"}).json()["items"])
+
+    path = f"/admin/dlq/{shop.ids['globex']['any']}"
+    with of_role(shop, "OWNER") as owner:
+        page = owner.get(f"{path}?tenant=globex").text
+        assert f'action="/app{path}/comment?tenant=globex"' in page
+        before = noted()
+        for text in ("one", "two"):
+            sent = {"text": text, "once": f"{text}-{once(page)}"}
+            assert owner.post(f"{path}/comment?tenant=globex", data=sent).status_code == 303
+        assert noted() == before + 2
+        owner.get(f"{path}?tenant=globex")
+        assert noted() == before + 2
 
 
 async def test_nothing_was_written_for_strangers(shop: World) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from redrive.clock import MICROS
 from redrive.core.roles import ALL_TENANTS, Permission
 from redrive.desk.shapes import moment
+from redrive.errors import StoreError
 from redrive.server.asking import Asking, service_of
 from redrive.server.pages import labels, pictures, values
 from redrive.server.pages.files import packed, static
@@ -186,8 +188,9 @@ async def show(request: Request, template: str, *, status: int = 200, **shown: A
     """A page as it is sent."""
     view = view_of(request)
     if view.may(Permission.MANAGE_TENANTS):
-        rows = await view.me.whole.accounts.tenants()
-        view.tenants = [row.tenant for row in rows[:MOST_TENANTS]]
+        with suppress(StoreError):  # a page that says that the store is away is one all the same
+            rows = await view.me.whole.accounts.tenants()
+            view.tenants = [row.tenant for row in rows[:MOST_TENANTS]]
     text = _environment.get_template(template).render(
         page=view, t=view.t, url=view.url, ALL_TENANTS=ALL_TENANTS, MICROS=MICROS, **shown
     )

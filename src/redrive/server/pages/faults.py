@@ -68,7 +68,8 @@ async def _known(request: Request, error: Exception) -> Response:
     if status == 503:
         log.warning("the store could not be used: %s", error)
         return await _page(request, status, "")
-    return await _page(request, status, request.app.state.redact(str(error)))
+    role = getattr(error, "role", None)
+    return await _page(request, status, request.app.state.redact(str(error)), role=role)
 
 
 async def _problem(request: Request, error: Exception) -> Response:
@@ -93,8 +94,14 @@ async def _unknown(request: Request, error: Exception) -> Response:
     return await _page(request, 500, "")
 
 
-async def _page(request: Request, status: int, detail: str) -> Response:
-    title = TITLES.get(status, N("The request was refused"))
+async def _page(request: Request, status: int, detail: str, *, role: str | None = None) -> Response:
     return await show(
-        request, "fault.html", status=status, code=status, title=title, detail=detail, help=_HELP.get(status)
+        request,
+        "fault.html",
+        status=status,
+        code=status,
+        title=TITLES.get(status, N("The request was refused")),
+        detail=detail,
+        help=_HELP.get(status),
+        role=role,
     )

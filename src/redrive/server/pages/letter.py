@@ -12,8 +12,8 @@ from redrive.core.events import Event, label
 from redrive.core.roles import Permission
 from redrive.core.states import LetterStatus
 from redrive.desk.shapes import AuditRecord, DeadLetter, ReplayRecord
-from redrive.errors import InputError
-from redrive.server.asking import Asked, needs
+from redrive.errors import InputError, NotFound
+from redrive.server.asking import Asked, Asking, needs
 from redrive.server.pages import lists
 from redrive.server.pages.drawing import show, view_of
 from redrive.server.pages.forms import Sent, pages, to
@@ -66,10 +66,24 @@ class Told:
 @routes.get(ONE, **needs(Permission.LOOK))
 async def letter(request: Request, asked: Asked, id: Id) -> Response:
     """The page of a letter; the same as a file."""
-    found = await asked.desk.dlq.get(id)
+    try:
+        found = await asked.desk.dlq.get(id)
+    except NotFound:
+        tenant = await _elsewhere(asked, id)
+        if tenant is None:
+            raise
+        return to(view_of(request).url(f"{PATH}/{id}", tenant=tenant))
     if request.query_params.get("format") == "json":
         return lists.sheet(found.id, "json", {"letter": lambda each: each}, [found])
     return await _page(request, found, revealed=False)
+
+
+async def _elsewhere(asked: Asking, id: str) -> str | None:
+    """The tenant whose letter it is, for an owner who followed a link from a notification."""
+    if asked.everywhere or not asked.principal.may(Permission.MANAGE_TENANTS):
+        return None
+    row = await asked.whole.letter(id)
+    return None if row is None or row.tenant == asked.tenant else row.tenant
 
 
 @routes.post(ONE + "/reveal", **needs(Permission.SEE_PAYLOADS))

@@ -16,6 +16,7 @@ from redrive.server.pages import lists
 from redrive.server.pages.drawing import show
 from redrive.server.pages.forms import pages
 from redrive.server.routes.runs import indexed
+from redrive.store.glances import spread
 from redrive.store.records import Page
 from redrive.store.selection import LetterFilter
 
@@ -90,7 +91,8 @@ async def letters(request: Request, asked: Asked) -> Response:
         groups = await asked.desk.dlq.groups(asked.one_tenant, limit=50, cursor=cursor)
         return await show(request, "groups.html", groups=groups, trends=_trends(groups), path=PATH)
     found = await asked.desk.dlq.list(filter_of(asked, query), limit=_size(request), cursor=cursor)
-    facets = await asked.desk.dlq.facets(filter_of(asked, query))
+    # A text is looked for row by row, which is done once: for the list.
+    facets = spread([]) if "text" in query else await asked.desk.dlq.facets(filter_of(asked, query))
     return await show(
         request,
         "letters.html",
@@ -109,7 +111,7 @@ async def letters(request: Request, asked: Asked) -> Response:
 
 def _size(request: Request) -> int:
     asked = request.query_params.get("limit", "")
-    return int(asked) if asked in {str(size) for size in SIZES} else SIZES[1]
+    return int(asked) if asked in {str(size) for size in SIZES} else SIZES[0]
 
 
 def _trends(groups: GroupList) -> dict[str, int]:

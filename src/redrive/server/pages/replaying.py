@@ -17,9 +17,10 @@ from redrive.server.asking import Asked, Asking, needs
 from redrive.server.pages import labels
 from redrive.server.pages.drawing import show, view_of
 from redrive.server.pages.forms import CHECK, DO, Form, Sent, pages, to
+from redrive.server.pages.leaves import Leaf, leaves
 from redrive.server.pages.letters import PATH
-from redrive.server.pages.values import fields, pretty
-from redrive.server.pages.wishes import EDITABLE, OUTPUTS, Wish, faults_of, kind_of, wish_of
+from redrive.server.pages.values import pretty
+from redrive.server.pages.wishes import EDITABLE, OUTPUTS, Wish, faults_of, wish_of
 from redrive.server.routes.shared import Id
 
 __all__ = ["routes"]
@@ -70,7 +71,7 @@ async def _checked(
     ):
         plan, wrong = await _plan(asked, found, wish)
     placed, rest = faults_of(wrong) if wrong else ({}, [])
-    flat = fields(shown) is not None and request.query_params.get("as") != "json" and wish.typed is None
+    flat = leaves(shown) if request.query_params.get("as") != "json" and wish.typed is None else None
     return await show(
         request,
         "replay.html",
@@ -84,7 +85,8 @@ async def _checked(
         hurried=hurried and plan is not None,
         modes=_MODES,
         steps=[step for step in found.steps if step.kind in EXECUTED and not step.superseded],
-        flat=_fields(shown, wish) if flat else None,
+        flat=None if flat is None else _fields(flat, wish),
+        formable=leaves(shown) is not None,
         text=wish.typed if wish.typed is not None else pretty(wish.input or shown),
         editable=wish.mode in EDITABLE,
         gives=wish.mode in OUTPUTS,
@@ -106,10 +108,6 @@ async def _plan(asked: Asking, found: DeadLetter, wish: Wish) -> tuple[DryRun | 
     return (plan, None) if isinstance(plan, DryRun) else (None, None)
 
 
-def _fields(shown: dict[str, Any], wish: Wish) -> list[dict[str, Any]]:
-    """The fields of a flat input, each with what is in it now."""
-    rows = []
-    for name, text in fields(shown) or ():
-        now = wish.given.get(name, text if shown[name] is not None else "")
-        rows.append({"name": name, "was": text, "now": now, "kind": kind_of(shown[name])})
-    return rows
+def _fields(found: list[Leaf], wish: Wish) -> list[tuple[Leaf, str]]:
+    """The values of an input, each with what is in its field now."""
+    return [(leaf, wish.given.get(leaf.name, leaf.text)) for leaf in found]

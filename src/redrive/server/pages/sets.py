@@ -31,7 +31,7 @@ TYPED_ABOVE = 100
 
 ACTIONS = ("REPLAY", "RESOLVE", "IGNORE")
 _MODES = [Mode.FROM_FAILED, Mode.STEP_ONLY, Mode.FULL, Mode.SKIP]
-_LOOKED_AT = 25  # letters whose dry run a page waits for
+_LOOKED_AT = 10  # letters whose dry run a page waits for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,13 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+from redrive.server.pages.leaves import leaves
+
 __all__ = ["Field", "fields", "iso", "pretty", "utc", "whole"]
 
 Field = tuple[str, str]
 
-_FLAT = 40  # fields that a table shows
+_SHORT = 200  # of a list that stands in one cell
 
 
 def pretty(value: Any) -> str:
@@ -19,12 +21,11 @@ def pretty(value: Any) -> str:
 
 
 def fields(value: Any) -> list[Field] | None:
-    """The fields of a flat object, for a table; None where a table would not do."""
-    if not isinstance(value, dict) or not 0 < len(value) <= _FLAT:
+    """The plain values of an object, for a table; None where a table would not do."""
+    found = leaves(value)
+    if found is None or any(leaf.kind == "json" and len(leaf.text) > _SHORT for leaf in found):
         return None
-    if any(isinstance(each, dict | list) or "\n" in str(each) for each in value.values()):
-        return None
-    return [(name, each if isinstance(each, str) else json.dumps(each)) for name, each in value.items()]
+    return [(leaf.label, "null" if leaf.value is None else leaf.text) for leaf in found]
 
 
 def utc(when: datetime) -> str:

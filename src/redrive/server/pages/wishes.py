@@ -13,10 +13,10 @@ from redrive.core.replay import Mode
 from redrive.core.typed import read_typed
 from redrive.errors import InputError
 from redrive.server.pages.forms import Form
-from redrive.server.pages.values import fields
+from redrive.server.pages.leaves import filled, leaves
 from redrive.server.routes.shared import policy_of
 
-__all__ = ["FIELD", "OUTPUTS", "Wish", "faults_of", "flat_value", "kind_of", "wish_of"]
+__all__ = ["EDITABLE", "FIELD", "OUTPUTS", "Wish", "faults_of", "wish_of"]
 
 FIELD = "f:"
 """What the name of a form's field begins with that is a field of the input."""
@@ -95,12 +95,9 @@ def _mode(named: str) -> Mode:
 
 def _input(sent: Form, shown: Any, unread: dict[str, str]) -> Any:
     """The input that is meant; None if it is the one that was shown."""
-    if sent.names(FIELD) and isinstance(shown, dict) and fields(shown) is not None:
-        raw = {name: sent.raw(FIELD + name) for name in shown}
-        meant = {
-            name: shown[name] if (text := raw[name]) is None else flat_value(text, shown[name])
-            for name in shown
-        }
+    found = leaves(shown) if sent.names(FIELD) else None
+    if found is not None:
+        meant = filled(shown, found, {name: sent.raw(FIELD + name) or "" for name in sent.names(FIELD)})
     else:
         meant = _read(sent, "input", unread)
     if meant is None or (meant == shown and json.dumps(meant) == json.dumps(shown)):
@@ -120,30 +117,6 @@ def _read(sent: Form, name: str, unread: dict[str, str]) -> Any:
     except InputError as error:
         unread[name] = str(error)
         return None
-
-
-def kind_of(value: Any) -> str:
-    """How a field of a flat input is typed in."""
-    match value:
-        case bool():
-            return "flag"
-        case int() | float():
-            return "number"
-        case _:
-            return "long" if isinstance(value, str) and len(value) > 80 else "text"
-
-
-def flat_value(text: str, before: Any) -> Any:
-    """What was typed into a field that held this before; what fits no kind stays the text that it is."""
-    if isinstance(before, str):
-        return text
-    if before is None and not text:
-        return None
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return value if not isinstance(value, dict | list) else text
 
 
 def faults_of(message: str) -> tuple[dict[str, str], list[str]]:

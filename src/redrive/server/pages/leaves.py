@@ -1,0 +1,99 @@
+"""An input as a form: its plain values, each with a name of its own, however deep they stand.
+
+{"order": {"id": 7, "tags": ["a"]}}   order, id: 7     order, tags: ["a"]
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from redrive.core.payload.explain import path_text
+
+__all__ = ["Leaf", "filled", "leaves"]
+
+_MOST, _DEEPEST, _LONGEST = 40, 4, 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One value with its place. A list is one value, which is typed as JSON."""
+
+    path: tuple[str, ...]
+    value: Any
+
+    @property
+    def name(self) -> str:
+        """The place as errors name it."""
+        return path_text(self.path)
+
+    @property
+    def label(self) -> str:
+        """The place for people."""
+        return " \u203a ".join(self.path)
+
+    @property
+    def text(self) -> str:
+        """The value as it is typed; nothing where there is none."""
+        if isinstance(self.value, str):
+            return self.value
+        return "" if self.value is None else json.dumps(self.value, ensure_ascii=False)
+
+    @property
+    def kind(self) -> str:
+        """How it is typed in."""
+        match self.value:
+            case bool():
+                return "flag"
+            case int() | float():
+                return "number"
+            case list() | dict():
+                return "json"
+        return "long" if len(self.text) > 80 or "\n" in self.text else "text"
+
+    def meant(self, text: str) -> Any:
+        """What was typed in its place; what fits no kind stays the text that it is, for the check to name."""
+        if isinstance(self.value, str):
+            return text
+        if self.value is None and not text:
+            return None
+        try:
+            value = json.loads(text)
+        except ValueError:
+            return text
+        return value if isinstance(value, list | dict) == (self.kind == "json") else text
+
+
+def leaves(value: Any) -> list[Leaf] | None:
+    """The plain values of an object; None where they are too many, too deep or too long for a form."""
+    if not isinstance(value, dict) or not value:
+        return None
+    found: list[Leaf] = []
+    for leaf in _below(value, ()):
+        if len(found) == _MOST or len(leaf.path) > _DEEPEST or len(leaf.text) > _LONGEST:
+            return None
+        found.append(leaf)
+    names = {leaf.name for leaf in found}
+    return found if len(names) == len(found) else None  # a field called `a.b` beside one `b` in an `a`
+
+
+def _below(value: dict[str, Any], path: tuple[str, ...]) -> Iterator[Leaf]:
+    for name, inner in value.items():
+        if isinstance(inner, dict) and inner and len(path) < _DEEPEST:
+            yield from _below(inner, (*path, name))
+        else:
+            yield Leaf((*path, name), inner)
+
+
+def filled(value: Any, found: list[Leaf], texts: Mapping[str, str]) -> Any:
+    """The object with what was typed in its places; a place of which nothing came stays as it is."""
+    made = json.loads(json.dumps(value))
+    for leaf in found:
+        if leaf.name in texts:
+            inner = made
+            for part in leaf.path[:-1]:
+                inner = inner[part]
+            inner[leaf.path[-1]] = leaf.meant(texts[leaf.name])
+    return made

@@ -1,0 +1,56 @@
+"""How things stand: what waits, what is tried again and when, what is late, how the last hour went."""
+
+from __future__ import annotations
+
+import redrive
+from redrive import NonRetryable, Redrive, RetryPolicy
+from redrive.desk.standing import standing
+from redrive.testing import engine
+
+
+async def test_a_look_at_a_tenant_says_what_waits_and_how_the_hour_went() -> None:
+    app = Redrive("sqlite:///never-opened.db")
+
+    @app.step(retry=RetryPolicy(max_retries=5, base_delay=600, max_delay=600, jitter=0.0))
+    async def call(card: str) -> None:
+        if card == "declined":
+            raise NonRetryable("no")
+        if card == "down":
+            raise ConnectionError("the bank is down")
+
+    @app.workflow
+    async def pay(card: str) -> None:
+        await call(card)
+
+    @app.workflow
+    async def nap() -> None:
+        await redrive.sleep("2h")
+
+    async with engine(app) as e:
+        store = app.runtime.store
+        early = await pay.start("declined", tenant="acme")
+        await e.settle()
+        await e.advance("30m")
+        for card in ("fine", "declined", "down"):
+            await pay.start(card, tenant="acme")
+        await nap.start(tenant="acme")
+        await pay.start("declined", tenant="other")
+        await e.settle()
+        found = await standing(store.confined("acme"), "acme")
+        assert (found.open_letters, found.sleeping, found.running, found.late) == (2, 2, 0, 0)
+        letter = await app.dlq.get(early.id)
+        assert found.oldest_letter == letter.failed_at
+        (again,) = found.retrying
+        assert (again.step, again.attempt) == ("call", 1)
+        assert (again.next_at - e.now).total_seconds() == 600
+        assert (sum(found.minutes.started), sum(found.minutes.failed)) == (5, 2)
+        assert (found.minutes.started[-1], found.minutes.failed[-1]) == (4, 1)
+        assert found.minutes.share == 0.4
+        assert (await standing(store, None)).open_letters == 3
+        await app.workflows.pause("pay")
+        await pay.start("fine", tenant="acme")
+        await e.advance("2m")
+        later = await standing(store.confined("acme"), "acme")
+        assert (later.waiting, later.late) == (1, 1)
+        assert later.late_since is not None
+        assert (await standing(store.confined("nobody"), "nobody")).minutes.share is None

@@ -1,0 +1,68 @@
+"""Inputs as forms: what is typed in a field goes to its place, in the type that was there."""
+
+from __future__ import annotations
+
+import pytest
+
+from redrive.server.pages.leaves import filled, leaves
+from redrive.server.pages.wishes import faults_of
+
+ORDER = {
+    "order": {"id": 7, "paid": True, "lines": [1, 2], "note": None, "to": {"street": "Main"}},
+    "copies": 1.5,
+}
+
+
+def test_every_plain_value_has_a_field_however_deep() -> None:
+    found = leaves(ORDER)
+    assert found is not None
+    assert [(leaf.name, leaf.kind, leaf.text) for leaf in found] == [
+        ("order.id", "number", "7"),
+        ("order.paid", "flag", "true"),
+        ("order.lines", "json", "[1, 2]"),
+        ("order.note", "text", ""),
+        ("order.to.street", "text", "Main"),
+        ("copies", "number", "1.5"),
+    ]
+    assert filled(ORDER, found, {leaf.name: leaf.text for leaf in found}) == ORDER
+
+
+def test_what_is_typed_keeps_its_type_or_stays_text_for_the_check_to_name() -> None:
+    found = leaves(ORDER)
+    assert found is not None
+    typed = {
+        "order.id": "x",
+        "order.lines": "[3]",
+        "order.note": "5",
+        "order.to.street": "12",
+        "order.paid": "false",
+    }
+    assert filled(ORDER, found, typed) == {
+        "order": {"id": "x", "paid": False, "lines": [3], "note": 5, "to": {"street": "12"}},
+        "copies": 1.5,
+    }
+    assert filled(ORDER, found, {"order.lines": "3", "copies": "[1]"})["order"]["lines"] == "3"
+    assert ORDER["copies"] == 1.5
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        [1],
+        "text",
+        None,
+        {f"f{n}": n for n in range(41)},
+        {"a.b": 1, "a": {"b": 2}},
+        {"a": {"b": {"c": {"d": {"e": 1}}}}},
+        {"a": "x" * 20_001},
+    ],
+)
+def test_what_no_form_should_hold_is_left_to_json(value: object) -> None:
+    assert leaves(value) is None
+
+
+def test_faults_are_told_by_place() -> None:
+    said = "the input of workflow 'w' does not fit: order.id: expected an integer; order.to: is missing; odd"
+    assert faults_of(said) == ({"order.id": "expected an integer", "order.to": "is missing"}, ["odd"])
+    assert faults_of("something else") == ({}, ["something else"])

@@ -1,0 +1,27 @@
+"""The first page: whether anything is on fire, and where to go."""
+
+from __future__ import annotations
+
+import re
+
+from pages_kit import Looked, of_role
+from server_kit import World
+
+
+def test_the_first_page_says_what_waits_and_that_nobody_works(site: World) -> None:
+    open_letters = len(site.client("acme", "VIEWER").get("/workflow-dlq?status=OPEN").json()["items"])
+    assert open_letters > 0
+    with of_role(site, "VIEWER") as client:
+        page = client.get("/").text
+        said = Looked(page).text
+        assert re.search(rf"\b{open_letters} dead letters? waits? for a person\.", said)
+        assert "2 circuits are open." in said
+        assert "No worker is at work." in said
+        assert re.search(r"[1-9]\d* started · \d+\.\d % failed", said)
+        assert 'href="/app/admin/dlq?fingerprint=' in page
+        assert page.count('<rect class="lower"') == 60
+    with of_role(site, "OWNER", headers={"Accept-Language": "pl"}) as owner:
+        assert re.search(
+            rf"{2 * open_letters} nieudan\w+ spraw\w* czeka", Looked(owner.get("/?tenant=*").text).text
+        )
+        assert "redrive demo" in Looked(owner.get("/?tenant=nobody").text).text
