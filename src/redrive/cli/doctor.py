@@ -24,7 +24,7 @@ _SIGNS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗", "red
 @shown
 @at_a_place
 def doctor(place: Place, output: Output) -> None:
-    """Check the store, its schema, the clock, the workers, and runs that do not move.
+    """Check the store, its schema and roles, the clock, the workers, runs that do not move, and messages.
 
     Exit code 1 if something is wrong; each finding says what to do. --quiet prints what is wrong only.
 
