@@ -32,6 +32,7 @@ WORKLOADS = {
     "relay": "messages that wait in the outbox, delivered to a subscriber in this process",
     "webhook": "the same, posted to a server on the loopback, 32 at a time",
     "circuits": "the throughput workload with a circuit on every step, and without, in turn",
+    "signals": "the throughput workload with metrics, logs and tracing without an SDK, and without, in turn",
     "opening": "5,000 runs whose calls fail, 1,000 at once in 4 workers, until the circuit is open",
     "batches": "POST /runs:batch to a server process, and start_many in this one, 500 at a time, in turn",
     "streams": "a server process with 1,000 open streams of hints",
@@ -44,7 +45,7 @@ BIG = ("tenants", "memory", "growth", "replays", "letters", "lists")
 
 _ABOUT_LETTERS = ("replays", "letters", "lists")
 
-NAMED = (*BIG, "circuits", "opening", "release", "batches", "streams")
+NAMED = (*BIG, "circuits", "signals", "opening", "release", "batches", "streams")
 """Measured when they are asked for by name."""
 
 
@@ -94,6 +95,10 @@ METRICS = {
     "guarded": Metric("durable steps with a circuit on each", "/s"),
     "loop_plain": Metric("CPU per step without circuits", "µs", more_is_better=False),
     "loop_guarded": Metric("CPU per step with a circuit on each", "µs", more_is_better=False),
+    "mute": Metric("durable steps, nothing told", "/s"),
+    "told": Metric("durable steps, everything told", "/s"),
+    "loop_mute": Metric("CPU per step, nothing told", "µs", more_is_better=False),
+    "loop_told": Metric("CPU per step, everything told", "µs", more_is_better=False),
     "calls": Metric("calls before it was open", "", more_is_better=False),
     "late": Metric("calls begun after the fifth failure's commit", "", more_is_better=False),
     "late_each": Metric("of these, in each worker", "", more_is_better=False),
@@ -154,6 +159,7 @@ _OURS = [
     Measurement(workload="relay", size=100_000),
     Measurement(workload="webhook", size=10_000),
     Measurement(workload="circuits", size=12_000, concurrency=1000),
+    Measurement(workload="signals", variant="1000 at once", size=20_000, concurrency=1000),
     Measurement(workload="opening", size=5000, concurrency=1000),
     Measurement(workload="release", size=100_000),
     Measurement(workload="batches", size=25_000),

@@ -22,6 +22,7 @@ from bench.ours.outbox import outbox, relay, webhook
 from bench.ours.replays import replays
 from bench.ours.retries import retries
 from bench.ours.sagas import sagas
+from bench.ours.signals import signals
 from bench.ours.store import store
 from bench.ours.tenants import tenants
 from bench.ours.throughput import throughput
@@ -48,6 +49,7 @@ MEASURES = {
     "relay": relay,
     "webhook": webhook,
     "circuits": circuits,
+    "signals": signals,
     "opening": opening,
     "release": release,
     "batches": batches,

@@ -1,16 +1,69 @@
-"""Every metric is on its page, and no other is."""
+"""The pages and the alert rules speak of the metrics that exist, and of all of them."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
+import yaml
+
+from redrive.core.ending import LetterCode
+from redrive.signals.logs import FIELDS
 from redrive.signals.metrics import METRICS
 
-ROOT = Path(__file__).parents[2]
+DOCS = Path(__file__).parents[2] / "docs"
+RULES: list[dict[str, Any]] = [
+    rule
+    for group in yaml.safe_load((DOCS / "alerts.yml").read_text("utf-8"))["groups"]
+    for rule in group["rules"]
+]
+ALERTS = [rule for rule in RULES if "alert" in rule]
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text("utf-8")
+
+
+def anchors(text: str) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def test_the_page_names_every_metric_and_no_other() -> None:
-    text = (ROOT / "docs/observability.md").read_text("utf-8")
-    rows = dict(re.findall(r"^\| `(workflow_\w+)` \| [^|]*\| (.*) \|$", text, re.MULTILINE))
+    rows = dict(
+        re.findall(r"^\| `(workflow_\w+)` \| [^|]*\| (.*) \|$", page("observability.md"), re.MULTILINE)
+    )
     assert rows == METRICS
+
+
+def test_the_runbook_says_what_to_do_when_a_metric_moves() -> None:
+    told = re.findall(r"^\| `(workflow_\w+)` \| .+ \|$", page("operations-runbook.md"), re.MULTILINE)
+    assert sorted(told) == sorted(METRICS)
+
+
+def test_the_runbook_knows_every_code_and_the_page_every_field() -> None:
+    runbook = page("operations-runbook.md")
+    assert [code for code in LetterCode if f"| `{code}` |" not in runbook] == []
+    logs = page("observability.md").partition("## Logs")[2]
+    assert [field for field in FIELDS if f"`{field}`" not in logs] == []
+
+
+def test_alert_rules_ask_for_metrics_that_exist() -> None:
+    recorded = {rule["record"] for rule in RULES if "record" in rule}
+    assert all(name.startswith("workflow:") for name in recorded)
+    for rule in RULES:
+        names = set(re.findall(r"workflow[_:][\w:]+", rule["expr"]))
+        assert names, rule
+        known = {name.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum") for name in names}
+        assert known - recorded <= METRICS.keys(), rule
+
+
+def test_every_alert_leads_to_its_part_of_the_runbook() -> None:
+    known = anchors(page("operations-runbook.md"))
+    assert len({rule["alert"] for rule in ALERTS}) == len(ALERTS) >= 10
+    for rule in ALERTS:
+        name, _, anchor = rule["annotations"]["runbook"].partition("#")
+        assert (name, anchor in known) == ("operations-runbook.md", True), rule["alert"]
+        assert rule["annotations"]["summary"]
+        assert rule["labels"]["severity"] in ("page", "ticket")

@@ -24,7 +24,7 @@ _SIGNS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗", "red
 @shown
 @at_a_place
 def doctor(place: Place, output: Output) -> None:
-    """Check the store, its schema, the clock, the workers, runs that do not move, mail and webhooks.
+    """Check the store, schema, roles, clock, workers, runs that do not move, messages, mail and webhooks.
 
     Exit code 1 if something is wrong; each finding says what to do. --quiet prints what is wrong only.
 

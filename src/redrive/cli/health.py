@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,8 @@ from redrive.core.redact import Redactor
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.duration import words
 from redrive.errors import RedriveError, SchemaMismatch
-from redrive.store import open_store
+from redrive.store import EXPOSED, open_store
+from redrive.store.figures import Figures
 from redrive.store.port import Store
 from redrive.store.records import WorkerRow
 from redrive.store.selection import CircuitFilter, LetterFilter, RunFilter
@@ -51,6 +52,9 @@ async def examine(url: str) -> list[Finding]:
     except SchemaMismatch as error:
         return [_ok("store", f"{where} answers"), _wrong("schema", rewritten(str(error)), hint("migrate"))]
     except RedriveError as error:
+        if EXPOSED in str(error):
+            advice = "undo what was changed about the roles and tables it names; see the page on PostgreSQL"
+            return [_ok("store", f"{where} answers"), _wrong("roles", str(error), advice)]
         return [
             _wrong(
                 "store",
@@ -77,17 +81,29 @@ def _missing(url: str) -> Finding | None:
 
 
 async def _checks(store: Store, url: str) -> AsyncIterator[Finding]:
+    yield _roles(url)
     yield _clock(store)
+    figures = await store.figures()
     live = _live(await store.workers(), store.now())
     yield await _workers(store, live)
     async for finding in _unclaimable(store):
         yield finding
     yield await _stuck(store)
-    yield await _late(store, live)
+    yield _late(figures, live)
+    yield _suspects(figures)
+    for finding in _outbox(figures):
+        yield finding
     async for finding in _circuits(store):
         yield finding
     yield await _letters(store)
     yield _disk(url)
+
+
+def _roles(url: str) -> Finding:
+    """PostgreSQL proves it whenever a store is opened, and refuses otherwise."""
+    if url.startswith("sqlite:"):
+        return _ok("roles", "SQLite has none: whoever reads the file reads all tenants")
+    return _ok("roles", "a transaction of one tenant sees no other: proved just now")
 
 
 def _clock(store: Store) -> Finding:
@@ -141,23 +157,45 @@ async def _stuck(store: Store) -> Finding:
     )
 
 
-async def _late(store: Store, live: list[WorkerRow]) -> Finding:
-    waiting = await store.runs(RunFilter(status=[RunStatus.PENDING]), limit=_LOOKED_AT, cursor=None)
-    paused, now = await store.paused(), store.now()
-    late = [
-        run
-        for run in waiting.items
-        if run.workflow not in paused and run.available_at is not None and now - run.available_at > _LATE
-    ]
-    if not late:
+def _late(figures: Figures, live: list[WorkerRow]) -> Finding:
+    count = sum(figures.overdue.values())
+    if not count or figures.due_since is None:
         return _ok("late", "no due run has waited for more than a minute")
-    oldest = max(now - (run.available_at or now) for run in late)
+    oldest = words((figures.now - figures.due_since) / MICROS)
     advice = "add workers, or raise WORKER_CONCURRENCY" if live else f"start a worker: {worker_hint()}"
-    return _wrong(
-        "late",
-        f"{len(late)} due run{'s' * (len(late) != 1)} late, the oldest by {words(oldest / MICROS)}",
-        advice,
+    return _wrong("late", f"{count} due run{'s' * (count != 1)} late, the oldest by {oldest}", advice)
+
+
+def _suspects(figures: Figures) -> Finding:
+    """Each is tried alone from now on; whoever kills workers again and again ends as a letter."""
+    count = figures.suspects
+    if not count:
+        return _ok("suspects", "no unfinished run has seen its worker die")
+    return _note(
+        "suspects",
+        f"{count} unfinished run{'s' * (count != 1)} whose worker died with it",
+        "see in the worker's log, or the kernel's, what ended it: memory is the usual cause",
     )
+
+
+def _outbox(figures: Figures) -> Iterator[Finding]:
+    """Sinks that nothing arrives at. Where there is no sink, there is nothing to say."""
+    for each in figures.sinks:
+        late = 0 if each.due_since is None else figures.now - each.due_since
+        if late > _LATE:
+            yield _wrong(
+                "outbox",
+                f"{each.pending:,} messages wait for {each.sink!r}, the first for {words(late / MICROS)}",
+                f"run a worker whose app has this sink, and see how it answers: {hint('outbox', 'list')}",
+            )
+        if each.dead:
+            yield _note(
+                "outbox",
+                f"{each.dead:,} messages to {each.sink!r} wait for a person",
+                hint("outbox", "blocked"),
+            )
+    if figures.sinks and not any(each.dead or each.due_since is not None for each in figures.sinks):
+        yield _ok("outbox", "everything that was due is delivered")
 
 
 async def _circuits(store: Store) -> AsyncIterator[Finding]:

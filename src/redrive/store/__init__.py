@@ -6,7 +6,10 @@ from redrive.clock import Clock
 from redrive.errors import ConfigurationError
 from redrive.store.port import Store
 
-__all__ = ["open_store"]
+__all__ = ["EXPOSED", "open_store"]
+
+EXPOSED = "does not keep tenants apart"
+"""What an error says that is raised on opening where one tenant could see another."""
 
 
 def open_store(url: str, clock: Clock) -> Store:

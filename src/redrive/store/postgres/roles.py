@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from redrive.errors import SchemaMismatch, StoreError
-from redrive.store import statements
+from redrive.store import EXPOSED, statements
 from redrive.store.postgres.address import Address
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import load, prepare
@@ -82,7 +82,7 @@ async def prove_confined(line: Line, address: Address) -> None:
         faults += await _leaks(line, [row["name"] for row in tables])
     if faults:
         raise StoreError(
-            f"{address.where} does not keep tenants apart: {'; '.join(faults)}. Nothing was started; undo "
+            f"{address.where} {EXPOSED}: {'; '.join(faults)}. Nothing was started; undo "
             "what was changed there"
         )
 

@@ -1,0 +1,84 @@
+"""What the doctor finds beyond a store that does not answer: exposed tenants, late runs, deaf sinks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import asyncpg
+
+from redrive import Redrive
+from redrive.cli.health import Finding, _outbox, examine
+from redrive.clock import MICROS
+from redrive.core.deciding.rollback import AHEAD
+from redrive.core.states import RunStatus
+from redrive.core.transition import RunWrite, Transition
+from redrive.store.figures import Figures, SinkLag
+from redrive.store.postgres.address import locate
+from redrive.store.records import Claim, NewWorker
+
+MINUTE = 60 * MICROS
+
+
+def by_check(findings: list[Finding]) -> dict[str, Finding]:
+    """The last finding of each kind."""
+    return {finding.check: finding for finding in findings}
+
+
+async def test_the_doctor_finds_a_table_without_its_guard(postgres_url: str) -> None:
+    async with Redrive(postgres_url).client():
+        pass
+    found = by_check(await examine(postgres_url))
+    assert found["roles"].level == "ok"
+    assert "proved" in found["roles"].text
+    address = locate(postgres_url)
+    con = await asyncpg.connect(address.url)
+    await con.execute(f'ALTER TABLE "{address.schema}".letters NO FORCE ROW LEVEL SECURITY')
+    await con.close()
+    found = by_check(await examine(postgres_url))
+    assert (found["store"].level, found["roles"].level) == ("ok", "wrong")
+    assert "table letters lacks forced row level security" in found["roles"].text
+
+
+async def test_the_doctor_finds_late_runs_and_suspects_and_no_rollback_that_goes_first(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    app = Redrive(url)
+
+    @app.workflow
+    async def order() -> None: ...
+
+    async with app.client():
+        store = app.runtime.store
+        await order.start_many([(), (), ()])
+        worker = await store.enlist(
+            NewWorker(name="n", version="v", workflows=("order",), lease=60 * MINUTE), app.catalogue()
+        )
+        claims = await store.claim(Claim(worker=worker, workflows=("order",), capacity=3, suspect=True))
+        changes = (
+            RunWrite(status=RunStatus.PENDING, wake_in=-5 * MINUTE, take=True),
+            RunWrite(status=RunStatus.COMPENSATING, wake_in=-AHEAD, take=True),
+            RunWrite(status=RunStatus.PENDING, wake_in=0, take=True, deaths=1),
+        )
+        written = [
+            Transition(run=run.id, tenant=run.tenant, fence=run.fence, change=change)
+            for run, change in zip(claims.runs, changes, strict=True)
+        ]
+        assert all(answer.kept for answer in await store.apply(written, worker=worker))
+    found = by_check(await examine(url))
+    assert found["late"].text.startswith("1 due run late, the oldest by 5 m")
+    assert found["suspects"].text == "1 unfinished run whose worker died with it"
+    assert found["roles"].level == "ok"
+
+
+def test_the_doctor_finds_sinks_that_nothing_arrives_at() -> None:
+    now = 100 * MINUTE
+    found = list(
+        _outbox(Figures(now=now, sinks=(SinkLag("erp", 7, 0, now - 5 * MINUTE), SinkLag("crm", 0, 2, None))))
+    )
+    assert [(each.level, each.text) for each in found] == [
+        ("wrong", "7 messages wait for 'erp', the first for 5 m"),
+        ("note", "2 messages to 'crm' wait for a person"),
+    ]
+    (calm,) = _outbox(Figures(now=now, sinks=(SinkLag("erp", 3, 0, None),)))
+    assert calm.level == "ok"
