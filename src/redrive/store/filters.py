@@ -110,12 +110,15 @@ def hint(table: str, state: str) -> list[str]:
     return ["indexed"] if state in _INDEXED else ["held"] if state in _HELD else ["succeeded"]
 
 
-def conditions(values: dict[str, Any], window: Window, first: int | None) -> dict[str, Any]:
-    """The values of a filter together with the range of ids that a window, and the time, leave open."""
+def conditions(
+    values: dict[str, Any], window: Window, since: int | None = None, until: int | None = None
+) -> dict[str, Any]:
+    """The values of a filter with the ids that a window, and times as ids, leave open between them."""
     bounded = dict(values)
-    if window.below is not None:
-        bounded["below"] = window.below
-    above = max((id for id in (window.above, first) if id is not None), default=None)
+    below = min((id for id in (window.below, until) if id is not None), default=None)
+    if below is not None:
+        bounded["below"] = below
+    above = max((id for id in (window.above, since) if id is not None), default=None)
     if above is not None:
         bounded["above"] = above
     return bounded

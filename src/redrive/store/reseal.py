@@ -29,7 +29,8 @@ _TRIES = 3  # how often a page is looked at whose rows others wrote meanwhile
 class Table:
     """Where sealed texts lie: how rows are told apart, which columns are payloads and which hashes.
 
-    `start` is a place before every row. `unowned` columns are sealed for no tenant.
+    `start` is a place before every row. `unowned` columns are sealed for no tenant, and a table whose rows
+    name none has another `owner` than its column.
     """
 
     name: str
@@ -39,10 +40,11 @@ class Table:
     unowned: tuple[str, ...] = ()
     covered: tuple[str, ...] = ()
     fixed: bool = False
+    owner: str = "tenant"
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns with texts, in the order of the statements."""
+        """The columns with texts."""
         return (*self.sealed, *self.unowned, *self.covered)
 
 
@@ -77,7 +79,9 @@ TABLES = (
         sealed=("request", "changes"),
         covered=("digest",),
     ),
-    Table(name="run_index", key=("field", "value", "run"), start=("", "", -1), covered=("value",)),
+    Table(
+        name="run_index", key=("field", "value", "run"), start=("", "", -1), covered=("value",), owner="''"
+    ),
     Table(name="sets", key=("id",), start=(-1,), sealed=("request",)),
     Table(name="set_items", key=("set_id", "number"), start=(-1, -1), sealed=("error",)),
     Table(name="messages", key=("id",), start=(-1,), sealed=("payload",)),
@@ -88,7 +92,7 @@ TABLES = (
     Table(name="access_answers", key=("tenant", "key"), start=("", ""), sealed=("body",)),
     Table(name="audit", key=("id",), start=(-1,), sealed=("before", "after"), fixed=True),
 )
-"""Every table with sealed texts. Its columns stand in the order in which the statements name them."""
+"""Every table with sealed texts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,13 +193,20 @@ async def test_several_states_page_both_ways(kit: Kit) -> None:
     assert back.items == one.items
 
 
-async def test_since_finds_its_place_among_many(kit: Kit) -> None:
+async def test_a_time_finds_its_place_among_many(kit: Kit) -> None:
     for _ in range(20):
         await kit.start(10)
         kit.clock.move(HOUR)
     since = kit.clock.now() - 3 * HOUR
     assert len(await listed(kit, 500, since=since)) == 30
     assert len(await listed(kit, 500, since=0)) == 200
+    assert len(await listed(kit, 500, until=since)) == 170
+    assert await listed(kit, 500, until=kit.clock.now() - 20 * HOUR) == []
+    between = RunFilter(since=since - HOUR, until=since)
+    page = await kit.store.runs(between, limit=6, cursor=None)
+    rest = await kit.store.runs(between, limit=6, cursor=page.next)
+    assert (len(page.items), len(rest.items), rest.next) == (6, 4, None)
+    assert (await kit.store.runs(between, limit=6, cursor=rest.prev)).items == page.items
 
 
 async def test_listed_runs_have_no_payloads(kit: Kit) -> None:

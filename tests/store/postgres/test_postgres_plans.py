@@ -140,7 +140,7 @@ async def test_each_list_uses_the_index_made_for_it(
     bench: Bench, where: RunFilter | LetterFilter, index: str
 ) -> None:
     table = "runs" if isinstance(where, RunFilter) else "letters"
-    values = conditions(given(where), Window(most=10, below=100), None)
+    values = conditions(given(where), Window(most=10, below=100))
     hints: list[str] = []
     if where.status is not None:
         values["status"] = str(where.status)

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from redrive.core.transition import AuditWrite
 from redrive.store.migrate import known
-from redrive.store.sqlite import lists, schema
+from redrive.store.selection import AuditFilter
+from redrive.store.sqlite import lists, schema, writes
 from redrive.store.statements import load
 
 PACKAGE = "redrive.store.sqlite"
@@ -208,3 +210,18 @@ def test_figures_are_counted_along_an_index(con: sqlite3.Connection, name: str, 
     found = plan(con, load(PACKAGE, "figures.sql")[name])
     assert all(any(step in line for line in found) for step in steps), found
     assert not [line for line in found if re.fullmatch(r"SCAN (runs|letters|deliveries|messages)", line)]
+
+
+def test_a_time_long_ago_is_not_looked_for_row_by_row(con: sqlite3.Connection) -> None:
+    line = AuditWrite(event="e", tenant="t", by="ann", subject="s")
+    for hour in range(20):
+        writes.note(con, hour * 3_600_000_000, [line] * 500)
+    ticks: list[int] = []
+    con.set_progress_handler(lambda: ticks.append(1), 100)
+    try:
+        page = lists.audit(con, AuditFilter(until=3_600_000_000), 10, None)
+    finally:
+        con.set_progress_handler(None, 0)
+        con.execute("DELETE FROM audit")
+    assert len(page.items) == 10
+    assert len(ticks) < 50  # hundreds of instructions; thousands of rows are newer

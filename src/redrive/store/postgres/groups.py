@@ -92,7 +92,7 @@ async def groups(
 
 
 async def _select(line: Line, now: int, values: dict[str, Any], window: Window) -> list[GroupRow]:
-    bounded = conditions(values, window, None)
+    bounded = conditions(values, window)
     wanted = " AND ".join(PARTS[f"groups.{name}"] for name in bounded)
     order = "DESC" if window.above is None else "ASC"
     statement = prepare(PARTS["groups"].format(conditions=wanted, order=order))

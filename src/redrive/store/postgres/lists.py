@@ -118,7 +118,7 @@ class Query:
 
     async def fetch(self, window: Window, states: Sequence[str] | None) -> Found:
         """The rows of a window. Each state is asked for by itself, in the order of its index, and merged."""
-        values = conditions(self._values, window, await self._first_id())
+        values = conditions(self._values, window, *await self._bounds())
         if states is None:
             return await self._select(window, values, [])
         found = [
@@ -136,17 +136,22 @@ class Query:
         rows = await self._line.rows(statement, **parameters(values, list), most=window.most)
         return Found([self._record(as_given(row)) for row in rows], reached)
 
-    async def _first_id(self) -> int | None:
-        """An id below all rows since a time. Ids grow with time, so halving finds it without an index."""
-        since = self._values.get("since")
-        if since is None:
-            return None
+    async def _bounds(self) -> tuple[int | None, int | None]:
+        """An id below all rows since a time, and one above all rows until a time."""
+        since, until = self._values.get("since"), self._values.get("until")
+        return (
+            None if since is None else await self._id_at(since - CLOCK_STEP),
+            None if until is None else await self._id_at(until + CLOCK_STEP) + 1,
+        )
+
+    async def _id_at(self, time: int) -> int:
+        """The last id before a time. Ids grow with time, so halving finds it without an index."""
         low, high = 0, await self._line.value(prepare(self._sql[f"{self._table}.last"])) + 1
         at = prepare(self._sql[f"{self._table}.at"])
         while low + 1 < high:
             middle = (low + high) // 2
             found = await self._line.value(at, id=middle)
-            if found is None or found >= since - CLOCK_STEP:
+            if found is None or found >= time:
                 high = middle
             else:
                 low = middle

@@ -9,15 +9,45 @@ from redrive.clock import Clock
 from redrive.store.postgres.address import locate
 from redrive.store.postgres.line import session
 from redrive.store.postgres.lines import Lines
-from redrive.store.postgres.sql import load
+from redrive.store.postgres.sql import Statement, prepare
 from redrive.store.postgres.text import as_given, as_stored
 from redrive.store.reseal import Exchange, Table, TextRow
+from redrive.store.statements import load
 
 __all__ = ["PostgresTexts"]
 
-SQL = load("reseal.sql")
+SQL = load(__package__, "reseal.sql")
 
 _PATIENCE = 5.0
+
+
+def _texts(table: Table) -> Statement:
+    text = SQL["texts"].format(
+        table=table.name,
+        owner=table.owner,
+        key=", ".join(table.key),
+        place=", ".join(f":{name}" for name in table.key),
+        columns=", ".join(table.columns),
+    )
+    return prepare(text)
+
+
+def _swap(table: Table) -> Statement:
+    kinds = {
+        name: "text" if isinstance(at, str) else "bigint"
+        for name, at in zip(table.key, table.start, strict=True)
+    }
+    texts = [f"{which}_{name}" for which in ("old", "new") for name in table.columns]
+    kinds |= dict.fromkeys(texts, "text")
+    text = SQL["swap"].format(
+        table=table.name,
+        arrays=", ".join(f"CAST(:{name} AS {kind}[])" for name, kind in kinds.items()),
+        names=", ".join(kinds),
+        found=" AND ".join(f"t.{name} = n.{name}" for name in table.key),
+        same=" AND ".join(f"t.{name} IS NOT DISTINCT FROM n.old_{name}" for name in table.columns),
+        new=", ".join(f"{name} = n.new_{name}" for name in table.columns),
+    )
+    return prepare(text)
 
 
 class PostgresTexts:
@@ -28,7 +58,7 @@ class PostgresTexts:
 
     async def page(self, table: Table, after: tuple[Any, ...], most: int) -> list[TextRow]:
         place = dict(zip(table.key, after, strict=True))
-        rows = await self._lines.run(lambda line: line.rows(SQL[f"texts.{table.name}"], most=most, **place))
+        rows = await self._lines.run(lambda line: line.rows(_texts(table), most=most, **place))
         end = 1 + len(table.key)
         return [TextRow(row[0], tuple(row[1:end]), tuple(as_given(row[end:]))) for row in rows]
 
@@ -39,7 +69,7 @@ class PostgresTexts:
         for number, name in enumerate(table.columns):
             values[f"old_{name}"] = [as_stored(each.row.texts[number]) for each in exchanges]
             values[f"new_{name}"] = [as_stored(each.texts[number]) for each in exchanges]
-        done = await self._lines.run(lambda line: line.rows(SQL[f"swap.{table.name}"], **values))
+        done = await self._lines.run(lambda line: line.rows(_swap(table), **values))
         return len(done)
 
     async def close(self) -> None:

@@ -120,7 +120,7 @@ class Query:
 
     def fetch(self, window: Window, states: Sequence[str] | None) -> Found:
         """The rows of a window. Each state is asked for by itself, in the order of its index, and merged."""
-        values = conditions(self._values, window, self._first_id())
+        values = conditions(self._values, window, *self._bounds())
         if states is None:
             return self._select(window, values, [])
         found = [
@@ -137,16 +137,21 @@ class Query:
         rows = self._con.execute(statement, {**parameters(values, json_list), "most": window.most})
         return Found([self._record(row) for row in rows], reached)
 
-    def _first_id(self) -> int | None:
-        """An id below all rows since a time. Ids grow with time, so halving finds it without an index."""
-        since = self._values.get("since")
-        if since is None:
-            return None
+    def _bounds(self) -> tuple[int | None, int | None]:
+        """An id below all rows since a time, and one above all rows until a time."""
+        since, until = self._values.get("since"), self._values.get("until")
+        return (
+            None if since is None else self._id_at(since - CLOCK_STEP),
+            None if until is None else self._id_at(until + CLOCK_STEP) + 1,
+        )
+
+    def _id_at(self, time: int) -> int:
+        """The last id before a time. Ids grow with time, so halving finds it without an index."""
         low, high = 0, self._con.execute(self._sql[f"{self._table}.last"]).fetchone()[0] + 1
         while low + 1 < high:
             middle = (low + high) // 2
             row = self._con.execute(self._sql[f"{self._table}.at"], (middle,)).fetchone()
-            if row is None or row[0] >= since - CLOCK_STEP:
+            if row is None or row[0] >= time:
                 high = middle
             else:
                 low = middle

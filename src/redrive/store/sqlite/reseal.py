@@ -19,6 +19,22 @@ SQL = load(__package__, "reseal.sql")
 Result = TypeVar("Result")
 
 
+def _texts(table: Table) -> str:
+    return SQL["texts"].format(
+        table=table.name,
+        owner=table.owner,
+        key=", ".join(table.key),
+        place=", ".join("?" * len(table.key)),
+        columns=", ".join(table.columns),
+    )
+
+
+def _swap(table: Table) -> str:
+    same = [*(f"{name} = ?" for name in table.key), *(f"{name} IS ?" for name in table.columns)]
+    new = [f"{name} = ?" for name in table.columns]
+    return SQL["swap"].format(table=table.name, new=", ".join(new), same=" AND ".join(same))
+
+
 class SqliteTexts:
     """The texts of a file, through a connection of its own."""
 
@@ -28,7 +44,7 @@ class SqliteTexts:
 
     async def page(self, table: Table, after: tuple[Any, ...], most: int) -> list[TextRow]:
         end = 1 + len(table.key)
-        rows = await self._run(lambda con: con.execute(SQL[f"texts.{table.name}"], (*after, most)).fetchall())
+        rows = await self._run(lambda con: con.execute(_texts(table), (*after, most)).fetchall())
         return [TextRow(row[0], row[1:end], row[end:]) for row in rows]
 
     async def swap(self, table: Table, exchanges: Sequence[Exchange]) -> int:
@@ -36,7 +52,7 @@ class SqliteTexts:
 
         def write(con: sqlite3.Connection) -> int:
             with writing(con):
-                return con.executemany(SQL[f"swap.{table.name}"], rows).rowcount
+                return con.executemany(_swap(table), rows).rowcount
 
         return await self._run(write)
 
