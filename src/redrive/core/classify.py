@@ -25,6 +25,15 @@ from email.utils import parsedate_to_datetime
 from itertools import islice
 from typing import Any, TypeAlias
 
+from redrive.core.known_errors import (
+    AWS_CODES,
+    BY_NAME,
+    CONNECTION_ERRNOS,
+    SQLITE_CODES,
+    SQLSTATES,
+    STATUSES,
+    WRAPPERS,
+)
 from redrive.duration import seconds
 from redrive.errors import ConfigurationError, RetryAfter, RunFailed, StepFailed
 from redrive.policy import Category, qualified_name
@@ -56,6 +65,10 @@ RETRYABLE = frozenset(
 LONGEST_RETRY_AFTER = 86_400.0
 """A `Retry-After` header is believed for up to a day; `RetryAfter` raised by a step has no such limit."""
 
+_STATUS_TEXT = re.compile(r"[1-5]\d\d", re.ASCII)
+_NUMBER_TEXT = re.compile(r"[+-]?\d{1,15}(?:\.\d{1,15})?", re.ASCII)
+_LONGEST_DATE = 64
+_MOST_HEADERS = 1_000
 _DEEPEST = 10  # wrapped exceptions are followed no deeper, since they may form a circle
 
 
@@ -166,7 +179,7 @@ def _find(error: BaseException, rules: Sequence[Rule], faults: list[str], depth:
     found = None if inner is None else _find(inner, rules, faults, depth + 1)
     if found is not None:
         return found
-    named = next((_BY_NAME[name] for name in names if name in _BY_NAME), None)
+    named = next((BY_NAME[name] for name in names if name in BY_NAME), None)
     return None if named is None else (named, error)
 
 
@@ -202,13 +215,13 @@ def _carried(error: BaseException) -> Category | None:
 
 def _by_aws_code(error: BaseException, names: Sequence[str]) -> Category | None:
     code = _inside(_aws_response(error, names), "Error", "Code")
-    return _AWS_CODES.get(code) if isinstance(code, str) else None
+    return AWS_CODES.get(code) if isinstance(code, str) else None
 
 
 def _by_status(status: int | None) -> Category | None:
     if status is None or status < 400:
         return None
-    return _STATUSES.get(status, Category.CLIENT_ERROR if status < 500 else Category.SERVER_ERROR)
+    return STATUSES.get(status, Category.CLIENT_ERROR if status < 500 else Category.SERVER_ERROR)
 
 
 def _by_sqlstate(error: BaseException) -> Category | None:
@@ -218,12 +231,12 @@ def _by_sqlstate(error: BaseException) -> Category | None:
     if not isinstance(state, str) or len(state) != 5:
         return None
     # 57014 before 57P0, before 57
-    return next((_SQLSTATES[state[:size]] for size in (5, 4, 2) if state[:size] in _SQLSTATES), None)
+    return next((SQLSTATES[state[:size]] for size in (5, 4, 2) if state[:size] in SQLSTATES), None)
 
 
 def _by_sqlite(error: BaseException) -> Category | None:
     code = _peek(error, "sqlite_errorcode")
-    return _SQLITE_CODES.get(code & 0xFF) if type(code) is int else None  # the rest refines the lowest byte
+    return SQLITE_CODES.get(code & 0xFF) if type(code) is int else None  # the rest refines the lowest byte
 
 
 def _by_errno(error: BaseException, names: Sequence[str]) -> Category | None:
@@ -232,11 +245,11 @@ def _by_errno(error: BaseException, names: Sequence[str]) -> Category | None:
         return None
     if number == errno.ETIMEDOUT:
         return Category.TIMEOUT
-    return Category.NETWORK if number in _CONNECTION_ERRNOS else None
+    return Category.NETWORK if number in CONNECTION_ERRNOS else None
 
 
 def _wrapped(error: BaseException, names: Sequence[str]) -> BaseException | None:
-    attribute = next((_WRAPPERS[name] for name in names if name in _WRAPPERS), None)
+    attribute = next((WRAPPERS[name] for name in names if name in WRAPPERS), None)
     inner = None if attribute is None else _peek(error, attribute)
     return inner if issubclass(type(inner), BaseException) else None
 
@@ -347,175 +360,3 @@ def _inside(value: Any, *path: str) -> Any:
 
 def _aws_response(error: BaseException, names: Sequence[str]) -> Any:
     return _peek(error, "response") if "botocore.exceptions.ClientError" in names else None
-
-
-# -- the tables ----------------------------------------------------------------------------------------
-
-_STATUS_TEXT = re.compile(r"[1-5]\d\d", re.ASCII)
-_NUMBER_TEXT = re.compile(r"[+-]?\d{1,15}(?:\.\d{1,15})?", re.ASCII)
-_LONGEST_DATE = 64
-_MOST_HEADERS = 1_000
-
-_STATUSES = {
-    400: Category.VALIDATION,
-    401: Category.AUTHORIZATION,
-    403: Category.AUTHORIZATION,
-    404: Category.NOT_FOUND,
-    408: Category.TIMEOUT,
-    410: Category.NOT_FOUND,
-    422: Category.VALIDATION,
-    429: Category.RATE_LIMIT,
-    504: Category.TIMEOUT,
-}
-
-# AWS answers many of these with status 400, so its own code goes first.
-_AWS_CODES = {
-    **dict.fromkeys(
-        (
-            "BandwidthLimitExceeded",
-            "EC2ThrottledException",
-            "LimitExceededException",
-            "PriorRequestNotComplete",
-            "ProvisionedThroughputExceededException",
-            "RequestLimitExceeded",
-            "RequestThrottled",
-            "RequestThrottledException",
-            "SlowDown",
-            "ThrottledException",
-            "Throttling",
-            "ThrottlingException",
-            "TooManyRequestsException",
-            "TransactionInProgressException",
-        ),
-        Category.RATE_LIMIT,
-    ),
-    **dict.fromkeys(("RequestTimeout", "RequestTimeoutException"), Category.TIMEOUT),
-    **dict.fromkeys(("InternalError", "InternalServerError", "InternalFailure"), Category.SERVER_ERROR),
-    **dict.fromkeys(("ServiceUnavailable", "ServiceUnavailableException"), Category.SERVER_ERROR),
-    **dict.fromkeys(
-        (
-            "AccessDenied",
-            "AccessDeniedException",
-            "ExpiredToken",
-            "ExpiredTokenException",
-            "InvalidClientTokenId",
-            "UnrecognizedClientException",
-        ),
-        Category.AUTHORIZATION,
-    ),
-    "ResourceNotFoundException": Category.NOT_FOUND,
-}
-
-# By whole state, by its first four or by its class of two letters. A transaction that lost against
-# another one (class 40) was rolled back whole: the database asks for it again.
-_SQLSTATES = {
-    "08": Category.DEPENDENCY_UNAVAILABLE,
-    "53": Category.DEPENDENCY_UNAVAILABLE,
-    "57P0": Category.DEPENDENCY_UNAVAILABLE,
-    "25006": Category.DEPENDENCY_UNAVAILABLE,  # read-only: the former primary after a failover
-    "40": Category.DEPENDENCY_UNAVAILABLE,
-    "57014": Category.TIMEOUT,  # statement_timeout
-    "55P03": Category.TIMEOUT,  # lock_timeout
-    "22": Category.VALIDATION,
-    "23": Category.VALIDATION,
-    "28": Category.AUTHORIZATION,
-    "42501": Category.AUTHORIZATION,
-    "42": Category.INTERNAL,
-}
-
-_SQLITE_CODES = {
-    5: Category.DEPENDENCY_UNAVAILABLE,  # SQLITE_BUSY
-    6: Category.DEPENDENCY_UNAVAILABLE,  # SQLITE_LOCKED
-    19: Category.VALIDATION,  # SQLITE_CONSTRAINT
-}
-
-_CONNECTION_ERRNOS = frozenset(
-    {
-        errno.ECONNABORTED,
-        errno.ECONNREFUSED,
-        errno.ECONNRESET,
-        errno.EHOSTDOWN,
-        errno.EHOSTUNREACH,
-        errno.ENETDOWN,
-        errno.ENETRESET,
-        errno.ENETUNREACH,
-        errno.ENOTCONN,
-        errno.EPIPE,
-        errno.ESHUTDOWN,
-    }
-)
-
-_WRAPPERS = {
-    "redrive.errors.NonRetryable": "__cause__",
-    "sqlalchemy.exc.DBAPIError": "orig",
-    "urllib.error.URLError": "reason",
-    "urllib3.exceptions.MaxRetryError": "reason",
-}
-
-_BY_NAME = {
-    "builtins.TimeoutError": Category.TIMEOUT,
-    "subprocess.TimeoutExpired": Category.TIMEOUT,
-    "httpx.TimeoutException": Category.TIMEOUT,
-    "httpx2.TimeoutException": Category.TIMEOUT,
-    "requests.exceptions.ConnectTimeout": Category.TIMEOUT,  # named, for it is a ConnectionError as well
-    "requests.exceptions.Timeout": Category.TIMEOUT,
-    "urllib3.exceptions.NewConnectionError": Category.NETWORK,  # a TimeoutError only by inheritance
-    "urllib3.exceptions.TimeoutError": Category.TIMEOUT,
-    "aiohttp.client_exceptions.ServerTimeoutError": Category.TIMEOUT,
-    "botocore.exceptions.ConnectTimeoutError": Category.TIMEOUT,
-    "botocore.exceptions.ReadTimeoutError": Category.TIMEOUT,
-    "openai.APITimeoutError": Category.TIMEOUT,
-    "anthropic.APITimeoutError": Category.TIMEOUT,
-    "builtins.ConnectionError": Category.NETWORK,
-    "socket.gaierror": Category.NETWORK,
-    "socket.herror": Category.NETWORK,
-    "ssl.SSLError": Category.NETWORK,
-    "asyncio.exceptions.IncompleteReadError": Category.NETWORK,
-    "http.client.BadStatusLine": Category.NETWORK,
-    "http.client.IncompleteRead": Category.NETWORK,
-    "urllib.error.URLError": Category.NETWORK,
-    "httpx.UnsupportedProtocol": Category.INTERNAL,
-    "httpx.LocalProtocolError": Category.INTERNAL,
-    "httpx.TransportError": Category.NETWORK,
-    "httpx2.UnsupportedProtocol": Category.INTERNAL,
-    "httpx2.LocalProtocolError": Category.INTERNAL,
-    "httpx2.TransportError": Category.NETWORK,
-    "requests.exceptions.ConnectionError": Category.NETWORK,
-    "requests.exceptions.ChunkedEncodingError": Category.NETWORK,
-    "urllib3.exceptions.MaxRetryError": Category.NETWORK,
-    "urllib3.exceptions.ProtocolError": Category.NETWORK,
-    "urllib3.exceptions.ProxyError": Category.NETWORK,
-    "urllib3.exceptions.SSLError": Category.NETWORK,
-    "aiohttp.client_exceptions.ClientConnectionError": Category.NETWORK,
-    "aiohttp.client_exceptions.ClientPayloadError": Category.NETWORK,
-    "botocore.exceptions.ConnectionError": Category.NETWORK,
-    "botocore.exceptions.HTTPClientError": Category.NETWORK,
-    "openai.APIConnectionError": Category.NETWORK,
-    "anthropic.APIConnectionError": Category.NETWORK,
-    "redrive.errors.RetryAfter": Category.RATE_LIMIT,
-    "redrive.errors.StoreUnavailable": Category.DEPENDENCY_UNAVAILABLE,
-    "psycopg.OperationalError": Category.DEPENDENCY_UNAVAILABLE,
-    "psycopg2.OperationalError": Category.DEPENDENCY_UNAVAILABLE,
-    "redrive.errors.InputError": Category.VALIDATION,
-    "pydantic_core._pydantic_core.ValidationError": Category.VALIDATION,
-    "pydantic.error_wrappers.ValidationError": Category.VALIDATION,
-    "pydantic.v1.error_wrappers.ValidationError": Category.VALIDATION,
-    "botocore.exceptions.ParamValidationError": Category.VALIDATION,
-    "builtins.PermissionError": Category.AUTHORIZATION,
-    "builtins.FileNotFoundError": Category.NOT_FOUND,
-    "redrive.errors.NotFound": Category.NOT_FOUND,
-    "redrive.errors.Conflict": Category.CLIENT_ERROR,
-    "redrive.errors.ConfigurationError": Category.MISSING_CONFIG,
-    "botocore.exceptions.NoCredentialsError": Category.MISSING_CONFIG,
-    "botocore.exceptions.NoRegionError": Category.MISSING_CONFIG,
-    "botocore.exceptions.PartialCredentialsError": Category.MISSING_CONFIG,
-    "redrive.errors.MisusedStep": Category.INTERNAL,
-    "builtins.TypeError": Category.INTERNAL,
-    "builtins.AttributeError": Category.INTERNAL,
-    "builtins.NameError": Category.INTERNAL,
-    "builtins.LookupError": Category.INTERNAL,
-    "builtins.ValueError": Category.INTERNAL,
-    "builtins.AssertionError": Category.INTERNAL,
-    "builtins.ArithmeticError": Category.INTERNAL,
-    "builtins.NotImplementedError": Category.INTERNAL,
-}
