@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cluster import POSTGRES
 from outbox_kit import DEAD, mark, say, sink
-from store_kit import DAY, HandClock, Kit, becomes, buried, entry, failed_try, writes
+from store_kit import DAY, HandClock, Kit, becomes, buried, entry, failed_try, noted, writes
 from store_places import new_place
 
 from redrive.core import transition as written
@@ -23,6 +23,7 @@ from redrive.core.transition import Transition
 from redrive.errors import ConfigurationError, DataRefused, InputError
 from redrive.store import open_store, port
 from redrive.store.accounts import AnswerRow, NewAnswer
+from redrive.store.notices import NewNotice, NewNotification, NotificationFilter, RuleRow, Telling
 from redrive.store.port import Store
 from redrive.store.reseal import TABLES, Exchange, Texts, reseal
 from redrive.store.seal import Keyring, is_sealed, key_of
@@ -570,6 +571,30 @@ async def test_remembered_answers_are_sealed_and_rewritten(place: Any) -> None:
     assert SECRET not in (await all_texts(kit))["access_answers"][0]
     await rewritten(kit, ring(NEW, OLD))
     assert await place(ring(NEW)).store.accounts.claim_answer(asked) == answer
+
+
+async def test_notifications_are_sealed_and_rewritten(place: Any) -> None:
+    secret = f'{{"pin":"{SECRET}"}}'
+    notices = place(ring(OLD)).store.notices
+    rule = RuleRow(tenant="acme", workflow="w", rule=secret, updated_at=0, updated_by="ann")
+    await notices.set_rule(rule, noted("notify.set", tenant="acme"))
+    facts = [NewNotice(public_id=name, tenant="acme", lane=name, notice=secret) for name in ("told", "waits")]
+    await notices.add(facts)
+    case = next(case for case in await notices.due(limit=9, newest=1) if case.lane == "told")
+    new = NewNotification(
+        public_id="n", tenant="acme", event="e", workflow="w", count=1, in_app=True, content=secret
+    )
+    assert await notices.tell(Telling(case=case, every=DAY, notification=new))
+    kit = place(None)
+    found = await all_texts(kit)
+    assert [len(found[name]) for name in ("notices", "notifications", "notify_rules")] == [2, 1, 1]
+    assert SECRET not in repr(found)
+    await rewritten(kit, ring(NEW, OLD))
+    notices = place(ring(NEW)).store.notices
+    assert [row.rule for row in await notices.rules()] == [secret]
+    page = await notices.inbox(NotificationFilter(), "ann", limit=9, cursor=None)
+    assert [row.content for row in page.items] == [secret]
+    assert [case.notices[0].notice for case in await notices.due(limit=9, newest=1)] == [secret]
 
 
 def test_rewriting_knows_every_column_that_is_sealed() -> None:

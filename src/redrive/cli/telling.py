@@ -1,4 +1,4 @@
-"""What `redrive doctor` finds about messages: the mail server, webhooks, what did not arrive."""
+"""What `redrive doctor` finds about the ways out: the mail server and webhooks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING
 
 from redrive.cli.health import Finding
-from redrive.cli.hints import hint
 from redrive.core.notify import NotifyRule, Target
 from redrive.errors import RedriveError
 from redrive.store.seal import is_sealed
@@ -35,7 +34,6 @@ async def examine_telling(app: Redrive) -> list[Finding]:
         return [
             *[each async for each in _mail(app, targets)],
             *[each async for each in _webhooks(app, targets)],
-            *[each async for each in _dead(store)],
         ]
     finally:
         await store.close()
@@ -109,14 +107,3 @@ async def _reached(url: str, app: Redrive) -> str | None:
     except (RedriveError, OSError, TimeoutError) as error:
         return str(error) or type(error).__name__
     return None
-
-
-async def _dead(store: Store) -> AsyncIterator[Finding]:
-    for sink in await store.sinks():
-        if sink.dead:
-            yield Finding(
-                check="outbox",
-                level="wrong",
-                text=f"{sink.dead} message{'s' * (sink.dead != 1)} to {sink.name!r} did not arrive",
-                advice=hint("outbox", "list", "--status", "DEAD", "--sink", sink.name),
-            )

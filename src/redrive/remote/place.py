@@ -46,7 +46,6 @@ class Remote:
         self.policies = RemotePolicies(client, self.home)
         self.workflows = RemoteWorkflows(client)
         self.audit = RemoteAudit(client)
-        self.notifications = RemoteNotifications(client)
         self.people = RemotePeople(client)
 
     async def saga(self, run_id: str, *, tenant: str | None = None) -> RemoteLedger:

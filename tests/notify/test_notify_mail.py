@@ -1,0 +1,59 @@
+"""Mail servers as their URLs say, and mails that give nothing away."""
+
+from __future__ import annotations
+
+import pytest
+from notify_kit import OPS, Postbox, failing
+
+from redrive import Redrive
+from redrive.errors import ConfigurationError
+from redrive.notify.email import MailServer
+from redrive.testing import engine
+
+READ = [
+    ("smtp://mail.example.org", ("mail.example.org", 587, False, None, None)),
+    ("smtp://mail:25?starttls=never", ("mail", 25, False, False, None)),
+    ("smtp://ann:p%40ss@mail:2525", ("mail", 2525, False, True, "p@ss")),
+    ("smtp://ann:x@mail?starttls=never", ("mail", 587, False, False, "x")),
+    ("smtps://ann:x@mail.example.org", ("mail.example.org", 465, True, False, "x")),
+]
+
+
+@pytest.mark.parametrize(("url", "wanted"), READ, ids=[url for url, _ in READ])
+def test_a_mail_server_is_what_its_url_says(url: str, wanted: tuple[object, ...]) -> None:
+    server = MailServer.read(url, "redrive@example.org")
+    assert (server.host, server.port, server.tls, server.starttls, server.password) == wanted
+
+
+@pytest.mark.parametrize("url", ["", "http://mail", "smtp://", "smtp://mail:99999", "smtp://m?starttls=x"])
+def test_what_is_no_mail_server_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="REDRIVE_SMTP_URL") as refused:
+        MailServer.read(url.replace("//", "//ann:hunter2@"), "")
+    assert "hunter2" not in str(refused.value)
+
+
+async def test_no_password_and_no_mail_is_sent_in_clear(box: Postbox) -> None:
+    app = Redrive(smtp_url=box.url.replace("//", "//ann:hunter2@"))
+    fulfil = failing(app, notify={"email": OPS})
+    async with engine(app) as e:
+        await e.run(fulfil, "A")
+        await e.settle()
+        (message,) = (await app.outbox.list()).items[:1]
+        assert "STARTTLS" in (message.deliveries[0].error or "")
+        assert "hunter2" not in repr(message)
+    assert (box.mails, box.tries) == ([], 0)
+
+
+async def test_no_error_message_writes_a_header_of_its_own(box: Postbox) -> None:
+    app = Redrive(smtp_url=box.url, smtp_from="redrive@example.org")
+    app.notification("dead_letter", subject="{{error}}")
+    fulfil = failing(app, notify={"email": OPS})
+    async with engine(app) as e:
+        await e.run(fulfil, "A", why="zażółć\r\nBcc: everybody@example.org\r\n\r\nbody\x00" + "x" * 3000)
+        await e.settle()
+    (mail,) = box.to(OPS)
+    assert mail["Bcc"] is None
+    assert str(mail["Subject"]).startswith("TimeoutError: zażółć Bcc: everybody@example.org body")
+    assert len(str(mail["Subject"])) <= 150
+    assert (mail["From"], mail["Auto-Submitted"]) == ("redrive@example.org", "auto-generated")
+    assert "x" * 3000 in mail.get_content().replace("\r\n", "")
