@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -11,9 +12,11 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+import redrive
 from redrive import FailureEvent, Redrive, RetryPolicy
 from redrive.core.tracing import checked, split, with_trace
 from redrive.signals.traces import Tracing, arrived, here, tracing
+from redrive.sinks.message import Message, cloud_event
 from redrive.testing import Engine, engine, faults
 
 SECRET = "password=hunter2"
@@ -128,6 +131,62 @@ async def test_letters_carry_the_trace_and_steps_see_their_span(spans: InMemoryS
     assert letter.trace_id == f"{attempt.context.trace_id:032x}"
     assert attempt.attributes is not None
     assert attempt.attributes["seen.by"] == "the step"
+
+
+async def test_messages_carry_the_trace_to_their_receivers(
+    on_store: OnStore, spans: InMemorySpanExporter
+) -> None:
+    app = Redrive("sqlite:///:memory:")
+    heard: list[Message] = []
+
+    @app.subscribe("orders.*")
+    async def hear(message: Message) -> None:
+        heard.append(message)
+
+    @app.step
+    def tell() -> None:
+        redrive.publish("orders.paid", {"id": 1})
+
+    @app.workflow
+    async def order() -> None:
+        await tell()
+        redrive.publish("orders.done", {"id": 1})
+
+    async with on_store(app) as e:
+        run = await e.run(order)
+        kept = {message.topic: message.trace_id for message in (await e.app.outbox.list()).items}
+    told = named(spans)
+    (attempt,), (execute,) = told["attempt tell"], told["execute order"]
+    assert attempt.context is not None
+    assert execute.context is not None
+    trace_id = f"{attempt.context.trace_id:032x}"
+    assert run.status == "SUCCESS"
+    assert kept == {"orders.paid": trace_id, "orders.done": trace_id}
+    (paid,), (done,) = told["publish orders.paid"], told["publish orders.done"]
+    assert paid.parent is not None
+    assert done.parent is not None
+    assert paid.parent.span_id == attempt.context.span_id
+    assert done.parent.span_id == execute.context.span_id
+    (first,) = [message for message in heard if message.topic == "orders.paid"]
+    assert first.traceparent is not None
+    assert first.traceparent.startswith(f"00-{trace_id}-{attempt.context.span_id:016x}-")
+    assert json.loads(cloud_event(first))["traceparent"] == first.traceparent
+
+
+async def test_without_an_sdk_messages_pass_on_the_trace_of_the_start() -> None:
+    app = Redrive("sqlite:///:memory:")
+
+    @app.workflow
+    async def order() -> None:
+        redrive.publish("orders.done", {"id": 1})
+
+    async with engine(app) as e:
+        arrived(PARENT)
+        run = await e.run(order)
+        arrived(None)
+        assert (await e.app.runs.get(run.id)).trace_id == PARENT[3:35]
+        (message,) = (await e.app.outbox.list()).items
+        assert message.trace_id == PARENT[3:35]
 
 
 def test_without_an_sdk_there_is_no_tracing_and_a_context_is_passed_on_all_the_same() -> None:

@@ -297,7 +297,10 @@ class Runtime:
     def _bring(self, store: Store, sinks: Iterable[SinkDefinition]) -> None:
         """Begin to bring messages to sinks."""
         one, rules = self._one_suspect, self._app.rules
-        relays = [Relay(store, self.clock, each, rules, self.tally, one_suspect=one) for each in sinks]
+        relays = [
+            Relay(store, self.clock, each, rules, self.tally, tracing=self.tracing, one_suspect=one)
+            for each in sinks
+        ]
         self.relays += relays
         self._relaying += [
             asyncio.create_task(relay.run(self._poll), name="redrive relay") for relay in relays

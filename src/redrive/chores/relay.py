@@ -36,6 +36,7 @@ from redrive.errors import DataRefused, StoreError
 from redrive.halfway import rest_of
 from redrive.settle.settler import until_answered
 from redrive.signals.tally import Tally
+from redrive.signals.traces import Tracing
 from redrive.sinks import SinkDefinition, received
 from redrive.store.outbox import ClaimedDelivery, Deliveries
 from redrive.store.port import Store
@@ -71,12 +72,14 @@ class Relay:
         tally: Tally | None = None,
         *,
         one_suspect: asyncio.Lock | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._sink = definition
         self._rules = rules
         self._tally = tally
+        self._tracing = tracing
         self._lease = max(_SHORTEST_LEASE, 3 * definition.timeout)
         self._chains: deque[tuple[Chain, float]] = deque()  # with when the last try of each may begin
         self._one_suspect = one_suspect or asyncio.Lock()
@@ -272,7 +275,7 @@ class Relay:
     async def _deliver_all(self, chain: Chain, until: float) -> None:
         while chain and not self._stopping and self._clock.monotonic() < until:
             claimed = chain.popleft()
-            mark = await self._deliver(claimed)
+            mark = await (self._deliver(claimed) if self._tracing is None else self._traced(claimed))
             self._marks.append(mark)
             if self._tally is not None:
                 ago = (self._store.now() - claimed.message.created_at) / MICROS
@@ -284,6 +287,14 @@ class Relay:
             if chain:
                 self._note_soon()
         self._give_back(chain)
+
+    async def _traced(self, claimed: ClaimedDelivery) -> DeliveryMark:
+        assert self._tracing is not None
+        with self._tracing.publishing(claimed.message, self._sink.name) as failed:
+            mark = await self._deliver(claimed)
+            if not mark.over:
+                failed()
+            return mark
 
     async def _deliver(self, claimed: ClaimedDelivery) -> DeliveryMark:
         if self._sink.user_code and is_poison(claimed.deaths):

@@ -107,17 +107,19 @@ def with_notices(
     wanted = [(name, facts) for name, facts in found if rule.wants(NoticeEvent(facts.event))]
     if not wanted:
         return decided
-    messages = [_message(name, facts, rule) for name, facts in wanted]
+    trace = (cause.run if isinstance(cause, Raised) else cause).options.trace
+    messages = [_message(name, facts, rule, trace) for name, facts in wanted]
     return replace(decided, messages=(*decided.messages, *messages))
 
 
-def _message(name: str, facts: Facts, rule: NotifyRule) -> MessageWrite:
+def _message(name: str, facts: Facts, rule: NotifyRule, trace: str | None) -> MessageWrite:
     return MessageWrite(
         public_id=name,
         topic=NOTICES,
         payload=written(facts, rule),
         run_id=facts.run_id,
         correlation_id=facts.correlation_id,
+        trace=trace,
     )
 
 

@@ -218,6 +218,7 @@ class MessageWrite:
     run_id: str
     correlation_id: str
     key: str | None = None
+    trace: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

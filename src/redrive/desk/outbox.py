@@ -10,6 +10,7 @@ from typing import Any
 from redrive.clock import Clock
 from redrive.core.events import Event
 from redrive.core.states import DeliveryStatus
+from redrive.core.tracing import trace_id
 from redrive.core.transition import AuditWrite
 from redrive.desk.checks import a_flag, is_id, long_text, person
 from redrive.desk.shapes import Shaper, moment
@@ -62,6 +63,7 @@ class OutboxMessage:
     created_at: datetime
     payload: Any
     deliveries: tuple[Delivery, ...]
+    trace_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +194,7 @@ class Outbox:
             created_at=moment(row.created_at),
             payload=self._shaper.payload(row.payload),
             deliveries=tuple(self._delivery(each) for each in row.deliveries),
+            trace_id=trace_id(row.trace),
         )
 
     def _delivery(self, row: DeliveryRow) -> Delivery:

@@ -6,7 +6,7 @@ came with a request is passed on all the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.core.outcome import RunView
 from redrive.core.tracing import checked
+from redrive.store.outbox import MessageRow
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -101,19 +102,25 @@ class Tracing:
                 raise
 
     @contextmanager
-    def publishing(self, traceparent: str | None, sink: str, about: Mapping[str, str]) -> Iterator[None]:
-        """One try to bring a message to a sink."""
+    def publishing(self, message: MessageRow, sink: str) -> Iterator[Callable[[], None]]:
+        """One try to bring a message to a sink; gives what is to be called if it did not arrive."""
         from opentelemetry import trace
 
-        attributes = {"redrive.sink": sink, **about}
+        about = {
+            "redrive.sink": sink,
+            "redrive.message_id": message.public_id,
+            "redrive.run_id": message.run_id,
+            "redrive.tenant": message.tenant,
+            "redrive.correlation_id": message.correlation_id,
+        }
         with self._tracer.start_as_current_span(
-            f"publish {about['redrive.topic']}",
-            context=_parent(traceparent),
+            f"publish {message.topic}",
+            context=_parent(message.trace),
             kind=trace.SpanKind.PRODUCER,
-            attributes=attributes,
+            attributes=about,
             record_exception=False,
-        ):
-            yield
+        ) as span:
+            yield lambda: span.set_status(trace.Status(trace.StatusCode.ERROR))
 
     def _span(self, name: str, run: RunView, **more: Any) -> Span:
         return self._tracer.start_span(

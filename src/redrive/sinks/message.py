@@ -22,7 +22,7 @@ class Message:
     """What was published. It may arrive more than once, always with the same `id`.
 
     `text` is the payload as JSON, `run_id` the run that published it, `committed_at` its time in microseconds
-    since 1970.
+    since 1970, `traceparent` the trace it belongs to, if there is one.
     """
 
     id: str
@@ -33,6 +33,7 @@ class Message:
     committed_at: int
     run_id: str
     correlation_id: str
+    traceparent: str | None = None
 
     @property
     def time(self) -> datetime:
@@ -61,6 +62,7 @@ def received(row: MessageRow) -> Message:
         committed_at=row.created_at,
         run_id=row.run_id,
         correlation_id=row.correlation_id,
+        traceparent=row.trace,
     )
 
 
@@ -78,4 +80,6 @@ def cloud_event(message: Message) -> str:
     }
     if message.key is not None:
         head["partitionkey"] = message.key
+    if message.traceparent is not None:
+        head["traceparent"] = message.traceparent
     return f'{json.dumps(head)[:-1]}, "data": {message.text}}}'

@@ -45,6 +45,8 @@ class Webhook:
         body = cloud_event(message).encode()
         headers = signed_headers(self._keys, message.id, self._now(), body)
         headers["content-type"] = "application/cloudevents+json"
+        if message.traceparent is not None:
+            headers["traceparent"] = message.traceparent
         answer = await self._client.send(
             HttpRequest(
                 url=self.url, headers=headers, body=body, timeout=self._timeout, max_body=_MOST_OF_ANSWER

@@ -72,6 +72,7 @@ class MessageRow:
     correlation_id: str
     created_at: int
     deliveries: tuple[DeliveryRow, ...] = ()
+    trace: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

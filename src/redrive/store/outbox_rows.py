@@ -44,7 +44,7 @@ _BLOCKED = ("sink", "tenant", "key", "message", "topic", "attempt", "tried_at", 
 
 def message_row(row: Sequence[Any]) -> MessageRow:
     """A message without its deliveries."""
-    id, public_id, tenant, topic, key, payload, run_id, correlation_id, created_at = row
+    id, public_id, tenant, topic, key, payload, run_id, correlation_id, created_at, trace = row
     return _MessageRow(
         id=id,
         public_id=public_id,
@@ -55,6 +55,7 @@ def message_row(row: Sequence[Any]) -> MessageRow:
         run_id=run_id,
         correlation_id=correlation_id,
         created_at=created_at,
+        trace=trace,
     )
 
 
@@ -90,14 +91,17 @@ def chosen(found: Found, suspects: Suspects) -> tuple[list[Sequence[Any]], bool]
 
 def _is_suspect(row: Sequence[Any]) -> bool:
     """True if whoever had this due delivery before never said what became of it."""
-    return bool(row[12])
+    return bool(row[13])
 
 
 def taken(rows: Iterable[Sequence[Any]], but: Collection[int]) -> tuple[ClaimedDelivery, ...]:
     """Those of the due rows that are claimed now, under a fence one higher, in the order of their numbers."""
     return tuple(
         _Claimed(
-            message=message_row(row[:9]), fence=row[9] + 1, attempt=row[10], deaths=row[11] + _is_suspect(row)
+            message=message_row(row[:10]),
+            fence=row[10] + 1,
+            attempt=row[11],
+            deaths=row[12] + _is_suspect(row),
         )
         for row in sorted(rows, key=itemgetter(0))
         if row[0] not in but

@@ -16,6 +16,7 @@ from redrive.core.quick import quick
 from redrive.core.topics import check_key, check_topic
 from redrive.core.transition import MessageWrite
 from redrive.errors import InputError, MisusedStep
+from redrive.signals.traces import here
 
 if TYPE_CHECKING:
     from redrive.worker.execution import Execution
@@ -53,6 +54,7 @@ def written(
         run_id=execution.claimed.public_id,
         correlation_id=execution.correlation_id,
         key=key,
+        trace=here() or execution.view.options.trace,
     )
 
 

@@ -436,3 +436,16 @@ async def test_delivered_messages_go_when_their_time_is_over_and_others_stay(kit
     kit.clock.move(DAY)
     await kit.store.purge(PURGE)
     assert sorted(await outbox.listed()) == ["dead", "waits"]
+
+
+async def test_a_message_keeps_the_trace_it_belongs_to(kit: Kit) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    outbox = await Outbox.open(kit)
+    await outbox.publish(say("m1", trace=trace), say("m2"))
+    assert [(each.message.public_id, each.message.trace) for each in (await outbox.claim()).items] == [
+        ("m1", trace),
+        ("m2", None),
+    ]
+    one = await kit.store.message("m1")
+    assert one is not None
+    assert one.trace == trace

@@ -24,6 +24,7 @@ SQL = statements.load(__package__, "outbox.sql")
 
 _NAMES = (
     "m_t", "m_public_id", "m_tenant", "m_topic", "m_key", "m_run_id", "m_correlation_id", "m_payload",
+    "m_trace",
 )  # fmt: skip
 _ALWAYS = frozenset({"m_tenant", "m_topic"})
 
@@ -31,7 +32,17 @@ _ALWAYS = frozenset({"m_tenant", "m_topic"})
 def columns(transitions: Sequence[Transition]) -> dict[str, Sequence[Any] | None] | None:
     """The messages of a call as columns, each under the number of its transition; None if there are none."""
     rows = [
-        (number, m.public_id, each.tenant, m.topic, m.key, m.run_id, as_stored(m.correlation_id), m.payload)
+        (
+            number,
+            m.public_id,
+            each.tenant,
+            m.topic,
+            m.key,
+            m.run_id,
+            as_stored(m.correlation_id),
+            m.payload,
+            m.trace,
+        )
         for number, each in enumerate(transitions, 1)
         for m in each.messages
     ]

@@ -26,7 +26,7 @@ def publish(con: sqlite3.Connection, now: int, transitions: Iterable[Transition]
     con.executemany(
         SQL["put_message"],
         [
-            (m.public_id, each.tenant, m.topic, m.key, m.run_id, m.correlation_id, now, m.payload)
+            (m.public_id, each.tenant, m.topic, m.key, m.run_id, m.correlation_id, now, m.payload, m.trace)
             for each in transitions
             for m in each.messages
         ],

@@ -28,13 +28,13 @@ WITH due AS MATERIALIZED (
       AND (CAST(:suspect AS boolean) IS NULL OR (d.lease_until > 0) = CAST(:suspect AS boolean))
     ORDER BY d.available_at, d.message LIMIT CAST(:most AS bigint) FOR NO KEY UPDATE SKIP LOCKED
 ), weighed AS (
-    SELECT n.id, n.public_id, n.tenant, n.topic, n.key, n.payload, n.run_id, n.correlation_id, n.created_at, due.fence,
-           due.attempt, due.deaths, due.suspect, due.available_at,
+    SELECT n.id, n.public_id, n.tenant, n.topic, n.key, n.payload, n.run_id, n.correlation_id, n.created_at, n.trace,
+           due.fence, due.attempt, due.deaths, due.suspect, due.available_at,
            sum(octet_length(n.payload)) OVER (ORDER BY due.available_at, n.id) - octet_length(n.payload) AS before
     FROM due CROSS JOIN LATERAL (SELECT m.* FROM redrive.messages AS m WHERE m.id = due.message OFFSET 0) AS n
 )
-SELECT id, public_id, tenant, topic, key, payload, run_id, correlation_id, created_at, fence, attempt, deaths, suspect,
-       available_at
+SELECT id, public_id, tenant, topic, key, payload, run_id, correlation_id, created_at, trace, fence, attempt, deaths,
+       suspect, available_at
 FROM weighed WHERE before < CAST(:bytes AS bigint);
 
 -- name: next_delivery
@@ -134,7 +134,7 @@ WHERE d.message = CAST(:message AS bigint) AND d.sink = :sink;
 
 -- name: messages
 -- A page of messages; the conditions and the order are filled in.
-SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at
+SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at, m.trace
 FROM redrive.messages AS m WHERE {conditions} ORDER BY m.id {order} LIMIT CAST(:most AS bigint);
 
 -- name: messages.tenant
@@ -200,7 +200,7 @@ SELECT COALESCE(max(id), 0) FROM redrive.messages;
 
 -- name: message_by_id
 -- The message a caller asks for.
-SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at
+SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at, m.trace
 FROM redrive.messages AS m WHERE m.public_id = :message AND (CAST(:tenant AS text) IS NULL OR m.tenant = :tenant);
 
 -- name: deliveries_of

@@ -31,9 +31,10 @@ SELECT now, kept FROM redrive.finish(:worker, :now, :run, :fence, :tenant, :stat
 SELECT applied.now, applied.kept,
        redrive.decide_on_letters(applied.now, :runs, applied.kept, CAST(:told AS json)),
        redrive.mark_circuits(applied.now, :runs, :fences, applied.kept, CAST(:told AS json)),
-       redrive.publish(applied.now, applied.kept, CAST(:m_t AS integer[]), CAST(:m_public_id AS text[]),
+       redrive.publish_traced(applied.now, applied.kept, CAST(:m_t AS integer[]), CAST(:m_public_id AS text[]),
                        CAST(:m_tenant AS text[]), CAST(:m_topic AS text[]), CAST(:m_key AS text[]),
-                       CAST(:m_run_id AS text[]), CAST(:m_correlation_id AS text[]), CAST(:m_payload AS text[]))
+                       CAST(:m_run_id AS text[]), CAST(:m_correlation_id AS text[]), CAST(:m_payload AS text[]),
+                       CAST(:m_trace AS text[]))
 FROM redrive.apply(
     :worker, :now, :runs, :fences,
     :c_t, :c_status, :c_wake_in, :c_release, :c_take, :c_final, :c_deaths, :c_diverged, :c_parked_on,

@@ -19,8 +19,8 @@ SELECT COALESCE(max(id), 0) FROM messages;
 
 -- name: put_message
 -- A message; a repeat finds it there.
-INSERT INTO messages (public_id, tenant, topic, key, run_id, correlation_id, created_at, payload)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO messages (public_id, tenant, topic, key, run_id, correlation_id, created_at, payload, trace)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (public_id) DO NOTHING;
 
 -- name: put_deliveries
@@ -39,7 +39,7 @@ WHERE sink = :sink AND available_at IS NOT NULL AND available_at <= :now AND lea
 
 -- name: due_deliveries
 -- Deliveries whose time has come and that nobody has in hand: all of them, or only those that are suspects or are not.
-SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at, d.fence,
+SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at, m.trace, d.fence,
        d.attempt, d.deaths, d.lease_until > 0
 FROM deliveries AS d INDEXED BY deliveries_due CROSS JOIN messages AS m ON m.id = d.message
 WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at <= :now AND d.lease_until <= :now
@@ -132,7 +132,7 @@ WHERE message = :message AND sink = :sink;
 
 -- name: messages
 -- A page of messages; the conditions and the order are filled in.
-SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at
+SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at, m.trace
 FROM messages AS m WHERE {conditions} ORDER BY m.id {order} LIMIT :most;
 
 -- name: messages.tenant
@@ -198,7 +198,7 @@ SELECT COALESCE(max(id), 0) FROM messages;
 
 -- name: message_by_id
 -- The message a caller asks for.
-SELECT id, public_id, tenant, topic, key, payload, run_id, correlation_id, created_at
+SELECT id, public_id, tenant, topic, key, payload, run_id, correlation_id, created_at, trace
 FROM messages WHERE public_id = :message AND (:tenant IS NULL OR tenant = :tenant);
 
 -- name: deliveries_of
