@@ -42,7 +42,6 @@ class Remote:
         self.circuits = RemoteCircuits(client)
         self.outbox = RemoteOutbox(client)
         self.sinks = RemoteSinks(client)
-        self.notifications = RemoteNotifications(client)
         self.policies = RemotePolicies(client, self.home)
         self.workflows = RemoteWorkflows(client)
         self.audit = RemoteAudit(client)
