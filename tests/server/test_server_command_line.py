@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -316,6 +317,12 @@ def test_what_stands_between_is_said(both: Both, tmp_path: Path) -> None:
     for words in (["migrate"], ["worker", "server_shop:app"], ["reencrypt"], ["server", "--port", "0"]):
         refused = both.there(*words, "--url", both.server)
         assert (refused.exit_code != 0, "database" in refused.output) == (True, True), words
+    healthy = both.there("doctor", "--json")
+    findings = {one["check"]: one for one in json.loads(healthy.stdout)["findings"]}
+    assert findings["token"]["text"] == f"{WHO}, OWNER of acme"
+    assert {"server", "workers", "circuits", "letters"} <= findings.keys()
+    assert both.there("doctor", REDRIVE_URL="http://127.0.0.1:9").exit_code == 1
+    assert "REDRIVE_TOKEN" in both.there("doctor", REDRIVE_TOKEN="rdk_nonsense").stdout
     named = f"{both.server}?tenant=globex"
     assert both.there("runs", "list", REDRIVE_URL=named).stdout == ""
     assert "k3y" not in both.there("runs", "list", "--json").stdout
