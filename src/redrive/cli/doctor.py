@@ -27,23 +27,17 @@ def doctor(place: Place, output: Output) -> None:
     """Check the store, schema, roles, clock, workers, runs that do not move, messages, mail and webhooks.
 
     Exit code 1 if something is wrong; each finding says what to do. --quiet prints what is wrong only.
+    Of a server: whether it answers, what the token allows, and what waits.
 
     \b
     Examples:
       redrive doctor
       redrive doctor --json --url postgresql://shop@db/shop
     """
-    import asyncio
-
     from redrive.cli.exits import explained
-    from redrive.cli.health import examine
-    from redrive.cli.telling import examine_telling
 
     with explained():
-        app = place.app()
-        findings = asyncio.run(examine(app.settings.url))
-        if not any(each.level == "wrong" and each.check in ("store", "schema") for each in findings):
-            findings += asyncio.run(examine_telling(app))
+        findings = _examined(place)
     wrong = any(finding.level == "wrong" for finding in findings)
     if output.json:
         output.object({"ok": not wrong, "findings": findings})
@@ -53,6 +47,24 @@ def doctor(place: Place, output: Output) -> None:
                 _print(finding)
     if wrong:
         raise click.exceptions.Exit(FAILED)
+
+
+def _examined(place: Place) -> list[Finding]:
+    import asyncio
+
+    from redrive.cli.health import examine
+    from redrive.cli.telling import examine_telling
+
+    server = place.server()
+    if server is not None:
+        from redrive.cli.faraway import examine_server
+
+        return asyncio.run(examine_server(server))
+    app = place.app()
+    findings = asyncio.run(examine(app.settings.url))
+    if any(each.level == "wrong" and each.check in ("store", "schema") for each in findings):
+        return findings
+    return findings + asyncio.run(examine_telling(app))
 
 
 def _print(finding: Finding) -> None:

@@ -42,7 +42,6 @@ class Remote:
         self.circuits = RemoteCircuits(client)
         self.outbox = RemoteOutbox(client)
         self.sinks = RemoteSinks(client)
-        self.notifications = RemoteNotifications(client)
         self.policies = RemotePolicies(client, self.home)
         self.workflows = RemoteWorkflows(client)
         self.audit = RemoteAudit(client)
@@ -52,10 +51,20 @@ class Remote:
         """The ledger of a run."""
         return await ledger(self._client, run_id, tenant)
 
+    @property
+    def address(self) -> str:
+        """Where the server is."""
+        return str(self._client.address)
+
+    async def me(self) -> dict[str, Any]:
+        """Whoever the token belongs to, and what that allows."""
+        found: dict[str, Any] = await self._client.get("me")
+        return found
+
     async def home(self) -> str:
         """The tenant that is meant where none is named."""
         if self._home is None:
-            self._home = str((await self._client.get("me"))["tenant"])
+            self._home = str((await self.me())["tenant"])
         return self._home
 
     @asynccontextmanager
