@@ -137,6 +137,7 @@ CLEAR = {
     "schema_out", "sole_step", "stage", "state", "status", "step", "subject", "tags", "tenant", "token",
     "updated_by", "version", "wanted", "workflow", "workflows", "ends_replay", "next", "prev", "sink",
     "topic", "message", "changed_by", "override", "settings", "why", "ends_as",
+    "due", "overdue", "workers",
 }  # fmt: skip
 # A letter's reason is the engine's word, with the message of an error in it; elsewhere it is a person's.
 PEOPLES = ("ReplayWrite", "ReplayRow", "AuditWrite", "AuditRow", "NewSet", "SetRow")
