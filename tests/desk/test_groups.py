@@ -40,6 +40,7 @@ async def test_a_group_says_what_fails_how_often_and_since_when(desk: tuple[Engi
         letter.reason,
         letter.fingerprint,
     )
+    assert group.error == letter.message
     assert page.as_of == e.now
 
 

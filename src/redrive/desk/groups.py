@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from redrive.core.ending import Ending
 from redrive.desk.shapes import Shaper, moment
 from redrive.store.records import GroupPage, GroupRow
 
@@ -16,7 +17,8 @@ class FailureGroup:
     """The letters of a tenant that have one cause.
 
     `open` of `total` wait for a decision. `trend` counts failures by hour over the last 24 hours, the
-    present hour last; `message` is that of the letter `sample_id`, which stands for all.
+    present hour last; `message` says why the letter `sample_id` is there, which stands for all, and `error`
+    what went wrong in it.
     """
 
     fingerprint: str
@@ -32,6 +34,7 @@ class FailureGroup:
     message: str | None
     code: str | None
     category: str | None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,4 +68,5 @@ def _group(row: GroupRow, shaper: Shaper) -> FailureGroup:
         message=shaper.text(row.reason),
         code=row.code,
         category=row.category,
+        error=None if row.failure is None else shaper.text(Ending.from_json(row.failure).failure.message),
     )

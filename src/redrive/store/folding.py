@@ -89,7 +89,9 @@ def group_rows(rows: Iterable[Sequence[Any]], hours: Iterable[Sequence[Any]], no
 
 
 def _row(row: Sequence[Any], trends: dict[_Group, list[int]]) -> GroupRow:
-    id, tenant, fingerprint, workflow, step, open, total, first, last, letter, reason, code, category = row
+    id, tenant, fingerprint, workflow, step, open, total, first, last, letter, reason, code, category, why = (
+        row
+    )
     return GroupRow(
         id=id,
         tenant=tenant,
@@ -105,4 +107,5 @@ def _row(row: Sequence[Any], trends: dict[_Group, list[int]]) -> GroupRow:
         reason=reason,
         code=code,
         category=category,
+        failure=why,
     )

@@ -237,6 +237,7 @@ class GroupRow:
     reason: str | None
     code: str | None
     category: str | None
+    failure: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,7 @@ def test_a_letter_says_what_happened_and_hides_secrets(shop: World) -> None:
     with browser(shop, shop.tokens["acme", "SEER"]) as seer:
         assert "k3y-s3cr3t" in seer.post(f"{path}/reveal").text
         assert "Hidden data of a dead letter was shown" in seer.get(path).text
+        assert seer.get(f"{path}/reveal").headers["location"] == f"/app{path}"
     with of_role(shop, "ADMIN", headers={"Accept-Language": "pl"}) as client:
         assert "Krok charge przepływu fulfil nie powiódł się" in Looked(client.get(path).text).text
 

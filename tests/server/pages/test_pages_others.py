@@ -11,6 +11,8 @@ import pytest
 from pages_kit import Looked, of_role, once
 from server_kit import World
 
+from redrive.server.pages.labels import ROLES
+
 LISTS = ("/runs", "/circuits", "/policies", "/workflows", "/workers", "/audit", "/health")
 POSTS = {
     "/runs/{run}/cancel": "STAFF",
@@ -58,7 +60,8 @@ def test_what_is_not_offered_is_refused(site: World) -> None:
         with of_role(site, below) as client:
             answer = client.post(place.format(**site.ids["acme"]), data={"once": f"no-{place}-{below}"})
         assert answer.status_code == 403, place
-        assert least in Looked(answer.text).text, "a refusal names the role that is missing"
+        missing = f"needs the role {ROLES[least]} or higher"
+        assert missing in Looked(answer.text).text, "a refusal names the role that is missing"
 
 
 def test_nothing_of_another_tenant_is_found(site: World) -> None:

@@ -86,6 +86,12 @@ async def _elsewhere(asked: Asking, id: str) -> str | None:
     return None if row is None or row.tenant == asked.tenant else row.tenant
 
 
+@routes.get(ONE + "/reveal", **needs(Permission.LOOK))
+async def hide(request: Request, id: Id) -> Response:
+    """Whoever comes back to a page on which nothing was hidden sees the letter as it is shown to all."""
+    return to(view_of(request).url(f"{PATH}/{id}"))
+
+
 @routes.post(ONE + "/reveal", **needs(Permission.SEE_PAYLOADS))
 async def reveal(request: Request, asked: Asked, id: Id) -> Response:
     """The same with nothing hidden; the audit log says who looked."""

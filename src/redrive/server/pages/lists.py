@@ -27,7 +27,7 @@ FORMATS = ("csv", "json")
 MOST = 10_000
 """Rows of a file; who wants more narrows the list, or asks the API page by page."""
 
-_BATCH = 500
+_BATCH = 100  # others get their turn between two of them
 _LONGEST = 1000
 
 

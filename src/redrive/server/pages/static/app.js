@@ -118,7 +118,11 @@ const keys = {
   k: () => walk(-1),
   x: () => document.querySelector("tr.current input[data-pick]")?.click(),
   r: () => document.querySelector("[data-key=r]")?.click(),
-  "/": () => document.querySelector("[data-search]")?.focus(),
+  "/": () => {
+    const field = document.querySelector("[data-search]");
+    field?.closest("details")?.setAttribute("open", "");
+    field?.focus();
+  },
   "?": () => document.getElementById("keys")?.showModal(),
 };
 document.addEventListener("keydown", (event) => {

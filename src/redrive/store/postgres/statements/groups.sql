@@ -61,7 +61,7 @@ WHERE h.tenant = o.tenant AND h.fingerprint = o.fingerprint AND h.hour = o.hour;
 -- name: groups
 -- A page of groups; the conditions and the order are filled in.
 SELECT g.place, g.tenant, g.fingerprint, g.workflow, g.step, g.open, g.total, g.first_seen, g.last_seen,
-       g.sample, l.reason, l.code, l.category
+       g.sample, l.reason, l.code, l.category, l.failure
 FROM redrive.groups AS g LEFT JOIN redrive.letters AS l ON l.public_id = g.sample
 WHERE {conditions} ORDER BY g.place {order} LIMIT :most;
 

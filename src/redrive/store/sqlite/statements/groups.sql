@@ -51,7 +51,7 @@ DELETE FROM group_hours WHERE (tenant, fingerprint, hour) IN (
 -- name: groups
 -- A page of groups; the conditions and the order are filled in.
 SELECT g.place, g.tenant, g.fingerprint, g.workflow, g.step, g.open, g.total, g.first_seen, g.last_seen,
-       g.sample, l.reason, l.code, l.category
+       g.sample, l.reason, l.code, l.category, l.failure
 FROM groups AS g LEFT JOIN letters AS l ON l.public_id = g.sample
 WHERE {conditions} ORDER BY g.place {order} LIMIT :most;
 
