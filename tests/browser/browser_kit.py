@@ -34,6 +34,7 @@ class Shop:
     address: str
     folder: Path
     ids: dict[str, str]
+    cookies: dict[str, list[Any]] = field(default_factory=dict)
 
     def letter(self, name: str) -> str:
         """The id of the letter of a run that `browser_shop` names so."""
@@ -101,7 +102,7 @@ class Looking:
         """A page of somebody who has not signed in. `options` are those of a browser context."""
         view: dict[str, Any] = {"viewport": PHONE if phone else DESKTOP, "has_touch": phone, **options}
         context = self.browser.new_context(base_url=self.shop.address, locale="en-GB", **view)
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(PATIENCE * 1000)
         self._contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: self.wrong.append(f"{page.url}: {error}"))
@@ -112,9 +113,12 @@ class Looking:
     def person(self, email: str, **options: Any) -> Page:
         """A page of somebody who has signed in."""
         page = self.stranger(**options)
-        login = {"email": email, "password": PASSWORD}
-        answer = page.context.request.post("/api/v1/login", data=login)
-        assert answer.ok, answer.text()
+        if email not in self.shop.cookies:  # checking a password takes a while, on purpose
+            login = {"email": email, "password": PASSWORD}
+            answer = page.context.request.post("/api/v1/login", data=login)
+            assert answer.ok, answer.text()
+            self.shop.cookies[email] = page.context.cookies()
+        page.context.add_cookies(self.shop.cookies[email])
         return page
 
     def end(self) -> None:

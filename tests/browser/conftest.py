@@ -12,7 +12,9 @@ from pathlib import Path
 import chromium
 import pytest
 from browser_kit import HERE, PATIENCE, Dev, Looking, Shop
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
+
+expect.set_options(timeout=PATIENCE * 1000)
 
 
 @pytest.fixture(scope="session")

@@ -228,6 +228,8 @@ function listen() {
     stream = new EventSource(said.events);
     stream.onopen = () => { sign.hidden = false; sign.classList.remove("off"); sign.title = ""; };
     stream.onerror = () => { sign.hidden = false; sign.classList.add("off"); sign.title = said.offline; };
+    // Whatever happened before the stream was there, or while it was not, is seen by looking once.
+    stream.addEventListener("hello", () => soon(["runs", "letters", "audit"]));
     stream.addEventListener("hint", (event) => soon(JSON.parse(event.data).changed));
   };
   const close = () => { stream?.close(); stream = null; };
