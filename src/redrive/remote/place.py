@@ -11,7 +11,6 @@ from redrive.errors import ConfigurationError
 from redrive.remote.circuits import RemoteCircuits
 from redrive.remote.client import Address, Client
 from redrive.remote.letters import RemoteDeadLetters
-from redrive.remote.notifications import RemoteNotifications
 from redrive.remote.outbox import RemoteOutbox, RemoteSinks
 from redrive.remote.people import RemotePeople
 from redrive.remote.runs import RemoteRuns, RemoteStarter
