@@ -11,6 +11,7 @@ from redrive.errors import ConfigurationError
 from redrive.remote.circuits import RemoteCircuits
 from redrive.remote.client import Address, Client
 from redrive.remote.letters import RemoteDeadLetters
+from redrive.remote.notifications import RemoteNotifications
 from redrive.remote.outbox import RemoteOutbox, RemoteSinks
 from redrive.remote.people import RemotePeople
 from redrive.remote.runs import RemoteRuns, RemoteStarter
@@ -44,6 +45,7 @@ class Remote:
         self.policies = RemotePolicies(client, self.home)
         self.workflows = RemoteWorkflows(client)
         self.audit = RemoteAudit(client)
+        self.notifications = RemoteNotifications(client)
         self.people = RemotePeople(client)
 
     async def saga(self, run_id: str, *, tenant: str | None = None) -> RemoteLedger:
