@@ -94,4 +94,6 @@ def test_blocks_that_are_not_run_are_few_and_say_why() -> None:
         ("README.md", "the tests have an environment of their own"),
         ("tutorial.md", "it installs packages"),
         ("deployment.md", "it needs a database server and names of your own"),
+        ("deployment.md", "it needs a server, and a token of it"),
+        ("operations-runbook.md", "there is no installation here to examine"),
     }
