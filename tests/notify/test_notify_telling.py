@@ -192,7 +192,7 @@ async def test_a_circuit_that_opens_is_told_once_an_hour_however_often_it_flaps(
         await e.advance("1s")
         (mail,) = box.to(OPS)
         assert mail["Subject"] == "[redrive] circuit bank is open"
-        assert f"Link: {BASE}/app/circuits" in mail.get_content()
+        assert f"Link: {BASE}/app/circuits/one?key=bank" in mail.get_content()
         await e.restart()
         for _ in range(3):
             await e.advance("2m")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from redrive.clock import MICROS, Clock
 from redrive.core.keys import encode, payload_hash
@@ -102,7 +103,7 @@ class Notifying:
             next="calls wait until a probe shows that the dependency is back",
             next_at=row.until,
             at=row.changed_at,
-            path="/app/circuits",
+            path=f"/app/circuits/one?key={quote(row.key, safe='')}",
         )
         name = payload_hash(encode("circuit", row.tenant, row.key))[:16]
         return NewNotice(

@@ -25,6 +25,7 @@ KINDS = {
     "execution.": N("rollbacks"),
     "saga.": N("decisions about rollbacks"),
     "policy.": N("policies"),
+    "notify.": N("notifications"),
     "workflow.": N("workflows"),
     "outbox.": N("messages"),
     "payload.": N("encryption"),

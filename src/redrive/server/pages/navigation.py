@@ -27,6 +27,7 @@ _WATCH, _SET_UP = N("Watch"), N("Set up")
 PLACES = (
     Place("/", N("Overview"), "pulse", _WATCH),
     Place("/admin/dlq", N("Dead letters"), "letter", _WATCH),
+    Place("/inbox", N("Inbox"), "bell", _WATCH),
     Place("/runs", N("Runs"), "run", _WATCH),
     Place("/circuits", N("Circuits"), "circuit", _WATCH),
     Place("/workers", N("Workers"), "worker", _WATCH),

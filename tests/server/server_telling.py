@@ -1,0 +1,41 @@
+"""What the tests of the inbox share: telling somebody something, as the engine does."""
+
+from __future__ import annotations
+
+from server_kit import opened
+
+from redrive.core.notice import Facts, lane_of, written
+from redrive.core.notify import NotifyRule
+from redrive.core.saying import content_text
+from redrive.store.notices import NewNotice, NewNotification, Telling
+
+
+async def tell(url: str, tenant: str, cause: str) -> None:
+    """What the engine does when something failed."""
+    facts = Facts(
+        event="dead_letter",
+        tenant=tenant,
+        workflow="fulfil",
+        run_id=f"r-{cause}",
+        error=f"ValueError: {cause} api_key=k3y",
+        fingerprint=cause,
+        letter=f"dl-r-{cause}",
+        path=f"/app/admin/dlq/dl-r-{cause}",
+    )
+    async with opened(url) as store:
+        notice = written(facts, NotifyRule(on=()))
+        name = f"{tenant}-{cause}"
+        await store.notices.add(
+            [NewNotice(public_id=name, tenant=tenant, lane=lane_of(facts), notice=notice)]
+        )
+        (case,) = await store.notices.due(limit=9, newest=9)
+        new = NewNotification(
+            public_id=f"ntf-{name}",
+            tenant=tenant,
+            event=facts.event,
+            workflow=facts.workflow,
+            count=1,
+            in_app=True,
+            content=content_text(facts, 1, 0),
+        )
+        assert await store.notices.tell(Telling(case=case, every=10**12, notification=new))
