@@ -13,7 +13,7 @@ from server_kit import World
 
 from redrive.server.pages.labels import ROLES
 
-LISTS = ("/inbox", "/runs", "/circuits", "/policies", "/workflows", "/workers", "/audit", "/health")
+LISTS = ("/runs", "/circuits", "/policies", "/workflows", "/workers", "/audit", "/health", "/notifications")
 POSTS = {
     "/runs/{run}/cancel": "STAFF",
     "/runs/{run}/again": "ADMIN",
@@ -26,6 +26,9 @@ POSTS = {
     "/members/{user}": "ADMIN",
     "/keys": "ADMIN",
     "/keys/{token}/revoke": "ADMIN",
+    "/notifications/read": "VIEWER",
+    "/notifications/rules": "ADMIN",
+    "/notifications/rules/remove": "ADMIN",
     "/workflows/pause": "OWNER",
     "/workflows/resume": "OWNER",
 }
@@ -48,7 +51,7 @@ def test_every_page_can_be_seen_and_has_only_buttons_that_work(site: World, role
             assert looked.inline == []
             actions = set(re.findall(r'<form method="post" action="/app([^"?]+)"', page.text))
             needed = {place.format(**site.ids["acme"]): least for place, least in POSTS.items()}
-            offered = actions - {"/look", "/logout", "/inbox/read"}
+            offered = actions - {"/look", "/logout"}
             assert all(RANKS.index(needed[action]) <= RANKS.index(role) for action in offered), path
         seen = client.get("/members").status_code
         assert seen == (200 if role in ("ADMIN", "OWNER") else 403)
@@ -56,6 +59,8 @@ def test_every_page_can_be_seen_and_has_only_buttons_that_work(site: World, role
 
 def test_what_is_not_offered_is_refused(site: World) -> None:
     for place, least in POSTS.items():
+        if least == "VIEWER":
+            continue
         below = RANKS[RANKS.index(least) - 1]
         with of_role(site, below) as client:
             answer = client.post(place.format(**site.ids["acme"]), data={"once": f"no-{place}-{below}"})
@@ -158,6 +163,20 @@ def test_somebody_is_invited_once_and_a_key_is_shown_once(site: World) -> None:
         )
         assert client.post(revoke, data={"once": "k1"}).status_code == 303
         assert site.bearer(secret[1]).get("/me").status_code == 401
+
+
+def test_people_are_told_by_a_rule_that_is_stored_here_and_read_it_once(site: World) -> None:
+    with of_role(site, "ADMIN") as client:
+        page, rules = "/notifications", "/notifications/rules"
+        wrong = sent(client, page, rules, workflow="remind", on="dead_letter", email="nobody at all")
+        assert (wrong.status_code, 'value="nobody at all"' in wrong.text) == (422, True)
+        stored = {"workflow": "remind", "on": "dead_letter", "email": "ops@acme.example", "app": "yes"}
+        assert sent(client, page, rules, **stored).status_code == 303
+        shown = Looked(client.get(page).text).text
+        assert "remind : a run became a dead letter → email ops@acme.example, this inbox" in shown
+        assert sent(client, page, f"{rules}/remove", workflow="remind").status_code == 303
+        assert sent(client, page, f"{rules}/remove", workflow="remind").status_code == 404
+        assert client.post("/notifications/read", data={"once": "n1"}).status_code == 303
 
 
 def test_a_workflow_is_paused_for_all_by_an_owner_only(site: World) -> None:

@@ -27,10 +27,10 @@ _WATCH, _SET_UP = N("Watch"), N("Set up")
 PLACES = (
     Place("/", N("Overview"), "pulse", _WATCH),
     Place("/admin/dlq", N("Dead letters"), "letter", _WATCH),
-    Place("/inbox", N("Inbox"), "bell", _WATCH),
     Place("/runs", N("Runs"), "run", _WATCH),
     Place("/circuits", N("Circuits"), "circuit", _WATCH),
     Place("/workers", N("Workers"), "worker", _WATCH),
+    Place("/notifications", N("Notifications"), "bell", _WATCH),
     Place("/workflows", N("Workflows"), "flow", _SET_UP),
     Place("/policies", N("Policies"), "policy", _SET_UP),
     Place("/members", N("Members"), "people", _SET_UP, Permission.MANAGE_PEOPLE),

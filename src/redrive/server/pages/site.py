@@ -10,10 +10,10 @@ from redrive.server.pages import (
     faults,
     files,
     health,
-    inbox,
     letter,
     letters,
     members,
+    notifications,
     overview,
     policies,
     replaying,
@@ -33,7 +33,6 @@ ROUTES = (
     session.routes,
     files.routes,
     overview.routes,
-    inbox.routes,
     letters.routes,
     replaying.routes,
     letter.routes,
@@ -47,6 +46,7 @@ ROUTES = (
     audit.routes,
     members.routes,
     health.routes,
+    notifications.routes,
 )
 
 
