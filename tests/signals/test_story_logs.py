@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from engines import OnStore
 
 from redrive import NonRetryable, Redrive, RetryPolicy
@@ -87,6 +88,16 @@ async def test_retries_log_attempt_delay_and_reason_and_the_queue_story_its_erro
     assert "Traceback" not in json.dumps(record)
     assert "hunter2" not in json.dumps(told)
     assert set().union(*engine_lines) <= {"time", "level", "logger", "message", *FIELDS}
+
+
+async def test_the_engine_hides_secrets_whoever_formats_its_lines(caplog: pytest.LogCaptureFixture) -> None:
+    app, pay = bank()
+    async with engine(app) as e:
+        with faults(step="transfer", fail=[ConnectionError(SECRET)] * 3):
+            await e.run(pay, 5)
+    told = [record for record in caplog.records if record.name == "redrive.runs"]
+    assert len(told) == 4
+    assert "hunter2" not in str([(record.getMessage(), vars(record)) for record in told])
 
 
 async def test_a_success_is_not_logged_and_code_of_users_is_told_which_run_it_serves() -> None:

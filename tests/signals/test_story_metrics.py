@@ -8,11 +8,14 @@ from signal_kit import scraped, series
 import redrive
 from redrive import Circuit, NonRetryable, Redrive, RetryPolicy
 from redrive.app import Workflow
-from redrive.core.outcome import Place
+from redrive.core.options import RunOptions
+from redrive.core.outcome import Place, Returned, RunView
 from redrive.core.states import EntryKind
+from redrive.core.transition import Answer, Transition
 from redrive.signals.metrics import METRICS
 from redrive.signals.tally import MOST_STEPS, OTHER, Tally, bounded
 from redrive.testing import Crash, Http, engine, faults
+from redrive.worker.transactional import Tx
 
 QUICK = RetryPolicy(max_retries=2, base_delay=5, factor=2, jitter=0)
 
@@ -188,6 +191,35 @@ async def test_deaths_of_workers_and_the_tries_lost_with_them_are_counted() -> N
         told = await scraped(e.app.runtime)
         assert told.get("workflow_worker_deaths_total") == 1
         assert told.get("workflow_step_attempts_total", workflow="fulfil", step="charge", outcome="lost") == 1
+
+
+async def test_steps_that_commit_by_themselves_are_counted_too() -> None:
+    app = Redrive("sqlite:///:memory:")
+
+    @app.step(transactional=True)
+    async def debit(tx: Tx) -> None:
+        await tx.execute("CREATE TABLE account (amount)")
+
+    @app.workflow
+    async def pay() -> None:
+        await debit()
+
+    async with engine(app) as e:
+        assert (await e.run(pay)).status == "SUCCESS"
+        told = await scraped(e.app.runtime)
+        assert told.get("workflow_step_attempts_total", workflow="pay", step="debit", outcome="success") == 1
+
+
+def test_what_was_refused_is_counted_as_refused_and_nothing_else() -> None:
+    view = RunView(id=1, public_id="r", tenant="t", workflow="w", fence=1, input="{}", options=RunOptions())
+    place = Place(0, "k", EntryKind.STEP, "pay")
+    outcome = Returned(run=view, place=place, attempt=1, began_ago=5, done=0, input="1", output="1")
+    transition = Transition(run=1, tenant="t", fence=1)
+    tally = Tally()
+    tally.settled([outcome], [transition], [Answer(False, 0)], 0.1)
+    assert (tally.refused, tally.steps) == (1, {})
+    tally.settled([outcome], [transition], [Answer(True, 0)], 0.1)
+    assert (tally.refused, tally.steps["w", EntryKind.STEP, "pay"].succeeded) == (1, 1)
 
 
 def test_names_from_users_are_bounded() -> None:
