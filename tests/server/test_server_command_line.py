@@ -46,6 +46,7 @@ from redrive.server.auth.wanted import NewToken
 WHO = "token:walk"
 _ID = re.compile(r"\b[0-9a-hjkmnp-tv-z]{26}\b")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(\+00:00|Z| UTC)?")
+_SPAN = re.compile(r"(\b\d+(\.\d+)? ?(ms|s|m|h|d)\b ?)+")
 _NUMBER = re.compile(r'"id": \d+')
 _SECRET = re.compile(r"rdk_[\w-]+|#\d+\.[\w-]{20,}")
 PAIRS = [
@@ -94,10 +95,10 @@ class Both:
 
 
 def plain(text: str) -> str:
-    """A text in which ids are numbered in the order of their appearance, and all moments are one."""
+    """A text in which ids are numbered in order of appearance, and all moments and spans are one."""
     seen: dict[str, str] = {}
     text = _ID.sub(lambda found: seen.setdefault(found[0], f"#{len(seen)}"), text)
-    text = _NUMBER.sub("<number>", text)
+    text = _NUMBER.sub("<number>", _SPAN.sub("<span>", text))
     return _SECRET.sub("<secret>", _TIME.sub("<time>", text))
 
 
