@@ -75,3 +75,24 @@ def test_the_command_line_finds_it_by_its_path(mounted: tuple[World, str]) -> No
     found = CliRunner().invoke(main, ["runs", "list", "-q", "--workflow", "fulfil"], env=env)
     assert {world.ids["acme"]["run"], world.ids["acme"]["good"]} <= set(found.stdout.split()), found.output
     assert CliRunner().invoke(main, ["dlq", "resolve", world.ids["acme"]["letter"]], env=env).exit_code == 5
+
+
+def test_the_pages_are_below_the_path_too(mounted: tuple[World, str]) -> None:
+    _, address = mounted
+    with httpx2.Client(base_url=f"{address}/redrive", headers={"Sec-Fetch-Site": "same-origin"}) as client:
+        assert client.get("/").headers["location"] == "/redrive/app/"
+        assert (
+            client.get("/app/admin/dlq").headers["location"].startswith("/redrive/app/login?next=%2Fredrive")
+        )
+        page = client.get("/app/login").text
+        places = re.findall(r'(?:href|src|action)="([^"#]+)"', page)
+        assert places
+        assert [place for place in places if not place.startswith("/redrive/app/")] == []
+        person = {
+            "email": "staff@acme.example",
+            "password": "a good password",
+            "next": "/redrive/app/admin/dlq",
+        }
+        assert client.post("/app/login", data=person).headers["location"] == "/redrive/app/admin/dlq"
+        page = client.get("/app/admin/dlq").text
+        assert 'data-events="/redrive/api/v1/events"' in page

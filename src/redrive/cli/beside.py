@@ -44,4 +44,5 @@ class Beside:
 
 
 def _announce(address: str) -> None:
+    click.echo(f"the dashboard: {address}/")
     click.echo(f"the API: {address}/api/docs")
