@@ -249,7 +249,7 @@ def _beat(worker: Any) -> Any:
     """What the lease's thread does every second."""
     line = worker.store.lease_line()
     try:
-        return line.beat(worker.id, worker._heartbeats())
+        return line.beat(worker.id, worker.beats.signs())
     finally:
         line.close()
 

@@ -9,31 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from redrive.clock import MICROS, Clock
 from redrive.core.classify import Rule
-from redrive.core.ending import Ending, LetterCode, Stage
-from redrive.core.failure import capture
 from redrive.core.options import RunOptions
-from redrive.core.outcome import Diverged, Ended, Escaped, Outcome, Released, RunView, Wait
-from redrive.core.states import FINAL, RunStatus
+from redrive.core.outcome import Diverged, Ended, Outcome, Released, RunView, Wait
+from redrive.core.states import FINAL
 from redrive.core.transition import NewRun
 from redrive.errors import StoreError
 from redrive.settle.settler import LocalSettler, Settled, Settler, until_answered
-from redrive.settle.view import options_of, view_of, view_of_claimed
+from redrive.settle.view import options_of, view_of_claimed
 from redrive.signals.tally import Ear, Tally
 from redrive.signals.traces import Tracing
 from redrive.store.port import Store, Transaction
-from redrive.store.records import Beat, Catalogue, Claim, Claimed, Claims, Lane, NewWorker, Started
+from redrive.store.records import Beat, Catalogue, Claimed, NewWorker, Started
 from redrive.worker.acting import Acting
 from redrive.worker.attempt import Attempt
+from redrive.worker.beats import Beats
 from redrive.worker.bell import Bell
 from redrive.worker.branch import install_task_factory
 from redrive.worker.circuits import Circuits, Heeding
+from redrive.worker.claims import Claiming, unreadable
 from redrive.worker.committer import Committer
 from redrive.worker.definition import Step, WorkflowDefinition
 from redrive.worker.execution import Execution
@@ -101,31 +101,26 @@ class Worker:
         self.lease: Lease
         self.steps = steps
         self.acting = acting or Acting({}, ())
-        self._workflows = workflows
+        self.workflows = workflows
         self._catalogue = catalogue
         self._on_ended = on_ended
         self.published = on_published
         self.around_step = around_step
         self.settler = LocalSettler(store, clock, ears=ears)
-        self._tally = tally
+        self.tally = tally
         self.tracing = tracing
         self.circuits = Circuits(store, clock, wanted=has_circuits)
-        self._executions: dict[int, Execution] = {}
+        self.held: dict[int, Execution] = {}
         self._tasks: dict[Execution, asyncio.Task[None]] = {}
         self._resting: set[Execution] = set()
-        self._after: Lane | None = None
         self._stopping = False
-        self._claiming: asyncio.Task[None] | None = None
+        self.claiming = Claiming(self)
+        self.beats = Beats(self)
+        self._claims: asyncio.Task[None] | None = None
         self._calm: asyncio.Event
         self._services: list[asyncio.Task[None]] = []
         self._undo_factory: Callable[[], None] = lambda: None
         self._automatic = True
-        self._claim_under_way = False
-        self._asking = False  # the store may be giving us runs right now
-        self._more_due = True  # as far as is known: due runs that the last claim did not bring
-        self._promised = 0  # slots for runs that are being started here
-        self._asked: frozenset[int] = frozenset()
-        self._strays: frozenset[int] = frozenset()
 
     # -- life ---------------------------------------------------------------------------------------
 
@@ -152,7 +147,7 @@ class Worker:
             self._services.append(asyncio.create_task(listening, name="redrive bell"))
         if automatic and self.circuits.wanted:
             self._services.append(asyncio.create_task(self.circuits.follow(), name="redrive circuits"))
-        self._claiming = asyncio.create_task(self._claim_forever(), name="redrive claims")
+        self._claims = asyncio.create_task(self.claiming.forever(), name="redrive claims")
 
     def _heeding(self) -> Settler:
         """The settler, with an ear for what is said about dependencies if any step has a circuit."""
@@ -162,7 +157,7 @@ class Worker:
         worker = NewWorker(
             name=self.settings.name,
             version=self.version,
-            workflows=tuple(self._workflows),
+            workflows=tuple(self.workflows),
             lease=int(self.settings.lease * MICROS),
         )
         self.id = await until_answered(lambda: self.store.enlist(worker, self._catalogue), self.clock)
@@ -172,9 +167,9 @@ class Worker:
             self.clock,
             self.id,
             self.settings.lease,
-            heartbeats=self._heartbeats,
+            heartbeats=self.beats.signs,
             on_beat=self.heard,
-            overdue=self._overdue,
+            overdue=self.beats.overdue,
         )
         if self._automatic:
             self.lease.start()
@@ -182,11 +177,11 @@ class Worker:
     async def stop(self, grace: float | None = None) -> None:
         """Let steps and claims in flight end, within the grace period; give everything else back; retire."""
         self._stopping = True
-        for execution in list(self._executions.values()):
+        for execution in list(self.held.values()):
             execution.wind_up()
         await self._settle_down(self.settings.grace if grace is None else grace)
-        await self._end(self._claiming)
-        await self._give_back(list(self._executions.values()))
+        await self._end(self._claims)
+        await self._give_back(list(self.held.values()))
         for service in self._services:
             await self._end(service)
         await self.circuits.close()
@@ -219,14 +214,15 @@ class Worker:
     async def _settle_down(self, grace: float) -> None:
         """Wait until no step is in flight and no run on its way here, or the grace period is over."""
         over = self.clock.call_later(grace, self._calm.set)
-        self._look_for_calm()
+        self.look_for_calm()
         await self._calm.wait()
         over.cancel()
 
-    def _look_for_calm(self) -> None:
-        if not self._stopping or self._asking or self._promised:
+    def look_for_calm(self) -> None:
+        """See whether a worker that stops may go on with that."""
+        if not self._stopping or self.claiming.expects_runs:
             return
-        if not any(execution.busy for execution in self._executions.values()):
+        if not any(execution.busy for execution in self.held.values()):
             self._calm.set()
 
     async def _give_back(self, executions: list[Execution]) -> None:
@@ -251,134 +247,39 @@ class Worker:
             task.cancel()
             await asyncio.wait([task])
 
-    # -- claiming -----------------------------------------------------------------------------------
-
-    async def _claim_forever(self) -> None:
-        while True:
-            wait = await self._claim_once()
-            if wait > 0:
-                await self.bell.wait(wait)
-
-    async def _claim_once(self) -> float:
-        """Claim what there is room for; returns how long to wait for more, at the most."""
-        room, before = self._free, self._after
-        if not room or not self.lease.healthy():
-            self._more_due = True
-            return self.settings.poll
-        claims = await self._claim(room)
-        self._take(claims.runs, claims.now)
-        self._more_due = len(claims.runs) >= room or self._after != before
-        if claims.runs and self._more_due and self._free:
-            return 0.0
-        if claims.next_in is None:
-            return self.settings.poll
-        return min(self.settings.poll, max(claims.next_in, 1) / MICROS)
-
-    def _set_aside(self, claimed: Claimed, error: Exception) -> None:
-        """A run that cannot even be begun here becomes a letter; the others go on."""
-        log.error("run %s cannot be executed", claimed.public_id, exc_info=error)
-        view = RunView(
-            id=claimed.id,
-            public_id=claimed.public_id,
-            tenant=claimed.tenant,
-            workflow=claimed.workflow,
-            fence=claimed.fence,
-            input=claimed.input,
-            options=self._readable_options(claimed.options),
-            correlation_id=claimed.correlation_id,
-            started_at=claimed.started_at,
-            handler_for=claimed.handler_for,
-            undoing=claimed.status is RunStatus.COMPENSATING,
-        )
-        reason = f"what the store holds of this run cannot be read: {error}"
-        ending = Ending(
-            failure=capture(error), code=LetterCode.INFRASTRUCTURE_FAILURE, reason=reason, stage=Stage.INPUT
-        )
-        self.committer.post(Escaped(run=view, ending=ending))
-
-    def _readable_options(self, text: str) -> RunOptions:
-        try:
-            return self.options_of(text)
-        except (KeyError, TypeError, ValueError):
-            return RunOptions()
-
-    async def _claim(self, capacity: int) -> Claims:
-        claim = Claim(
-            worker=self.id,
-            workflows=tuple(self._workflows),
-            capacity=capacity,
-            suspect=not any(e.view.deaths for e in self._executions.values()),
-            after=self._after,
-        )
-        self._claim_under_way = self._asking = True
-        began = self.clock.monotonic()
-        try:
-            claims = await self.store.claim(claim)
-            if claims.runs and self._tally is not None:
-                self._tally.claims.add(self.clock.monotonic() - began)
-            if claims.runs and self.circuits.wanted:
-                await self.circuits.catch_up()  # before anything of theirs is called
-        except StoreError as error:
-            self._asking = False
-            self._look_for_calm()
-            log.warning("no work can be claimed at the moment: %s", error)
-            await self.clock.sleep(min(_PAUSE, self.settings.lease / 10))
-            return Claims(runs=[], now=self.store.now(), next_in=0, after=self._after)
-        finally:
-            self._claim_under_way = self._asking = False
-        self._after = claims.after
-        # A worker that was declared dead meanwhile has another id now, and what it claimed is not its own.
-        return claims if claim.worker == self.id else replace(claims, runs=[])
+    # -- runs ---------------------------------------------------------------------------------------
 
     @property
-    def _free(self) -> int:
-        taken = len(self._executions) - len(self._resting) + self._promised
+    def room(self) -> int:
+        """How many more runs it could execute."""
+        taken = len(self.held) - len(self._resting) + self.claiming.promised
         return 0 if self._stopping else max(0, self.settings.concurrency - taken)
 
     def has_time_for(self, runs: Sequence[NewRun]) -> bool:
         """True if it could take these at once, and nobody who was there before has to wait for that."""
-        return (
-            self._automatic
-            and not (self._more_due or self.is_claiming)
-            and len(runs) <= self._free
-            and self.lease.healthy()
-            and all(run.delay <= 0 and run.workflow in self._workflows for run in runs)
-        )
+        return self._automatic and self.claiming.has_time_for(runs)
 
     async def begin_with(
         self, runs: Sequence[NewRun], accept: Callable[[int], Awaitable[list[Started]]]
     ) -> list[Started]:
         """Have runs accepted under this worker's name, and begin with them: no claim is needed for these."""
-        me = self.id
-        self._promised += len(runs)
-        try:
-            started = await accept(me)
-            if self.circuits.wanted:
-                await self.circuits.catch_up()  # as after a claim
-        finally:
-            self._promised -= len(runs)
-            self._look_for_calm()
-        claimed = [each.claimed for each in started if each.claimed is not None]
-        self._take(claimed if me == self.id else [], claimed[0].created_at if claimed else 0)
-        if len(claimed) < len(started):
-            self.bell.ring()
-        return started
+        return await self.claiming.begin_with(runs, accept)
 
-    def _take(self, runs: Iterable[Claimed], now: int) -> None:
+    def take(self, runs: Iterable[Claimed], now: int) -> None:
         """Begin with runs that are ours from now on, or give them back if we stop."""
         for claimed in runs:
             try:
                 self._launch(claimed, now)
             except Exception as error:
-                self._set_aside(claimed, error)
-        self._look_for_calm()
+                self.committer.post(unreadable(claimed, error))
+        self.look_for_calm()
 
     def _launch(self, claimed: Claimed, now: int) -> None:
         if self._stopping:
             view = view_of_claimed(claimed, self.options_of(claimed.options), self.version)
             self.committer.post(Released(run=view))
             return
-        self._begin(Execution(self, claimed, self._workflows[claimed.workflow], claimed_at=now))
+        self._begin(Execution(self, claimed, self.workflows[claimed.workflow], claimed_at=now))
 
     def confirm(self, before: Execution, ended: Ended) -> None:
         """The function of a run returned, and what it reserved is to be confirmed."""
@@ -389,10 +290,10 @@ class Worker:
         self._begin(after)
 
     def _begin(self, execution: Execution) -> None:
-        before = self._executions.get(execution.claimed.id)
+        before = self.held.get(execution.claimed.id)
         if before is not None:
             before.put_down()  # it was taken from here and has come back, sooner than the heartbeat tells
-        self._executions[execution.claimed.id] = execution
+        self.held[execution.claimed.id] = execution
         task = execution.launch()
         self._tasks[execution] = task
         task.add_done_callback(lambda task: self._gone(execution, task))
@@ -406,19 +307,19 @@ class Worker:
 
     def _forget(self, execution: Execution) -> None:
         """Whoever is put down may be due again at any time: look when."""
-        if self._executions.get(execution.claimed.id) is execution:
+        if self.held.get(execution.claimed.id) is execution:
             self._let_go(execution)
             self.bell.ring()
 
     def _let_go(self, execution: Execution) -> None:
-        del self._executions[execution.claimed.id]
+        del self.held[execution.claimed.id]
         self._resting.discard(execution)
-        self._look_for_calm()
+        self.look_for_calm()
 
     @property
     def executions(self) -> Collection[Execution]:
         """The runs in this worker's hands."""
-        return list(self._executions.values())
+        return list(self.held.values())
 
     def tells_of(self) -> set[str]:
         """The runs of which `on_ended` will tell as soon as anybody can know.
@@ -427,17 +328,22 @@ class Worker:
         """
         if not self._automatic or not self.lease.healthy():
             return set()
-        return {execution.claimed.public_id for execution in self._executions.values()}
+        return {execution.claimed.public_id for execution in self.held.values()}
 
     @property
     def services(self) -> list[asyncio.Task[None]]:
         """The worker's own tasks: the committer first."""
-        return [*self._services, *filter(None, [self._claiming])]
+        return [*self._services, *filter(None, [self._claims])]
+
+    @property
+    def is_stopping(self) -> bool:
+        """True from the moment it is told to stop."""
+        return self._stopping
 
     @property
     def is_claiming(self) -> bool:
         """True while a claim is under way, or about to be made."""
-        return self._claim_under_way or self.bell.rung
+        return self.claiming.under_way or self.bell.rung
 
     @property
     def is_being_cancelled(self) -> bool:
@@ -478,7 +384,7 @@ class Worker:
 
     def came_to_stop(self) -> None:
         """A branch of a run that is being wound up came to a stop."""
-        self._look_for_calm()
+        self.look_for_calm()
 
     def transaction(self) -> Transaction:
         """A transaction for a transactional step, well within the lease."""
@@ -486,10 +392,10 @@ class Worker:
 
     def ended(self, claimed: Claimed, settled: Settled) -> None:
         """The run came to an end, or to a pause; tell those in this process who wait for it."""
-        change, execution = settled.transition.change, self._executions.get(claimed.id)
+        change, execution = settled.transition.change, self.held.get(claimed.id)
         if execution is not None and change is not None and change.status in FINAL:
             self._let_go(execution)
-            if self._more_due or claimed.deaths or settled.transition.starts:
+            if self.claiming.more_due or claimed.deaths or settled.transition.starts:
                 self.bell.ring()
         if self._on_ended is not None:
             self._on_ended(claimed, settled)
@@ -510,63 +416,28 @@ class Worker:
 
     # -- heartbeats -----------------------------------------------------------------------------------
 
-    def _heartbeats(self) -> dict[tuple[int, int], str | None]:
-        """Called by the lease, from its thread: the signs of life of all steps."""
-        executions = list(self._executions.values())
-        self._asked = frozenset(execution.claimed.id for execution in executions)
-        signs: dict[tuple[int, int], str | None] = {}
-        for execution in executions:
-            signs.update(execution.heartbeats())
-        return signs
-
-    def _overdue(self) -> bool:
-        """Called by the lease, from its thread: whether an attempt is past its time by a whole lease."""
-        late = self.clock.monotonic() - self.settings.lease
-        attempts = [attempt for execution in self.executions for attempt in list(execution.open.values())]
-        return any(attempt.due is not None and attempt.due < late for attempt in attempts)
-
     def heard(self, beat: Beat) -> None:
-        """Act on a heartbeat's answer: let go of what was taken away, give back what got lost."""
-        if not beat.alive:
-            if not self._stopping:
-                self._services.append(asyncio.get_running_loop().create_task(self._rise()))
-            return
-        for run in self._asked - beat.held:
-            execution = self._executions.get(run)
-            if execution is None or execution.dead or execution.settling or execution.claimed_at > beat.now:
-                continue  # gone by itself, about to hear for itself, or claimed after this was asked
-            log.warning("run %s was taken from this worker", execution.claimed.public_id)
-            self._lost(1)
-            execution.put_down()
-        self._look_for_strays(beat.held - self._asked - self._executions.keys())
+        """Act on a heartbeat's answer."""
+        if beat.alive:
+            self.beats.heard(beat)
+        elif not self._stopping:
+            self.serve(self._rise())
 
-    def _lost(self, runs: int, *, lease: bool = False) -> None:
-        if self._tally is not None:
-            self._tally.runs_lost += runs
-            self._tally.leases_lost += lease
+    def serve(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have something done that goes on until it is done, or the worker ends."""
+        self._services.append(asyncio.get_running_loop().create_task(work))
 
-    def _look_for_strays(self, unknown: frozenset[int]) -> None:
-        """Runs the store counts as this worker's, twice in a row, although no claim brought them."""
-        if self._claim_under_way or self._promised or self._stopping:
-            unknown = frozenset()
-        strays = unknown & self._strays
-        self._strays = unknown
-        if strays:
-            self._services.append(asyncio.get_running_loop().create_task(self._return_strays(strays)))
-
-    async def _return_strays(self, strays: frozenset[int]) -> None:
-        """Give back runs whose claim was answered but never heard."""
-        me = self.id
-        for held in await until_answered(lambda: self.store.held(me), self.clock):
-            if me == self.id and held.run.id in strays and held.run.id not in self._executions:
-                await self.committer.submit(Released(run=view_of(held.run)))
-        self.bell.ring()
+    def lost(self, runs: int, *, lease: bool = False) -> None:
+        """Count runs that were taken from this worker, and a lease."""
+        if self.tally is not None:
+            self.tally.runs_lost += runs
+            self.tally.leases_lost += lease
 
     async def _rise(self) -> None:
         """This worker was declared dead: whatever it held is gone. Begin anew under another id."""
         log.warning("worker %d was declared dead; it lets go of its runs and enlists again", self.id)
-        self._lost(len(self._executions), lease=True)
-        for execution in list(self._executions.values()):
+        self.lost(len(self.held), lease=True)
+        for execution in list(self.held.values()):
             execution.put_down()
         self.committer.forget()
         await self.lease.stop()

@@ -1,0 +1,165 @@
+"""How runs come to a worker: it claims what is due when it has room, or has a run from its start.
+
+    claim      ask the store for as many runs as there is room for; the bell and time say when to ask again
+    start      runs that are started in this process, while it has time for them: no claim is needed
+
+A worker that stops waits for what is on its way here, and gives it back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from redrive.clock import MICROS
+from redrive.core.ending import Ending, LetterCode, Stage
+from redrive.core.failure import capture
+from redrive.core.options import RunOptions
+from redrive.core.outcome import Escaped, RunView
+from redrive.core.states import RunStatus
+from redrive.errors import StoreError
+from redrive.settle.view import options_of
+from redrive.store.records import Claim, Claims
+
+if TYPE_CHECKING:
+    from redrive.core.transition import NewRun
+    from redrive.store.records import Claimed, Lane, Started
+    from redrive.worker.loop import Worker
+
+__all__ = ["Claiming", "unreadable"]
+
+log = logging.getLogger("redrive.worker")
+
+_PAUSE = 1.0  # how long to leave a store alone that gives out no work because it fails
+
+
+class Claiming:
+    """What a worker asks the store for.
+
+    `under_way`: a claim is being made. `more_due`: as far as is known, there are due runs that the last claim
+    did not bring. `promised`: slots for runs that are being started here.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._after: Lane | None = None
+        self._asking = False  # the store may be giving us runs right now
+        self.under_way = False
+        self.more_due = True
+        self.promised = 0
+
+    @property
+    def expects_runs(self) -> bool:
+        """True while runs may be on their way here."""
+        return self._asking or self.promised > 0
+
+    async def forever(self) -> None:
+        """Claim for as long as the task lives."""
+        while True:
+            wait = await self._once()
+            if wait > 0:
+                await self._worker.bell.wait(wait)
+
+    async def _once(self) -> float:
+        """Claim what there is room for; returns how long to wait for more, at the most."""
+        worker, before = self._worker, self._after
+        room, poll = worker.room, worker.settings.poll
+        if not room or not worker.lease.healthy():
+            self.more_due = True
+            return poll
+        claims = await self._claim(room)
+        worker.take(claims.runs, claims.now)
+        self.more_due = len(claims.runs) >= room or self._after != before
+        if claims.runs and self.more_due and worker.room:
+            return 0.0
+        return poll if claims.next_in is None else min(poll, max(claims.next_in, 1) / MICROS)
+
+    async def _claim(self, capacity: int) -> Claims:
+        worker = self._worker
+        claim = Claim(
+            worker=worker.id,
+            workflows=tuple(worker.workflows),
+            capacity=capacity,
+            suspect=not any(execution.view.deaths for execution in worker.held.values()),
+            after=self._after,
+        )
+        self.under_way = self._asking = True
+        began = worker.clock.monotonic()
+        try:
+            claims = await worker.store.claim(claim)
+            if claims.runs and worker.tally is not None:
+                worker.tally.claims.add(worker.clock.monotonic() - began)
+            if claims.runs and worker.circuits.wanted:
+                await worker.circuits.catch_up()  # before anything of theirs is called
+        except StoreError as error:
+            self._asking = False
+            worker.look_for_calm()
+            log.warning("no work can be claimed at the moment: %s", error)
+            await worker.clock.sleep(min(_PAUSE, worker.settings.lease / 10))
+            return Claims(runs=[], now=worker.store.now(), next_in=0, after=self._after)
+        finally:
+            self.under_way = self._asking = False
+        self._after = claims.after
+        # A worker that was declared dead meanwhile has another id now, and what it claimed is not its own.
+        return claims if claim.worker == worker.id else replace(claims, runs=[])
+
+    def has_time_for(self, runs: Sequence[NewRun]) -> bool:
+        """True if it could take these at once, and nobody who was there before has to wait for that."""
+        worker = self._worker
+        return (
+            not (self.more_due or worker.is_claiming)
+            and len(runs) <= worker.room
+            and worker.lease.healthy()
+            and all(run.delay <= 0 and run.workflow in worker.workflows for run in runs)
+        )
+
+    async def begin_with(
+        self, runs: Sequence[NewRun], accept: Callable[[int], Awaitable[list[Started]]]
+    ) -> list[Started]:
+        """Have runs accepted under the worker's name, and begin with them."""
+        worker, me = self._worker, self._worker.id
+        self.promised += len(runs)
+        try:
+            started = await accept(me)
+            if worker.circuits.wanted:
+                await worker.circuits.catch_up()  # as after a claim
+        finally:
+            self.promised -= len(runs)
+            worker.look_for_calm()
+        claimed = [each.claimed for each in started if each.claimed is not None]
+        worker.take(claimed if me == worker.id else [], claimed[0].created_at if claimed else 0)
+        if len(claimed) < len(started):
+            worker.bell.ring()
+        return started
+
+
+def unreadable(claimed: Claimed, error: Exception) -> Escaped:
+    """The end of a run that cannot even be begun: a letter; the others go on."""
+    log.error("run %s cannot be executed", claimed.public_id, exc_info=error)
+    view = RunView(
+        id=claimed.id,
+        public_id=claimed.public_id,
+        tenant=claimed.tenant,
+        workflow=claimed.workflow,
+        fence=claimed.fence,
+        input=claimed.input,
+        options=_readable_options(claimed.options),
+        correlation_id=claimed.correlation_id,
+        started_at=claimed.started_at,
+        handler_for=claimed.handler_for,
+        undoing=claimed.status is RunStatus.COMPENSATING,
+    )
+    reason = f"what the store holds of this run cannot be read: {error}"
+    code = LetterCode.INFRASTRUCTURE_FAILURE
+    return Escaped(
+        run=view, ending=Ending(failure=capture(error), code=code, reason=reason, stage=Stage.INPUT)
+    )
+
+
+def _readable_options(text: str) -> RunOptions:
+    try:
+        return options_of(text)
+    except (KeyError, TypeError, ValueError):
+        return RunOptions()
