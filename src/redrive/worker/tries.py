@@ -48,6 +48,7 @@ class Tries:
     __slots__ = (
         "_admitted",
         "_attempt",
+        "_begun",
         "_branch",
         "_current",
         "_cut_short",
@@ -71,6 +72,7 @@ class Tries:
         self._place = place
         self._input = input
         self._attempt = 1
+        self._begun = 0  # the last attempt whose body was called, or may have been
         self._first = execution.clock.monotonic()
         self._current = Attempt(execution, branch, step.name, place, 1, self._first)
         self._mark: Mark | None = None
@@ -130,7 +132,7 @@ class Tries:
         self._first -= (now - entry.first_at) / MICROS
         if self._step.options.circuit is not None and not self._step.options.at_most_once:
             self._taken_up = now
-        self._attempt = entry.attempt
+        self._attempt = self._begun = entry.attempt
         self._cut_short = entry.status is StepStatus.RUNNING
         if entry.status in (StepStatus.RETRYING, StepStatus.PENDING):
             self._attempt += 1  # the number of those that were made
@@ -209,11 +211,13 @@ class Tries:
 
     async def _begin_durably(self) -> None:
         """A step that must not be called twice waits until it is recorded that it is called."""
+        self._begun = self._attempt
         await self._execution.settle(self._began())
         self._resumes = False
 
     def _mark_begin(self) -> None:
         """Say that the body begins, without waiting for that to be recorded."""
+        self._begun = self._attempt
         if not self._step.options.at_most_once:
             self._mark = self._execution.worker.committer.post(self._began())
 
@@ -312,12 +316,14 @@ class Tries:
         )
 
     async def _interrupted(self) -> None:
-        """Workflow code cancelled the step: record that, whatever else is cancelled meanwhile."""
-        parked = self._admitted is None and self._door is not None and self._door.parked
+        """Workflow code cancelled the step: record that, whatever else is cancelled meanwhile.
+
+        An attempt that was about to begin was none: nobody wonders whether it happened.
+        """
         outcome = Interrupted(
             run=self._execution.view,
             place=self._place,
-            attempt=self._attempt - parked,
+            attempt=self._begun,
             began_ago=self._ago(self._current.began),
             resumes=self._execution.rest.wake_up(),
             admitted=self._admitted,
