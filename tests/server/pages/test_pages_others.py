@@ -11,9 +11,11 @@ import pytest
 from pages_kit import Looked, of_role, once
 from server_kit import World
 
+from redrive.core.events import Event
+from redrive.server.pages.audit import KINDS
 from redrive.server.pages.labels import ROLES
 
-LISTS = ("/runs", "/circuits", "/policies", "/workflows", "/workers", "/audit", "/health")
+LISTS = ("/runs", "/circuits", "/policies", "/workflows", "/workers", "/audit", "/health", "/notifications")
 POSTS = {
     "/runs/{run}/cancel": "STAFF",
     "/runs/{run}/again": "ADMIN",
@@ -26,6 +28,9 @@ POSTS = {
     "/members/{user}": "ADMIN",
     "/keys": "ADMIN",
     "/keys/{token}/revoke": "ADMIN",
+    "/notifications/read": "VIEWER",
+    "/notifications/rules": "ADMIN",
+    "/notifications/rules/remove": "ADMIN",
     "/workflows/pause": "OWNER",
     "/workflows/resume": "OWNER",
 }
@@ -56,6 +61,8 @@ def test_every_page_can_be_seen_and_has_only_buttons_that_work(site: World, role
 
 def test_what_is_not_offered_is_refused(site: World) -> None:
     for place, least in POSTS.items():
+        if least == "VIEWER":
+            continue
         below = RANKS[RANKS.index(least) - 1]
         with of_role(site, below) as client:
             answer = client.post(place.format(**site.ids["acme"]), data={"once": f"no-{place}-{below}"})
@@ -83,6 +90,9 @@ def test_a_list_is_narrowed_by_its_address_and_kept_as_a_file(site: World) -> No
         bad = client.get("/runs?kind=person").text
         assert ids["run"] in bad
         assert ids["good"] not in bad
+        assert ids["good"] in client.get("/runs?status=SUCCESS").text
+        assert ids["run"] not in client.get("/runs?status=SUCCESS").text
+        assert client.get("/runs?status=NONSENSE").status_code == 422
         assert ids["run"] in client.get("/runs?correlation_id=c-1&since=24h").text
         assert "No run matches" in client.get("/runs?workflow=nothing").text
         rows = list(csv.DictReader(io.StringIO(client.get("/runs?kind=good&format=csv").text)))
@@ -160,6 +170,20 @@ def test_somebody_is_invited_once_and_a_key_is_shown_once(site: World) -> None:
         assert site.bearer(secret[1]).get("/me").status_code == 401
 
 
+def test_people_are_told_by_a_rule_that_is_stored_here_and_read_it_once(site: World) -> None:
+    with of_role(site, "ADMIN") as client:
+        page, rules = "/notifications", "/notifications/rules"
+        wrong = sent(client, page, rules, workflow="remind", on="dead_letter", email="nobody at all")
+        assert (wrong.status_code, 'value="nobody at all"' in wrong.text) == (422, True)
+        stored = {"workflow": "remind", "on": "dead_letter", "email": "ops@acme.example", "app": "yes"}
+        assert sent(client, page, rules, **stored).status_code == 303
+        shown = Looked(client.get(page).text).text
+        assert "remind : a run became a dead letter → email ops@acme.example, this inbox" in shown
+        assert sent(client, page, f"{rules}/remove", workflow="remind").status_code == 303
+        assert sent(client, page, f"{rules}/remove", workflow="remind").status_code == 404
+        assert client.post("/notifications/read", data={"once": "n1"}).status_code == 303
+
+
 def test_a_workflow_is_paused_for_all_by_an_owner_only(site: World) -> None:
     with of_role(site, "OWNER") as client:
         assert sent(client, "/workflows", "/workflows/pause", name="fulfil").status_code == 303
@@ -186,6 +210,10 @@ def test_a_failed_run_shows_what_retrying_would_do_and_does_it_once(site: World)
         assert "Waiting" in shown
         assert sent(client, f"/runs/{run}", f"/runs/{run}/cancel").status_code == 303
         assert "Cancelled" in Looked(client.get(f"/runs/{run}").text).text
+
+
+def test_the_log_can_be_narrowed_to_every_kind_of_event() -> None:
+    assert {f"{event.split('.')[0]}." for event in Event} == set(KINDS)
 
 
 def test_polish_readers_read_polish(site: World) -> None:

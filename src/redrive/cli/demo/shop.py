@@ -120,7 +120,7 @@ def read_catalogue(path: str) -> int:
 # -- workflows: plain Python, resumed where they stopped ----------------------------------------------
 
 
-@app.workflow
+@app.workflow(notify={"on": ["dead_letter"]})  # in the dashboard's inbox; mail and chats could be named, too
 async def fulfil(order: Order) -> str:
     reservation = await reserve(order)
     try:
@@ -142,14 +142,14 @@ async def invoice(order: Order) -> int:
     return number
 
 
-@app.workflow(rollback=True, index=["order.product"])
+@app.workflow(rollback=True, index=["order.product"], notify={"on": ["dead_letter"]})
 async def make_to_measure(order: Order) -> str:
     await book_workshop(order)
     await take_deposit(order)
     return await order_wood(order)
 
 
-@app.workflow
+@app.workflow(notify={"on": ["first_failure", "circuit_opened"]})
 async def renew(member: str) -> str:
     fee = await collect(member)
     await mail("members@shop.example", f"{member} is a member for another year")

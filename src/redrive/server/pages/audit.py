@@ -27,6 +27,7 @@ KINDS = {
     "policy.": N("policies"),
     "workflow.": N("workflows"),
     "outbox.": N("messages"),
+    "notify.": N("notifications"),
     "payload.": N("encryption"),
     "user.": N("people"),
     "token.": N("keys"),

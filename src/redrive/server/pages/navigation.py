@@ -30,6 +30,7 @@ PLACES = (
     Place("/runs", N("Runs"), "run", _WATCH),
     Place("/circuits", N("Circuits"), "circuit", _WATCH),
     Place("/workers", N("Workers"), "worker", _WATCH),
+    Place("/notifications", N("Notifications"), "bell", _WATCH),
     Place("/workflows", N("Workflows"), "flow", _SET_UP),
     Place("/policies", N("Policies"), "policy", _SET_UP),
     Place("/members", N("Members"), "people", _SET_UP, Permission.MANAGE_PEOPLE),

@@ -13,6 +13,7 @@ from redrive.server.pages import (
     letter,
     letters,
     members,
+    notifications,
     overview,
     policies,
     replaying,
@@ -45,6 +46,7 @@ ROUTES = (
     audit.routes,
     members.routes,
     health.routes,
+    notifications.routes,
 )
 
 
