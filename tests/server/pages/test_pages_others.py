@@ -11,6 +11,8 @@ import pytest
 from pages_kit import Looked, of_role, once
 from server_kit import World
 
+from redrive.core.events import Event
+from redrive.server.pages.audit import KINDS
 from redrive.server.pages.labels import ROLES
 
 LISTS = ("/runs", "/circuits", "/policies", "/workflows", "/workers", "/audit", "/health", "/notifications")
@@ -88,6 +90,9 @@ def test_a_list_is_narrowed_by_its_address_and_kept_as_a_file(site: World) -> No
         bad = client.get("/runs?kind=person").text
         assert ids["run"] in bad
         assert ids["good"] not in bad
+        assert ids["good"] in client.get("/runs?status=SUCCESS").text
+        assert ids["run"] not in client.get("/runs?status=SUCCESS").text
+        assert client.get("/runs?status=NONSENSE").status_code == 422
         assert ids["run"] in client.get("/runs?correlation_id=c-1&since=24h").text
         assert "No run matches" in client.get("/runs?workflow=nothing").text
         rows = list(csv.DictReader(io.StringIO(client.get("/runs?kind=good&format=csv").text)))
@@ -205,6 +210,10 @@ def test_a_failed_run_shows_what_retrying_would_do_and_does_it_once(site: World)
         assert "Waiting" in shown
         assert sent(client, f"/runs/{run}", f"/runs/{run}/cancel").status_code == 303
         assert "Cancelled" in Looked(client.get(f"/runs/{run}").text).text
+
+
+def test_the_log_can_be_narrowed_to_every_kind_of_event() -> None:
+    assert {f"{event.split('.')[0]}." for event in Event} == set(KINDS)
 
 
 def test_polish_readers_read_polish(site: World) -> None:

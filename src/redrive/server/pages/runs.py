@@ -35,7 +35,7 @@ KINDS: dict[str, tuple[str, tuple[RunStatus, ...]]] = {
 }
 """What people look for, by the states that are it."""
 
-_FILTERS = ("kind", "workflow", "correlation_id", "idempotency_key", "queue", "index", "since")
+_FILTERS = ("kind", "status", "workflow", "correlation_id", "idempotency_key", "queue", "index", "since")
 _COLUMNS = {
     "id": lambda run: run.id,
     "workflow": lambda run: run.workflow,
@@ -75,17 +75,23 @@ async def list_runs(request: Request, asked: Asked) -> Response:
 
 
 def _filter(query: dict[str, str], now: Any) -> RunFilter:
-    states = KINDS.get(query.get("kind", ""), KINDS[""])[1]
     index = query.get("index")
     return RunFilter(
         workflow=query.get("workflow"),
-        status=states or None,
+        status=_states(query) or None,
         correlation_id=query.get("correlation_id"),
         idempotency_key=query.get("idempotency_key"),
         queue=query.get("queue"),
         index=indexed([index]) if index else None,
         since=since_of(query.get("since"), now),
     )
+
+
+def _states(query: dict[str, str]) -> tuple[str, ...]:
+    """What an address says about states: one of them by its name, or a kind."""
+    if "status" in query:
+        return (query["status"],)
+    return KINDS.get(query.get("kind", ""), KINDS[""])[1]
 
 
 def _took(run: Run) -> float | None:
