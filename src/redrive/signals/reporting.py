@@ -124,7 +124,9 @@ class Reporter:
         if status is RunStatus.SUCCESS:
             return
         error = None if failure is None else self._redactor.text(Ending.from_json(failure).reason)
-        log.warning(
+        log.log(
+            # What a person wanted needs nobody's attention.
+            logging.INFO if status is RunStatus.CANCELLED else logging.WARNING,
             "run %s ended as %s%s",
             run.public_id,
             status.value,
