@@ -40,7 +40,13 @@ async def test_a_cancellation_is_applied_once_whatever_happens_to_its_calls(
         store = FaultyStore(app.runtime.store, nth(call, fault))
         own = app.runtime.runs
         runs = Runs(
-            store, SystemClock(), Shaper(Redactor()), own._replayer, own._previewer, app.runtime.changed
+            store,
+            SystemClock(),
+            Shaper(Redactor()),
+            own._replayer,
+            own._previewer,
+            app.runtime.changed,
+            store.workers,
         )
         for _ in range(2):  # a person whose call failed tries again
             try:
