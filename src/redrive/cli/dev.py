@@ -20,7 +20,13 @@ __all__ = ["dev"]
     metavar="URL",
     help="The store to work on.  [default: the app's own, else $REDRIVE_URL, else sqlite:///redrive.db]",
 )
-@click.option("--host", default=HOST, metavar="ADDRESS", show_default=True, help="Where the API listens.")
+@click.option(
+    "--host",
+    default=HOST,
+    metavar="ADDRESS",
+    show_default=True,
+    help="Where the dashboard and the API listen.",
+)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -29,7 +35,7 @@ __all__ = ["dev"]
     show_default=True,
     help="Its port; 0: a free one.",
 )
-@click.option("--no-server", is_flag=True, help="Do not serve the API.")
+@click.option("--no-server", is_flag=True, help="Do not serve the dashboard and the API.")
 def dev(target: str, concurrency: int | None, url: str | None, host: str, port: int, no_server: bool) -> None:
     """Run the workflows of APP in MODULE here, and show what happens to every run.
 

@@ -20,7 +20,7 @@ HOST, PORT = "127.0.0.1", 8700
 OWNER = "owner@localhost"
 
 
-@click.command(short_help="Serve the HTTP API.")
+@click.command(short_help="Serve the dashboard and the HTTP API.")
 @click.option("--host", default=HOST, metavar="ADDRESS", show_default=True, help="The address to listen on.")
 @click.option(
     "--port",
@@ -47,7 +47,7 @@ OWNER = "owner@localhost"
 )
 @at_a_place
 def server(host: str, port: int, owner: str, rate: int, place: Place) -> None:
-    """Serve the HTTP API until stopped.
+    """Serve the dashboard and the HTTP API until stopped.
 
     The first start makes an owner and prints a code to sign in with once. SIGTERM or Ctrl-C stops it in
     good order: open streams end, requests under way have 10 s. Runs are executed by workers; this
