@@ -17,6 +17,7 @@ from redrive.server.pages.drawing import show
 from redrive.server.pages.forms import pages
 from redrive.server.pages.words import N
 from redrive.server.pages.workflows import registered, working
+from redrive.store.pages import OLDEST
 from redrive.store.selection import RunFilter
 
 __all__ = ["Sign", "routes"]
@@ -98,8 +99,8 @@ async def _workflows(asked: Asking) -> list[Sign]:
 
 
 async def _late(asked: Asking) -> Sign:
-    """The newest hundred that wait say enough: where those are late, the others are as well."""
-    page = await asked.view.runs(RunFilter(status=[RunStatus.PENDING]), limit=100, cursor=None)
+    """The oldest hundred that wait say enough: where those are not late, the others are not."""
+    page = await asked.view.runs(RunFilter(status=[RunStatus.PENDING]), limit=100, cursor=OLDEST)
     now, paused = asked.whole.now(), await asked.view.paused()
     waits = [now - (run.available_at or now) for run in page.items if run.workflow not in paused]
     if waits and max(waits) > _LATE * MICROS:
