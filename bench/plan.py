@@ -36,7 +36,7 @@ WORKLOADS = {
     "opening": "5,000 runs whose calls fail, 1,000 at once in 4 workers, until the circuit is open",
     "batches": "POST /runs:batch to a server process, and start_many in this one, 500 at a time, in turn",
     "streams": "a server process with 1,000 open streams of hints",
-    "lists": "pages of 50 over HTTP of 1,000,000 runs and 100,000 letters, one after the other",
+    "lists": "pages over HTTP, and of the dashboard, of 1,000,000 runs and 100,000 letters",
     "release": "100,000 parked runs after their circuit is closed, the first ten seconds",
 }
 
@@ -114,6 +114,7 @@ METRICS = {
     "page_runs": Metric("a page of runs over HTTP, p99", "ms", more_is_better=False),
     "page_letters": Metric("a page of letters over HTTP, p99", "ms", more_is_better=False),
     "page_others": Metric("a page of groups or of the log over HTTP, p99", "ms", more_is_better=False),
+    "dashboard": Metric("the slowest page of the dashboard, median", "ms", more_is_better=False),
     "alone": Metric("a server process without streams", "MB", more_is_better=False),
     "streaming": Metric("the same with open streams", "MB", more_is_better=False),
     "cpu_empty": Metric("CPU per 1,000 steps, empty store", "s", more_is_better=False),
