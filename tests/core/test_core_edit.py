@@ -150,6 +150,24 @@ def test_what_is_hidden_stays_hidden_in_the_changes() -> None:
     assert changes(before, copy.deepcopy(before), REDACTOR) == ()
 
 
+@pytest.mark.parametrize("guess", ["hunter2", "hunter3", ["hunter2"]])
+def test_a_guess_at_what_is_hidden_is_told_nothing(guess: Any) -> None:
+    original = {"user": {"password": "hunter2"}, "note": f"card {CARD}", "lines": [{"token": 1}], "n": 1}
+    patch = {"user": {"password": guess}, "note": f"card {CARD}", "n": 1}
+    after, sent = merge_patch(original, patch), merge_patch(REDACTOR.redact(original), patch)
+    found = changes(original, after, REDACTOR, sent=sent)
+    assert [(each.path, each.kind, each.before, each.after) for each in found] == [
+        ("user.password", "changed", MASK, MASK),
+        ("note", "changed", f"card {MASK}", f"card {MASK}"),
+    ]
+
+
+@given(JSON)
+def test_masks_that_were_left_are_no_changes(original: Any) -> None:
+    sent = REDACTOR.redact(original)
+    assert changes(original, unmask(sent, original, REDACTOR), REDACTOR, sent=sent) == ()
+
+
 @given(JSON, JSON)
 def test_redacting_never_loses_or_invents_a_change(before: Any, after: Any) -> None:
     assert bool(changes(before, after)) is bool(changes(before, after, REDACTOR))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,3 +140,32 @@ async def test_a_dry_run_is_refused_for_the_same_reasons() -> None:
         await s.app.dlq.ignore(letter.id, by="ann")
         with pytest.raises(Conflict, match="was closed"):
             await s.app.dlq.replay(letter.id, dry_run=True)
+
+
+async def test_it_says_which_code_recorded_the_run_and_what_the_newest_no_longer_has(tmp_path: Path) -> None:
+    url, ledger = f"sqlite:///{tmp_path}/d.db", Ledger(broken={"charge"})
+    old = shop(Redrive(url, version="v1"))
+    async with engine(old.app, store=url) as e:
+        letter = await failed(e, old.order, "lamp", 40)
+        said = await old.app.dlq.replay(letter.id, dry_run=True)
+        assert isinstance(said, DryRun)
+        assert (said.recorded_version, said.newest_version, said.unregistered) == ("v1", "v1", ())
+        assert not any("code has changed" in warning for warning in said.warnings)
+        clock = e.clock
+    new = Redrive(url, version="v2")
+
+    @new.step(retry=ONCE)
+    async def charge(amount: int) -> str:
+        ledger.called("charge")
+        return "charged"
+
+    @new.workflow
+    async def order(item: str, amount: int) -> str:
+        return await charge(amount)
+
+    async with engine(new, store=url, clock=clock):
+        said = await new.dlq.replay(letter.id, dry_run=True)
+        assert isinstance(said, DryRun)
+        assert (said.recorded_version, said.newest_version) == ("v1", "v2")
+        assert said.unregistered == ("reserve",), "nobody can run it again, should it be asked for"
+        assert any("version v1, the newest is v2" in warning for warning in said.warnings)

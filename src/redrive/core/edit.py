@@ -88,21 +88,36 @@ _Side: TypeAlias = tuple[JSON, ...]
 """One value, or none where the place does not exist."""
 
 
-def changes(before: JSON, after: JSON, redactor: Redactor | None = None) -> tuple[Change, ...]:
+_Sides: TypeAlias = tuple[_Side, _Side, _Side]
+"""A place before and after an edit, and as somebody sent it."""
+
+
+def changes(
+    before: JSON, after: JSON, redactor: Redactor | None = None, *, sent: JSON = None
+) -> tuple[Change, ...]:
     """Every place that differs, in the order of `before`; items of lists are compared by position.
 
     1, 1.0 and true differ, as the function may tell them apart. With a redactor the real values are
     compared and what may be shown of them is returned: a new password is a change from `MASK` to `MASK`.
+    `sent` is `after` with the masks that were left in it: a hidden value that somebody typed counts as
+    changed, even if it is the same, or else a few guesses would find it out.
     """
     found: list[Change] = []
-    pending: list[tuple[Path, _Side, _Side]] = [((), (before,), (after,))]
+    pending: list[tuple[Path, _Sides]] = [((), ((before,), (after,), () if sent is None else (sent,)))]
     while pending:  # a stack of its own: what people send may be nested deeper than Python's
-        path, old, new = pending.pop()
+        path, (old, new, typed) = pending.pop()
         if old and new and _both_open(path, old[0], new[0], redactor):
-            pending.extend(reversed(_inside(path, old[0], new[0])))
-        elif not old or not new or _differ(old[0], new[0]):
+            pending.extend(reversed(_inside(path, old[0], new[0], typed)))
+        elif not old or not new or _differ(old[0], new[0]) or _guessed(path, old, typed, redactor):
             found.append(_change(path, old, new, redactor))
     return tuple(found)
+
+
+def _guessed(path: Path, old: _Side, typed: _Side, redactor: Redactor | None) -> bool:
+    """True if something is hidden here, and somebody sent another thing than its mask."""
+    if redactor is None or not typed or is_masked(typed[0]):
+        return False
+    return bool(_shown(path, old, redactor) != old[0])
 
 
 def _both_open(path: Path, old: JSON, new: JSON, redactor: Redactor | None) -> bool:
@@ -111,13 +126,18 @@ def _both_open(path: Path, old: JSON, new: JSON, redactor: Redactor | None) -> b
     return alike and not (redactor is not None and redactor.hides(_last_name(path)))
 
 
-def _inside(path: Path, old: JSON, new: JSON) -> list[tuple[Path, _Side, _Side]]:
-    ours, theirs = _pieces(old), _pieces(new)
-    return [((*path, part), _side(ours, part), _side(theirs, part)) for part in {**ours, **theirs}]
+def _inside(path: Path, old: JSON, new: JSON, typed: _Side) -> list[tuple[Path, _Sides]]:
+    ours, theirs, sent = _pieces(old), _pieces(new), _pieces(typed[0] if typed else None)
+    return [
+        ((*path, part), (_side(ours, part), _side(theirs, part), _side(sent, part)))
+        for part in {**ours, **theirs}
+    ]
 
 
 def _pieces(value: JSON) -> dict[str | int, JSON]:
-    return value if isinstance(value, dict) else dict(enumerate(value))
+    if isinstance(value, dict):
+        return value
+    return dict(enumerate(value)) if isinstance(value, list) else {}
 
 
 def _side(pieces: dict[str | int, JSON], part: str | int) -> _Side:

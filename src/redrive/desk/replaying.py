@@ -235,10 +235,12 @@ class Replayer:
         original = json.loads(case.run.input or "null")
         if request.patch is not None:
             wanted = merge_patch(original, unmask(request.patch, original, self._redactor))
+            sent: Any = merge_patch(self._redactor.redact(original), request.patch)
         else:
             wanted = unmask(request.input, original, self._redactor)
+            sent = request.input
         text = await self._checker.input(case.run.workflow, wanted)
-        return text, changes(original, json.loads(text), self._redactor)
+        return text, changes(original, json.loads(text), self._redactor, sent=sent)
 
     async def _output(self, intended: Plan, request: ReplayRequest) -> str | None:
         if request.mode not in (Mode.SKIP, Mode.COMPLETE) or intended.failed is None or intended.undo:
