@@ -175,6 +175,7 @@ def test_a_run_is_shown_with_its_times_its_state_and_why_it_failed() -> None:
         "letter_id": "dl-run7",
         "handler_for": None,
         "handled_by": (),
+        "trace_id": None,
     }
 
 
@@ -332,7 +333,7 @@ def test_a_dead_letter_is_shown_whole_with_its_secrets_masked() -> None:
         "attempts": 3,
         "replay_count": 2,
         "fingerprint": "0123456789abcdef",
-        "payload_hash": "ffff",
+        "payload_hash": None,
         "input": {"order": 1, "badge": MASK},
         "config": json.loads(RunOptions().to_json()),
         "owner": "ada",
@@ -348,6 +349,7 @@ def test_a_dead_letter_is_shown_whole_with_its_secrets_masked() -> None:
         "purged": False,
         "handler_for": None,
         "handled_by": (),
+        "trace_id": None,
         "replays": (),
         "history": (),
     }
@@ -371,3 +373,8 @@ def test_a_payload_that_is_no_json_is_shown_as_the_text_it_is() -> None:
 def test_times_are_exact_to_the_microsecond_as_long_as_there_are_years(moment: datetime) -> None:
     micros = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     assert SHAPER.run(replace(RUN, deadline=micros)).deadline == moment
+
+
+def test_the_hash_of_an_input_is_shown_with_the_input_only() -> None:
+    assert Shaper(None).letter(LETTER).payload_hash == "ffff"
+    assert SHAPER.letter(LETTER).payload_hash is None, "a short input could be guessed with it"

@@ -12,8 +12,12 @@ from notify_kit import OPS, Postbox, failing, verified
 from outside_kit import OK, Server, answering, serving
 
 from redrive import Circuit, Notification, Notify, OutboxFilter, Redrive, RetryPolicy
+from redrive.core.notify import NotifyRule
+from redrive.core.transition import AuditWrite
 from redrive.errors import ConfigurationError, InputError, NotFound, RegistrationError
-from redrive.testing import engine
+from redrive.outside import BadStatus, HttpResponse
+from redrive.store.notices import RuleRow
+from redrive.testing import Engine, engine
 
 KEY = bytes(range(32))
 SECRET = f"whsec_{base64.b64encode(KEY).decode()}"
@@ -124,7 +128,8 @@ async def test_chats_and_webhooks_get_what_they_can_read(box: Postbox) -> None:
         hook = {"url": own.url("/in"), "secret": SECRET}
         fulfil = failing(app, notify={"slack": slack.url("/s"), "teams": [teams.url("/t")], "webhook": hook})
         async with engine(app) as e:
-            run = await e.run(fulfil, "A", why="<!channel> & all")
+            why = "<!channel> & all [pay](https://evil.example) **now**\n- 1_2\n1. x"
+            run = await e.run(fulfil, "A", why=why)
             await e.settle()
             link = f"{BASE}/app/admin/dlq/dl-{run.id}"
             (said,) = texts(slack)
@@ -133,7 +138,11 @@ async def test_chats_and_webhooks_get_what_they_can_read(box: Postbox) -> None:
             assert f"<{link}|Open in Redrive>" in said["text"]
             (card,) = (each["attachments"][0]["content"] for each in texts(teams))
             assert card["actions"][0]["url"] == link
-            assert "TimeoutError" in card["body"][1]["text"]
+            plain = card["body"][1]["text"]
+            assert "TimeoutError" in plain
+            assert r"\[pay\](https://evil.example) \*\*now\*\*" in plain, "no link, nothing bold"
+            assert "\n\\- 1\\_2\n\n1\\. x" in plain, "and no list"
+            assert card["body"][0]["text"].startswith(r"\[redrive\] fulfil")
             (asked,) = own.asked
             assert verified(KEY, asked.headers, asked.body)
             event = json.loads(asked.body)
@@ -230,26 +239,68 @@ async def test_stored_rules_go_before_the_code_and_work_without_it(box: Postbox)
         assert lines == ["notify.deleted", *["notify.set"] * 3]
 
 
-async def test_a_stored_url_is_checked_hidden_and_called(box: Postbox) -> None:
+async def test_a_stored_url_is_public_whatever_the_operator_lets_through_for_the_code(box: Postbox) -> None:
     async with serving(answering(OK)) as server:
-        app = Redrive(allow_hosts=f"127.0.0.1:{server.port}")
+        app = Redrive(allow_hosts="127.0.0.1")
+        app.channel("ops", slack=server.url("/of-the-code"))
         fulfil = failing(app)
         async with engine(app) as e:
-            with pytest.raises(InputError, match="is not public"):
-                await app.notifications.set_rule({"slack": "http://127.0.0.1:9/x"}, by="ann")
+            with pytest.raises(InputError, match=r"is not public.*a stored rule names a channel"):
+                await app.notifications.set_rule({"slack": server.url("/secret")}, by="ann")
             with pytest.raises(InputError, match="there are first_failure"):
                 await app.notifications.set_rule({"on": ["sunday"]}, by="ann")
-            rule = {"slack": server.url("/secret"), "webhook": {"url": server.url("/in"), "secret": SECRET}}
-            shown = await app.notifications.set_rule(rule, by="ann")
-            assert "secret" not in repr(shown)
-            assert SECRET not in repr((await app.audit.list()).items)
+            await _stored(e, {"slack": server.url("/secret")})
+            await app.notifications.set_rule({"channels": "ops"}, workflow="fulfil", by="ann")
             await e.advance("2s")
             await e.run(fulfil, "A")
+            await app.notifications.delete_rule(workflow="fulfil", by="ann")
+            await e.advance("2s")
+            await e.run(fulfil, "B", why="another cause")
             await e.settle()
-            assert sorted(asked.line for asked in server.asked) == [
-                "POST /in HTTP/1.1",
-                "POST /secret HTTP/1.1",
-            ]
+            assert [asked.line for asked in server.asked] == ["POST /of-the-code HTTP/1.1"]
+            sent = (await app.outbox.list(OutboxFilter(topic="redrive.notify.slack"))).items
+            assert ["not public" in str(each.deliveries[0].error) for each in sent] == [True, False]
+
+
+async def _stored(e: Engine, rule: dict[str, Any]) -> None:
+    """A rule as it may have been stored by an older release, which asked for less."""
+    written = json.dumps(NotifyRule.read(rule, "the rule").to_json())
+    row = RuleRow(tenant="", workflow="", rule=written, updated_at=0, updated_by="ann")
+    line = AuditWrite(event="notify.set", tenant="", by="ann", subject="*", token="t-1")
+    await e.store.notices.set_rule(row, line)
+
+
+async def test_the_urls_of_stored_rules_are_shown_nowhere(box: Postbox) -> None:
+    app = Redrive()
+    fulfil = failing(app)
+    secret = "https://127.0.0.1/services/T0/B0/topsecret"
+    async with engine(app) as e:
+        rule = {"slack": secret, "teams": secret, "webhook": {"url": secret, "secret": SECRET}}
+        await _stored(e, rule)
+        (shown,) = await app.notifications.rules()
+        await e.advance("2s")
+        await e.run(fulfil, "A")
+        await e.settle()
+        page = await app.outbox.list()
+        assert {each.topic for each in page.items} == {
+            "redrive.notices",
+            *(f"redrive.notify.{kind}" for kind in rule),
+        }
+        each = [await app.outbox.get(item.id) for item in page.items]
+        assert "topsecret" not in repr((shown, page, each, (await app.audit.list()).items))
+        assert SECRET not in repr((shown, page, each, (await app.audit.list()).items))
+        slack = next(item for item in each if item.topic == "redrive.notify.slack")
+        assert slack.payload["target"] == shown.targets[0], "as the rules are shown"
+        assert slack.payload["content"]["facts"]["workflow"] == "fulfil"
+
+
+async def test_what_the_host_of_a_stored_url_answers_is_not_repeated() -> None:
+    answer = HttpResponse(status_code=403, reason="Topsecret", body=b"topsecret")
+    with pytest.raises(BadStatus, match=r"^it answered 403$"):
+        answer.raise_for_status("it", quoted=False)
+    moved = HttpResponse(status_code=302, reason="Topsecret", headers={"location": "http://topsecret/"})
+    with pytest.raises(BadStatus, match=r"^it answered 302\. Redirects are not followed"):
+        moved.raise_for_status("it", quoted=False)
 
 
 async def test_words_can_be_replaced_and_those_that_fail_are_not_missed(box: Postbox) -> None:

@@ -56,7 +56,8 @@ async def test_retries_respect_jittered_backoff_and_max_attempts_and_dlq_classif
         assert (run.letter.code, run.letter.stage, run.letter.category, run.letter.attempts) == (
             "exhausted_retries", "exec", "server_error", 4,
         )  # fmt: skip
-        assert run.letter.payload_hash
+        revealed = await app.dlq.get(run.letter.id, reveal=True, by="test")
+        assert revealed.payload_hash
         assert effects == []
 
 

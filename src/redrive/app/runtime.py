@@ -182,8 +182,7 @@ class Runtime:
         )
 
     def _showing(self) -> Showing:
-        app = self._app
-        return Showing(redactor=self._redactor, base_url=app.settings.base_url, allowed=app.channels.allowed)
+        return Showing(redactor=self._redactor, base_url=self._app.settings.base_url)
 
     def _starter(self, store: People, clock: Clock) -> Starter:
         keeps = int(self._app.settings.idempotency_retention * MICROS)

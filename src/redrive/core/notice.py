@@ -19,14 +19,28 @@ from redrive.core.fingerprint import fingerprint
 from redrive.core.keys import encode, payload_hash
 from redrive.core.notify import NoticeEvent, NotifyRule, Target
 from redrive.core.outcome import Raised, RunView
+from redrive.core.redact import MASK
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.tracing import trace_id
 from redrive.core.transition import MessageWrite, Transition
 
-__all__ = ["NOTICES", "Facts", "lane_of", "notification_id", "read_notice", "with_notices", "written"]
+__all__ = [
+    "NOTICES",
+    "SAID",
+    "Facts",
+    "lane_of",
+    "notification_id",
+    "read_notice",
+    "with_notices",
+    "without_targets",
+    "written",
+]
 
 NOTICES = "redrive.notices"
 """The topic of facts that somebody is to be told of."""
+
+SAID = "redrive.notify"
+"""The topic of what workflow code wants said; `redrive.notify.email` and so on go to one place each."""
 
 _UNDONE = "what it had done was undone; nothing waits for a person"
 _WAITS = "its dead letter waits for a person, who may replay it, edit its input, resolve or ignore it"
@@ -90,6 +104,23 @@ def read_notice(text: str) -> tuple[Facts, tuple[Target, ...], bool]:
     data = json.loads(text)
     targets = tuple(Target.from_json(each) for each in data["to"])
     return Facts.from_json(data["facts"]), targets, data["app"]
+
+
+def without_targets(topic: str, payload: Any) -> Any:
+    """The payload of a message as people may see it: those of notifications carry URLs and secrets."""
+    if not isinstance(payload, dict) or not (topic == NOTICES or topic.startswith(f"{SAID}.")):
+        return payload
+    shown = dict(payload)
+    if "target" in shown:
+        shown["target"] = _shown(shown["target"])
+    if isinstance(shown.get("to"), list):
+        shown["to"] = [_shown(each) for each in shown["to"]]
+    return shown
+
+
+def _shown(target: Any) -> Any:
+    known = isinstance(target, dict) and isinstance(target.get("to"), str) and "kind" in target
+    return Target.from_json(target).shown if known else MASK
 
 
 def notification_id(tenant: str, lane: str, last: int) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from redrive.core.redact import MASK
 from redrive.errors import ConfigurationError
 
 __all__ = [
@@ -64,6 +65,18 @@ class Target:
     def to_json(self) -> dict[str, str]:
         """The target as plain JSON."""
         return {"kind": self.kind, "to": self.to, **({"secret": self.secret} if self.secret else {})}
+
+    @property
+    def shown(self) -> str:
+        """The place as people may see it: of a URL only the host, as the rest lets others write there."""
+        if not self.stored_url:
+            return f"{self.kind} {self.to}"
+        return f"{self.kind} {'/'.join(self.to.split('/')[:3])}/{MASK}"
+
+    @property
+    def stored_url(self) -> bool:
+        """True if it is the URL itself, not the name of what the code registered."""
+        return self.to.startswith(("http://", "https://"))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Target:

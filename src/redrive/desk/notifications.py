@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from redrive.allowed import Allowed
 from redrive.clock import MICROS, Clock
 from redrive.core.events import Event
-from redrive.core.notify import NotifyRule, Target
-from redrive.core.redact import MASK, Redactor
+from redrive.core.notify import NotifyRule
+from redrive.core.redact import Redactor
 from redrive.core.saying import Notification, about, said
 from redrive.core.transition import AuditWrite
 from redrive.desk.checks import person, short_text
@@ -58,11 +57,10 @@ class StoredRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Showing:
-    """How notifications are shown: what is hidden, where links lead, which hosts may be called."""
+    """How notifications are shown: what is hidden, where links lead."""
 
     redactor: Redactor
     base_url: str = ""
-    allowed: Sequence[Allowed] = ()
 
 
 class Notifications:
@@ -149,7 +147,8 @@ class Notifications:
     ) -> StoredRule:
         """Store who is told of what, for a workflow or for all: it goes before what the code says.
 
-        `rule` is written like `notify=` of a workflow; one with `"on": []` silences.
+        `rule` is written like `notify=` of a workflow; one with `"on": []` silences. Its URLs must be public,
+        whatever hosts are let through: a channel that the code registers leads inside.
         """
         person(by)
         read = self._read(rule)
@@ -181,7 +180,7 @@ class Notifications:
             read = NotifyRule.read(rule, "the rule")
             for target in read.targets:
                 if target.kind in ("slack", "teams", "webhook"):
-                    inspect(target.to, self._showing.allowed)
+                    _refuse_inside(target.to)
                 if target.secret is not None:
                     read_secrets(target.secret, "a webhook of the rule")
         except ConfigurationError as error:
@@ -199,6 +198,15 @@ class Notifications:
         )
 
 
+def _refuse_inside(url: str) -> None:
+    try:
+        inspect(url)
+    except InputError as error:
+        raise InputError(
+            f"{error} That is for URLs in the code; a stored rule names a channel that the code registers."
+        ) from None
+
+
 def _where(tenant: str | None, workflow: str | None, *, unread: bool = False) -> NotificationFilter:
     named = None if workflow is None else (workflow,)
     return NotificationFilter(tenant=tenant, workflows=named, unread=unread)
@@ -206,13 +214,7 @@ def _where(tenant: str | None, workflow: str | None, *, unread: bool = False) ->
 
 def _shown(rule: NotifyRule) -> dict[str, Any]:
     """A rule without what lets others write there."""
-    return {"on": list(rule.on), "to": [_place(target) for target in rule.targets], "app": rule.app}
-
-
-def _place(target: Target) -> str:
-    if not target.to.startswith(("http://", "https://")):
-        return f"{target.kind} {target.to}"
-    return f"{target.kind} {'/'.join(target.to.split('/')[:3])}/{MASK}"
+    return {"on": list(rule.on), "to": [target.shown for target in rule.targets], "app": rule.app}
 
 
 def _shaped(row: RuleRow) -> StoredRule:

@@ -9,6 +9,7 @@ from typing import Any
 
 from redrive.clock import Clock
 from redrive.core.events import Event
+from redrive.core.notice import without_targets
 from redrive.core.states import DeliveryStatus
 from redrive.core.tracing import trace_id
 from redrive.core.transition import AuditWrite
@@ -52,7 +53,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxMessage:
-    """A message and its deliveries; the payload is redacted."""
+    """A message and its deliveries; the payload is redacted. Of notifications only the hosts they go to."""
 
     id: str
     topic: str
@@ -192,7 +193,7 @@ class Outbox:
             run_id=row.run_id,
             correlation_id=row.correlation_id,
             created_at=moment(row.created_at),
-            payload=self._shaper.payload(row.payload),
+            payload=self._shaper.payload(row.payload, lambda found: without_targets(row.topic, found)),
             deliveries=tuple(self._delivery(each) for each in row.deliveries),
             trace_id=trace_id(row.trace),
         )

@@ -159,7 +159,8 @@ class DeadLetter:
     """A run's failure waiting for a person. `steps`, `replays` and `history` are filled by `get`.
 
     `purged`: its run's input and steps are gone, so it can no longer be replayed. `handler_for` and
-    `handled_by` are those of its run, also as it was before it was replayed in full.
+    `handled_by` are those of its run, also as it was before it was replayed in full. `payload_hash` is None
+    unless nothing is hidden: who has it can try out what the hidden part of a short input is.
     """
 
     id: str
@@ -180,7 +181,7 @@ class DeadLetter:
     attempts: int
     replay_count: int
     fingerprint: str
-    payload_hash: str
+    payload_hash: str | None
     input: Any
     config: Any
     owner: str | None
@@ -211,6 +212,7 @@ class Shaper:
     """Shapes rows for those who look, through one redactor; without one, everything is shown."""
 
     def __init__(self, redactor: Redactor | None) -> None:
+        self._reveals = redactor is None
         self._redact: Callable[[Any], Any] = _as_it_is if redactor is None else redactor.redact
         self._text: Callable[[str], str] = _as_it_is if redactor is None else redactor.text
 
@@ -294,7 +296,7 @@ class Shaper:
             attempts=row.attempts,
             replay_count=row.replay_count,
             fingerprint=row.fingerprint,
-            payload_hash=row.payload_hash,
+            payload_hash=row.payload_hash if self._reveals else None,
             input=self.payload(row.input),
             config=self.payload(row.options),
             owner=row.owner,
@@ -378,12 +380,13 @@ class Shaper:
         """A text that may quote a payload, as it may be shown."""
         return None if text is None else self._text(text)
 
-    def payload(self, text: str | None) -> Any:
-        """A stored payload as it may be shown."""
+    def payload(self, text: str | None, without: Callable[[Any], Any] | None = None) -> Any:
+        """A stored payload as it may be shown; `without` takes out what nobody is shown."""
         if text is None:
             return None
         try:
-            return self._redact(json.loads(text))
+            found = json.loads(text)
+            return self._redact(found if without is None else without(found))
         except ValueError:
             return self._text(text)
 

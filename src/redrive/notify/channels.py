@@ -77,7 +77,7 @@ class Channels:
 
     def find(self, target: Target) -> Target:
         """The target with its URL and its secret, wherever they are kept."""
-        if target.kind == "email" or target.to.startswith(("http://", "https://")):
+        if target.kind == "email" or target.stored_url:
             return target
         name, _, number = target.to.rpartition("#")
         known = self._known.get(name, ())

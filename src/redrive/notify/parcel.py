@@ -17,10 +17,11 @@ __all__ = ["Opener", "Parcel", "opener"]
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """A notification, and the place that it is brought to."""
+    """A notification, and the place that it is brought to. `stored`: a stored rule names its URL."""
 
     notification: Notification
     target: Target
+    stored: bool = False
 
 
 Opener = Callable[[Message], Parcel]
@@ -33,6 +34,7 @@ def opener(redactor: Redactor, base_url: str, channels: Channels) -> Opener:
     def opened(message: Message) -> Parcel:
         data = json.loads(message.text)
         told = about(data["id"], json.dumps(data["content"]), redactor, base_url)
-        return Parcel(told, channels.find(Target.from_json(data["target"])))
+        target = Target.from_json(data["target"])
+        return Parcel(told, channels.find(target), stored=target.stored_url)
 
     return opened

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,8 @@ __all__ = ["Posting", "Request", "in_slack", "in_teams", "signed"]
 
 _GONE = 410
 _MOST_OF_ANSWER = 16 << 10
+_MARKS = re.compile(r"[\\`*_~\[\]<>]")
+_FIRST = re.compile(r"^(\s*(?:\d+(?=[.)])|(?=[-+#])))", re.MULTILINE)  # what begins a list, or a heading
 _LONGEST = 3_000  # characters of a text in a chat; more than that nobody reads there
 
 Request = Callable[[Parcel, Said, Message], tuple[dict[str, str], bytes]]
@@ -27,7 +30,11 @@ Request = Callable[[Parcel, Said, Message], tuple[dict[str, str], bytes]]
 
 
 class Posting:
-    """Posts each notification to its URL. 2xx is delivered, 410 is the end of it, the rest is tried again."""
+    """Posts each notification to its URL. 2xx is delivered, 410 is the end of it, the rest is tried again.
+
+    Hosts that the operator lets through are for URLs in the code. A stored rule is written by somebody of a
+    tenant: its URLs must be public, and nothing of what is answered there is repeated in an error.
+    """
 
     def __init__(
         self, request: Request, opener: Opener, words: Saying, allowed: Sequence[Allowed], timeout: float
@@ -37,27 +44,28 @@ class Posting:
         self._words = words
         self._allowed = tuple(allowed)
         self._timeout = timeout
-        self._client: HttpClient | None = None
+        self._clients: dict[bool, HttpClient] = {}
 
     async def deliver(self, message: Message) -> None:
         """Send it, and see what the receiver says."""
-        if self._client is None:
-            self._client = HttpClient(self._allowed)
         parcel = self._open(message)
+        allowed = () if parcel.stored else self._allowed
+        if parcel.stored not in self._clients:
+            self._clients[parcel.stored] = HttpClient(allowed)
         headers, body = self._request(parcel, self._words(parcel.notification), message)
         url = parcel.target.to
-        answer = await self._client.send(
+        answer = await self._clients[parcel.stored].send(
             HttpRequest(url=url, headers=headers, body=body, timeout=self._timeout, max_body=_MOST_OF_ANSWER)
         )
-        origin = inspect(url, self._allowed).origin
+        origin = inspect(url, allowed).origin
         if answer.status_code == _GONE:
             raise NonRetryable(f"{origin} answered 410 Gone: it wants no more notifications")
-        answer.raise_for_status(origin)
+        answer.raise_for_status(origin, quoted=not parcel.stored)
 
     async def close(self) -> None:
         """Let go of the connections."""
-        client, self._client = self._client, None
-        if client is not None:
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
             await client.__aexit__(None, None, None)
 
 
@@ -73,15 +81,20 @@ def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
+def _plain(text: str) -> str:
+    """Text that Teams, which reads Markdown in cards, shows as it is: no links, no lists, nothing bold."""
+    return _FIRST.sub(r"\1\\", _MARKS.sub(r"\\\g<0>", text))
+
+
 def in_teams(parcel: Parcel, said: Said, message: Message) -> tuple[dict[str, str], bytes]:
-    """An adaptive card for Teams, with a button that opens the page."""
+    """An adaptive card for Teams, with a button that opens the page. What users wrote is shown as it is."""
     card: dict[str, Any] = {
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
         "type": "AdaptiveCard",
         "version": "1.4",
         "body": [
-            {"type": "TextBlock", "text": said.subject, "weight": "Bolder", "wrap": True},
-            {"type": "TextBlock", "text": _short(said.text).replace("\n", "\n\n"), "wrap": True},
+            {"type": "TextBlock", "text": _plain(said.subject), "weight": "Bolder", "wrap": True},
+            {"type": "TextBlock", "text": _plain(_short(said.text)).replace("\n", "\n\n"), "wrap": True},
         ],
     }
     if parcel.notification.url:

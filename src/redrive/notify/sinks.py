@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from redrive.allowed import Allowed
 from redrive.clock import MICROS, Clock
+from redrive.core.notice import SAID
 from redrive.core.notify import KINDS
 from redrive.core.saying import Saying
 from redrive.core.topics import patterns
 from redrive.notify.email import Email
 from redrive.notify.parcel import Opener
 from redrive.notify.posting import Posting, Request, in_slack, in_teams, signed
-from redrive.notify.teller import SAID, TOPICS, Teller
+from redrive.notify.teller import TOPICS, Teller
 from redrive.settings import Settings
 from redrive.sinks import Sink, SinkDefinition
 

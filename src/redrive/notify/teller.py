@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 
 from redrive.core.keys import encode
-from redrive.core.notice import NOTICES, Facts, lane_of, notification_id, read_notice, written
+from redrive.core.notice import NOTICES, SAID, Facts, lane_of, notification_id, read_notice, written
 from redrive.core.notify import CHANNEL, KINDS, NoticeEvent, NotifyRule, Target
 from redrive.core.saying import content_text
 from redrive.core.transition import MessageWrite
@@ -24,12 +24,9 @@ from redrive.store.notices import LaneCase, NewNotice, NewNotification, Telling
 from redrive.store.port import Store
 from redrive.store.seal import is_sealed, why_sealed
 
-__all__ = ["SAID", "TOPICS", "Teller"]
+__all__ = ["TOPICS", "Teller"]
 
 log = logging.getLogger("redrive.notify")
-
-SAID = "redrive.notify"
-"""The topic of what workflow code wants said; `redrive.notify.email` and so on go to one place each."""
 
 TOPICS = (NOTICES, SAID)
 """What the teller wants to hear."""

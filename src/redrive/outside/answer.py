@@ -51,16 +51,19 @@ class HttpResponse:
     body: bytes = b""
     truncated: bool = False
 
-    def raise_for_status(self, what: str = "the server") -> HttpResponse:
-        """The answer itself if it is a success; else an error that tells `what` answered and how."""
+    def raise_for_status(self, what: str = "the server", *, quoted: bool = True) -> HttpResponse:
+        """The answer itself if it is a success; else an error that tells `what` answered and how.
+
+        `quoted`: the error repeats some of what the server wrote.
+        """
         if 200 <= self.status_code < 300:
             return self
-        said = f"{what} answered {self.status_code} {self.reason}".rstrip()
+        said = f"{what} answered {self.status_code} {self.reason if quoted else ''}".rstrip()
         if self.status_code < 400:
-            place = _shown(self.headers.get("location", ""))
-            message = f"{said}, to {place or 'nowhere'}. Redirects are not followed; give the final address."
+            place = f", to {_shown(self.headers.get('location', '')) or 'nowhere'}" if quoted else ""
+            message = f"{said}{place}. Redirects are not followed; give the final address."
             raise Redirected(message, status_code=self.status_code, headers=self.headers)
-        excerpt = _shown(self.body[: 4 * _EXCERPT].decode("utf-8", "replace"))
+        excerpt = _shown(self.body[: 4 * _EXCERPT].decode("utf-8", "replace")) if quoted else ""
         message = f"{said}: {excerpt}" if excerpt else said
         raise BadStatus(message, status_code=self.status_code, headers=self.headers)
 
