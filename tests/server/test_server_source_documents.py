@@ -108,6 +108,15 @@ def test_reliability_document_payloads_are_redacted_unless_they_are_revealed_whi
     shown = world.bearer(plain).get(f"/workflow-dlq/{letter}")
     assert "k3y-s3cr3t" not in shown.text
     assert world.bearer(plain).post(f"/workflow-dlq/{letter}/reveal").status_code == 403
+    for path in ("/workflow-dlq", "/workflow-dlq/count", "/workflow-dlq/facets"):
+        searched = world.bearer(plain).get(path, params={"text": "k3y-s"})
+        assert (searched.status_code, searched.json()["code"]) == (403, "not_allowed"), (
+            "no guess is confirmed"
+        )
+        assert world.bearer(eyes).get(path, params={"text": "k3y-s"}).status_code == 200
+    for what in ("replay", "resolve", "ignore"):
+        many = {"filter": {"text": "k3y-s"}, **({"dry_run": True} if what == "replay" else {})}
+        assert world.bearer(plain).post(f"/workflow-dlq/{what}", json=many).status_code == 403
     revealed = world.bearer(eyes).post(f"/workflow-dlq/{letter}/reveal")
     assert revealed.json()["input"]["api_key"] == "k3y-s3cr3t"
     log = world.client("acme", "ADMIN").get("/audit?event=dlq.revealed").json()["items"]

@@ -72,6 +72,8 @@ def test_causes_lead_to_letters_and_filters_are_in_the_address(shop: World) -> N
         link = re.search(r'href="/app(/admin/dlq\?fingerprint=[^"]+)"', causes)
         assert link
         first = client.get(link[1] + "&limit=50").text
+        assert 'name="text"' not in first, "what is hidden is no matter of searching"
+        assert client.get("/admin/dlq?text=k3y").status_code == 403
         assert len(rows(first)) == MANY + 2
         few = client.get("/admin/dlq", params={"view": "items", "limit": 25}).text
         assert len(rows(few)) == 25

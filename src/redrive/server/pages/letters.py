@@ -16,6 +16,7 @@ from redrive.server.pages import lists
 from redrive.server.pages.drawing import show
 from redrive.server.pages.forms import pages
 from redrive.server.routes.runs import indexed
+from redrive.server.routes.shared import searched
 from redrive.store.glances import spread
 from redrive.store.records import Page
 from redrive.store.selection import LetterFilter
@@ -62,6 +63,7 @@ def wanted(request: Request) -> dict[str, str]:
 
 def filter_of(asked: Asking, query: dict[str, str]) -> LetterFilter:
     """The filter that an address stands for. Without a word about the status, open letters are meant."""
+    searched(asked, query.get("text"))
     now = moment(asked.view.now())
     plain = {name: query[name] for name in query if name not in ("status", "index", "since", "until")}
     return LetterFilter(

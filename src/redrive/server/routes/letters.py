@@ -27,6 +27,7 @@ from redrive.server.routes.shared import (
     Until,
     policy_of,
     router,
+    searched,
 )
 from redrive.store.glances import Facets
 from redrive.store.records import Page
@@ -85,6 +86,7 @@ class Count(Body):
 
 
 def _where(
+    asked: Asked,
     status: Annotated[list[LetterStatus] | None, Query()] = None,
     code: Text | None = None,
     stage: Text | None = None,
@@ -94,7 +96,7 @@ def _where(
     fingerprint: Text | None = None,
     owner: Text | None = None,
     tag: Text | None = None,
-    text: Text | None = None,
+    text: Annotated[Text | None, Query(description="Needs the permission to see payloads.")] = None,
     index: Annotated[list[str] | None, Query(description="`field:value`, of a declared field.")] = None,
     since: Since = None,
     until: Until = None,
@@ -109,7 +111,7 @@ def _where(
         fingerprint=fingerprint,
         owner=owner,
         tag=tag,
-        text=text,
+        text=searched(asked, text),
         index=indexed(index),
         since=since,
         until=until,

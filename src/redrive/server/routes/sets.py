@@ -11,9 +11,9 @@ from pydantic import Field
 from redrive.core.roles import Permission
 from redrive.desk.sets import DryRunOfMany, LetterSet, SetItem
 from redrive.errors import InputError
-from redrive.server.asking import Asked, needs
+from redrive.server.asking import Asked, Asking, needs
 from redrive.server.routes.letters import Mode
-from redrive.server.routes.shared import Body, Cursor, Id, Limit, Reason, Text, policy_of, router
+from redrive.server.routes.shared import Body, Cursor, Id, Limit, Reason, Text, policy_of, router, searched
 from redrive.store.records import Page, SetItemStatus
 from redrive.store.selection import LetterFilter
 
@@ -45,11 +45,14 @@ class Many(Reason):
     filter: Filter | None = None
     ids: list[Annotated[str, Field(max_length=200)]] | None = Field(default=None, max_length=10_000)
 
-    def letters(self) -> LetterFilter | list[str]:
+    def letters(self, asked: Asking) -> LetterFilter | list[str]:
         """The letters that are meant."""
         if (self.filter is None) == (self.ids is None):
             raise InputError("give either a filter or ids; an empty filter means all letters that are open")
-        return self.ids if self.filter is None else LetterFilter(**self.filter.model_dump())  # type: ignore[return-value]
+        if self.filter is None:
+            return self.ids or []
+        searched(asked, self.filter.text)
+        return LetterFilter(**self.filter.model_dump())
 
 
 class ReplayMany(Many):
@@ -68,7 +71,7 @@ class ReplayMany(Many):
 async def replay_letters(asked: Asked, body: ReplayMany) -> LetterSet | DryRunOfMany:
     """Replay many letters, each at most once; workers carry it out. `dry_run` counts and checks."""
     return await asked.desk.dlq.replay_many(
-        body.letters(),
+        body.letters(asked),
         mode=body.mode,
         dry_run=body.dry_run,
         by=asked.by,
@@ -86,7 +89,7 @@ async def replay_letters(asked: Asked, body: ReplayMany) -> LetterSet | DryRunOf
 async def resolve_letters(asked: Asked, body: Many) -> LetterSet:
     """Resolve many letters."""
     return await asked.desk.dlq.resolve_many(
-        body.letters(), by=asked.by, reason=body.reason, tenant=asked.one_tenant
+        body.letters(asked), by=asked.by, reason=body.reason, tenant=asked.one_tenant
     )
 
 
@@ -94,7 +97,7 @@ async def resolve_letters(asked: Asked, body: Many) -> LetterSet:
 async def ignore_letters(asked: Asked, body: Many) -> LetterSet:
     """Ignore many letters."""
     return await asked.desk.dlq.ignore_many(
-        body.letters(), by=asked.by, reason=body.reason, tenant=asked.one_tenant
+        body.letters(asked), by=asked.by, reason=body.reason, tenant=asked.one_tenant
     )
 
 

@@ -9,9 +9,11 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from redrive.core.roles import Permission
 from redrive.duration import seconds
-from redrive.errors import ConfigurationError, InputError
+from redrive.errors import ConfigurationError, InputError, NotAllowed
 from redrive.policy import RetryPolicy
+from redrive.server.asking import Asking
 from redrive.server.once import OnceRoute
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "Until",
     "policy_of",
     "router",
+    "searched",
     "span_of",
 ]
 
@@ -68,6 +71,19 @@ class Json(JSONResponse):
 def router(tag: str) -> APIRouter:
     """Routes under one heading of the document."""
     return APIRouter(route_class=OnceRoute, tags=[tag], default_response_class=Json)
+
+
+def searched(asked: Asking, text: str | None) -> str | None:
+    """What is looked for in the texts of errors, for those who may read all of them.
+
+    What is hidden there is searched, too: to others, how many letters match would tell it bit by bit.
+    """
+    if text is not None and not asked.principal.may(Permission.SEE_PAYLOADS):
+        raise NotAllowed(
+            "a text is looked for in what is hidden, too: that takes the permission to see payloads; filter "
+            "by workflow, step, code, category, fingerprint or tag instead"
+        )
+    return text
 
 
 def span_of(what: str, given: float | str | None) -> float | None:
