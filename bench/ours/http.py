@@ -76,7 +76,9 @@ async def served(url: str) -> AsyncIterator[Served]:
     async with app:  # the catalogue is written by a worker
         access = Access(app.runtime.store.accounts, SystemClock(), operator("bench"))
         await access.create_tenant(TENANT)
-        made = await access.create_token(NewToken(tenant=TENANT, role=Role.ADMIN, name="bench"))
+        made = await access.create_token(
+            NewToken(tenant=TENANT, role=Role.ADMIN, name="bench", payloads=True)
+        )
     headers = {"Authorization": f"Bearer {made.secret}"}
     limits = httpx2.Limits(max_connections=None)
     command = [sys.executable, "-m", "redrive", "server", "--port", "0", "--rate", "100000", "--url", url]
