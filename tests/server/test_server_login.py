@@ -25,6 +25,10 @@ def test_a_password_opens_a_session_and_signing_out_ends_it(world: World) -> Non
     assert "SameSite=lax" in cookie
     assert client.get("/me").json()["who"] == "staff@acme.example"
     kept = dict(client.cookies)
+    assert client.post("/logout", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+    assert client.get("/me").status_code == 200, "another site cannot sign somebody out"
+    bare = world.bearer(None, headers={"Sec-Fetch-Site": "cross-site"}).post("/logout")
+    assert "set-cookie" not in bare.headers, "nor take the cookie away that it does not come with"
     assert client.post("/logout").status_code == 204
     assert client.get("/me").status_code == 401
     client.cookies.update(kept)

@@ -126,12 +126,12 @@ async def find_out(request: Request, note: Callable[[Asking, Request], Awaitable
     principal = await service.credentials.principal(authorization, request.cookies)
     if authorization is None and request.method not in _SAFE_METHODS:
         refuse_foreign(request, service)
-    service.rates.take(f"{principal.tenant}\0{principal.who}")
+    service.rates.take(principal.key)
     named = request.query_params.get("tenant")
     asking = Asking(
         service, principal, principal.enter(named if named is None else short_text("tenant", named))
     )
-    if asking.everywhere and principal.workflows is not None:
+    if asking.tenant != principal.tenant and principal.workflows is not None:
         raise NotAllowed("a token for some workflows works in its own tenant only")
     if asking.tenant != principal.tenant:
         await note(asking, request)

@@ -25,7 +25,8 @@ Asgi = Callable[[Message, Receive, Send], Awaitable[None]]
 
 _HEADERS = 32 * 1024
 _BODIES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# A text that does not end is one to the end: nothing is looked at twice, however the body is made.
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _OPENING = frozenset(b"[{")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _JSON = ("application/json", "application/merge-patch+json")
@@ -45,6 +46,7 @@ class Limits:
     logins: float = 0.2
     login_burst: int = 10
     streams: int = 2000
+    streams_each: int = 20
 
 
 class Guard:

@@ -24,7 +24,9 @@ class Service:
         self.limits = limits
         self.rates = Rates(clock, limits.rate, limits.burst)
         self.logins = Rates(clock, limits.logins, limits.login_burst)
-        self.hub = Hub(lambda tenant: _view(app, tenant), every=poll, most=limits.streams)
+        self.hub = Hub(
+            lambda tenant: _view(app, tenant), every=poll, most=limits.streams, each=limits.streams_each
+        )
         self.redactor = Redactor.parse(app.settings.redact)
 
     @property

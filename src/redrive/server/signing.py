@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import Request, Response
 
 from redrive.core.roles import Principal
-from redrive.server.asking import service_of
+from redrive.server.asking import refuse_foreign, service_of
 from redrive.server.auth.credentials import COOKIE
 from redrive.server.auth.sessions import LASTS, Login
 
@@ -32,9 +32,11 @@ async def sign_in(request: Request, response: Response, login: Login) -> Princip
 
 
 async def sign_out(request: Request, response: Response) -> None:
-    """End the session whose cookie came along."""
-    if COOKIE in request.cookies:
-        await service_of(request).sessions.sign_out(request.cookies[COOKIE])
+    """End the session whose cookie came along, unless another site made the browser send it."""
+    if COOKIE not in request.cookies:
+        return  # a form on another site comes without it, and shall not take it away
+    refuse_foreign(request, service_of(request))
+    await service_of(request).sessions.sign_out(request.cookies[COOKIE])
     response.delete_cookie(COOKIE, path="/")
 
 
