@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from redrive.errors import NotFound
 from redrive.server.events import Hub
-from redrive.server.limits import _TEXT, Guard, Limits, Rates, depth_of
+from redrive.server.limits import _TEXT, Guard, Limits, Rates, Tries, depth_of
 from redrive.server.problems import ProblemError
 from redrive.testing import VirtualClock
 
@@ -136,6 +136,27 @@ def test_a_rate_is_kept_and_recovers() -> None:
     rates.take("ann")
     with pytest.raises(ProblemError):
         rates.take("ann")
+
+
+def test_only_tries_that_fail_count_and_nobody_locks_others_out() -> None:
+    tries = Tries(VirtualClock(), Limits(login_burst=2))
+    for _ in range(100):
+        tries.take("here", "ann")
+        tries.give_back("here", "ann")
+    for _ in range(2):
+        tries.take("there", "ann")
+    with pytest.raises(ProblemError):
+        tries.take("there", "ann")
+    tries.take("here", "ann")
+    tries.take("there", "bob")
+    for number in range(40 - 3):
+        tries.take(f"place {number}", "ann")
+    with pytest.raises(ProblemError):
+        tries.take("one more place", "ann")
+    for number in range(40 - 3):
+        tries.take("there", f"address {number}")
+    with pytest.raises(ProblemError):
+        tries.take("there", "one more address")
 
 
 def test_only_so_many_are_remembered() -> None:

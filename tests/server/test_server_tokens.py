@@ -74,7 +74,7 @@ FORGED: dict[str, Callable[[str, dict[str, Any]], str]] = {
     "unsigned, with a signature": lambda token, claims: ".".join(
         [part({"alg": "none"}), part(claims), token.split(".")[2]]
     ),
-    "another algorithm": lambda token, claims: signed(claims, SECRET * 2, "HS512"),
+    "another algorithm": lambda token, claims: signed(claims, SECRET, "HS512"),
     "tampered claims": lambda token, claims: ".".join(
         [token.split(".")[0], part({**claims, "role": "OWNER"}), token.split(".")[2]]
     ),
