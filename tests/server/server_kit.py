@@ -26,7 +26,7 @@ from redrive.server.auth.wanted import NewToken, NewUser
 from redrive.store.port import Store
 
 PATIENCE = 60.0
-SECRET = "a secret of more than thirty-two bytes"
+SECRET = "a secret of more than sixty-four bytes, enough for every algorithm there is"
 PREFIX = "/api/v1"
 HERE = Path(__file__).parent
 ROLES = list(Role)

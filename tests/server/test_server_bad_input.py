@@ -59,10 +59,10 @@ def test_a_body_that_makes_no_sense_is_a_problem(world: World, kind: str) -> Non
 
 def test_an_input_that_does_not_fit_is_not_sent_back(world: World) -> None:
     client = world.client("acme", "STAFF")
-    for wrong in ({"order": {"card": MARK}}, {"order": "A", "amount": MARK}, {"order": "A", MARK: 1}):
+    for wrong in ({"order": {"card": MARK}}, {"order": "A", "amount": MARK}, {"order": "A", "more": MARK}):
         response = client.post("/runs", json={"workflow": "fulfil", "input": wrong})
         assert response.status_code == 422, response.text
-        assert json.dumps({"card": MARK}) not in response.text
+        assert MARK not in response.text
 
 
 def test_a_body_that_is_too_large_is_refused_by_its_length(world: World) -> None:

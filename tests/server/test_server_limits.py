@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.server.limits import Guard, Limits, Rates, depth_of
+from redrive.errors import NotFound
+from redrive.server.events import Hub
+from redrive.server.limits import _TEXT, Guard, Limits, Rates, Tries, depth_of
 from redrive.server.problems import ProblemError
 from redrive.testing import VirtualClock
 
@@ -92,6 +94,34 @@ def test_depth_is_what_a_parser_would_find(value: Any) -> None:
         assert (depth_of(text, 3) > 3) == (deepest(value) > 3)
 
 
+@pytest.mark.parametrize("end", [b"", b"\\", b'\\"', b'"'])
+def test_a_text_that_does_not_end_is_looked_at_once(end: bytes) -> None:
+    """A match from the first quote that reaches the end leaves nothing from which to begin again."""
+    body = b'"' + b'\\"' * 250_000 + end
+    found = _TEXT.match(body)
+    assert found is not None
+    assert found.end() >= len(body) - 1
+    assert depth_of(body + b"[" * 9, 4) == (9 - 4 if end == b'"' else 0)
+    assert depth_of(b'["\\"[[[", "]]]", ' + b"[" * 4, 4) == 5
+
+
+async def test_one_holder_has_so_many_streams_and_no_more() -> None:
+    def view(tenant: str) -> Any:
+        raise NotFound("no store is needed here: a look that fails is made again")
+
+    hub = Hub(view, every=60, most=9, each=2)
+    held = [hub.listen("acme", "ann") for _ in range(2)]
+    for stream in held:
+        hub.check("ann")
+        assert await anext(stream)
+    with pytest.raises(ProblemError, match="you have 2 streams open"):
+        hub.check("ann")
+    hub.check("bob")
+    await held[0].aclose()  # type: ignore[attr-defined]
+    hub.check("ann")
+    await held[1].aclose()  # type: ignore[attr-defined]
+
+
 def test_a_rate_is_kept_and_recovers() -> None:
     clock = VirtualClock()
     begun = clock.now()
@@ -106,6 +136,27 @@ def test_a_rate_is_kept_and_recovers() -> None:
     rates.take("ann")
     with pytest.raises(ProblemError):
         rates.take("ann")
+
+
+def test_only_tries_that_fail_count_and_nobody_locks_others_out() -> None:
+    tries = Tries(VirtualClock(), Limits(login_burst=2))
+    for _ in range(100):
+        tries.take("here", "ann")
+        tries.give_back("here", "ann")
+    for _ in range(2):
+        tries.take("there", "ann")
+    with pytest.raises(ProblemError):
+        tries.take("there", "ann")
+    tries.take("here", "ann")
+    tries.take("there", "bob")
+    for number in range(40 - 3):
+        tries.take(f"place {number}", "ann")
+    with pytest.raises(ProblemError):
+        tries.take("one more place", "ann")
+    for number in range(40 - 3):
+        tries.take("there", f"address {number}")
+    with pytest.raises(ProblemError):
+        tries.take("there", "one more address")
 
 
 def test_only_so_many_are_remembered() -> None:

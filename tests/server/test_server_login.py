@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import httpx2
 from server_kit import PREFIX, World, access_of, opened, serving
 
@@ -25,6 +27,10 @@ def test_a_password_opens_a_session_and_signing_out_ends_it(world: World) -> Non
     assert "SameSite=lax" in cookie
     assert client.get("/me").json()["who"] == "staff@acme.example"
     kept = dict(client.cookies)
+    assert client.post("/logout", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+    assert client.get("/me").status_code == 200, "another site cannot sign somebody out"
+    bare = world.bearer(None, headers={"Sec-Fetch-Site": "cross-site"}).post("/logout")
+    assert "set-cookie" not in bare.headers, "nor take the cookie away that it does not come with"
     assert client.post("/logout").status_code == 204
     assert client.get("/me").status_code == 401
     client.cookies.update(kept)
@@ -85,9 +91,41 @@ def test_the_first_start_lets_an_owner_in_once(tmp_path) -> None:
             assert client.post("/login", json=login).status_code == 401
             again = {"email": "root@example.org", "password": "a much better password"}
             assert client.post("/login", json=again).json()["may_see_payloads"] is True
+            assert "Secure" not in client.post("/login", json=again).headers["set-cookie"]
         assert process.stop() == 0
-    with serving(url, app=None) as process:
+    with serving(url, app=None, REDRIVE_BASE_URL="https://redrive.example.org") as process:
         assert not any(line.startswith("    ") for line in process.lines)
+        with World(url, address=process.address).bearer(None, headers={"X-Once": "1"}) as client:
+            assert "; Secure" in client.post("/login", json=again).headers["set-cookie"]
+
+
+def test_what_opens_one_tenant_opens_no_other(world: World) -> None:
+    """An admin who made somebody known knows their password, or a code, until an owner says more of them."""
+    admin, owner = world.client("acme", "ADMIN"), world.client("globex", "OWNER")
+    known, coded = f"known-{uuid4()}@acme.example", f"coded-{uuid4()}@acme.example"
+    admin.post("/users", json={"email": known, "role": "VIEWER", "password": PASSWORD}).raise_for_status()
+    old = admin.post("/users", json={"email": coded, "role": "VIEWER"}).json()["code"]
+    client = browser(world)
+    assert sign_in(client, known).status_code == 200
+    codes = {}
+    for email in (known, coded):
+        given = owner.post(f"/users/{email}/role", json={"role": "ADMIN"})
+        assert {each["tenant"] for each in given.json()["memberships"]} == {"acme", "globex"}
+        codes[email] = given.json()["code"]
+    assert client.get("/me").status_code == 401, "what was open is closed"
+
+    def enter(email: str, **more: str) -> int:
+        return browser(world).post("/login", json={"email": email, **more}).status_code
+
+    assert {enter(known, password=PASSWORD, tenant=name) for name in ("acme", "globex")} == {401}
+    assert {enter(coded, code=old, tenant=name) for name in ("acme", "globex")} == {401}
+    assert enter(known, code=codes[known], tenant="acme") == 401, "a code is for its own tenant"
+    assert enter(known, code=codes[known], new_password="chosen by oneself") == 200
+    assert enter(known, password="chosen by oneself", tenant="globex") == 200
+    assert admin.post(f"/users/{known}/code").status_code == 403, "an owner's business"
+    again = owner.post(f"/users/{known}/role", json={"role": "VIEWER"})
+    assert again.json()["code"] is None
+    assert enter(known, password="chosen by oneself", tenant="globex") == 200
 
 
 async def test_a_person_who_is_disabled_or_nothing_any_more_is_out_at_once(own_world: World) -> None:

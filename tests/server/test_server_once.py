@@ -6,9 +6,11 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
-from server_kit import World, opened
+from server_kit import World, access_of, opened
 
 from redrive.clock import SystemClock
+from redrive.core.roles import Role
+from redrive.server.auth.wanted import NewToken
 from redrive.server.once import KeyedClock
 
 
@@ -135,3 +137,33 @@ def test_a_request_whose_server_died_before_it_answered_changes_nothing_twice(ow
     asyncio.run(lose())
     assert client.post(path, json={"text": "said"}).status_code == 200
     assert comments(world, "said") == 1
+
+
+def test_a_kept_answer_is_for_the_credential_that_got_it(world: World) -> None:
+    admin = world.client("acme", "ADMIN")
+    path = f"/workflow-dlq/{world.ids['acme']['letter']}/comment"
+
+    def named(role: str) -> str:
+        return str(admin.post("/tokens", json={"role": role, "name": "twin"}).json()["secret"])
+
+    def send(secret: str) -> httpx2.Response:
+        return world.bearer(secret, headers={"Idempotency-Key": "twins"}).post(path, json={"text": "twin"})
+
+    one, two, low = named("ADMIN"), named("ADMIN"), named("VIEWER")
+    assert send(one).status_code == 200
+    assert send(one).headers["idempotent-replayed"] == "true"
+    assert (send(two).status_code, send(two).json()["code"]) == (422, "key_reused")
+    assert (send(low).status_code, send(low).json()["code"]) == (403, "not_allowed")
+
+
+def test_what_was_revealed_is_kept_nowhere(world: World) -> None:
+    async def seer() -> str:
+        async with opened(world.url) as store:
+            new = NewToken(tenant="acme", role=Role.ADMIN, name="seer", payloads=True)
+            return (await access_of(store).create_token(new)).secret
+
+    client = world.bearer(asyncio.run(seer()), headers={"Idempotency-Key": "reveals"})
+    for _ in range(2):
+        shown = client.post(f"/workflow-dlq/{world.ids['acme']['letter']}/reveal")
+        assert "k3y-s3cr3t" in shown.text
+        assert "idempotent-replayed" not in shown.headers

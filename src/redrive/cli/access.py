@@ -103,14 +103,16 @@ class Managing:
     async def create_user(self, new: NewUser) -> tuple[UserRow, str | None]:
         return await self._access.create_user(new)
 
-    async def give_role(self, id: str, tenant: str, role: Role, *, payloads: bool | None) -> UserRow:
+    async def give_role(
+        self, id: str, tenant: str, role: Role, *, payloads: bool | None
+    ) -> tuple[UserRow, str | None]:
         user = await self._access.user(None, id)
         now = next((each for each in user.members if each.tenant == tenant), None)
         may = (now is not None and now.payloads) if payloads is None else payloads
         if now is None:
             await registered(self, tenant)
             return await self._access.add_role(user.id, tenant, role, payloads=may)
-        return await self._access.set_role(user.id, tenant, role, payloads=may, active=True)
+        return await self._access.set_role(user.id, tenant, role, payloads=may, active=True), None
 
     async def disable_user(self, id: str, *, disabled: bool) -> UserRow:
         return await self._access.disable_user(id, disabled=disabled)

@@ -127,12 +127,13 @@ def role(
 
     whose = tenant or home(place)
 
-    async def work(people: Managing) -> UserRow:
+    async def work(people: Managing) -> tuple[UserRow, str | None]:
         from redrive.core.roles import role_of
 
         return await people.give_role(email, whose, role_of(role), payloads=payloads)
 
-    _print(manage(place, work), output)
+    row, code = manage(place, work)
+    _print(row, output, code)
 
 
 @users.command()
@@ -204,6 +205,11 @@ def _shown(row: UserRow) -> dict[str, Any]:
     }
 
 
-def _print(row: UserRow, output: Output) -> None:
+def _print(row: UserRow, output: Output, code: str | None = None) -> None:
     state = "; disabled" if row.disabled_at is not None else ""
-    output.done(row.id, _shown(row), f"{row.email}: {_roles(row)}{state}")
+    text = f"{row.email}: {_roles(row)}{state}"
+    if code is None:
+        output.done(row.id, _shown(row), text)
+    else:
+        told = f"{text}; their password holds no longer, code to sign in once: {code}"
+        output.done(row.id, {**_shown(row), "code": code}, told)

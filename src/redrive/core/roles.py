@@ -82,7 +82,8 @@ def role_of(name: str) -> Role:
 class Principal:
     """Whoever sends a request: who it is, for which tenant, and what that allows.
 
-    `workflows` limits a token to runs and letters of these; None means all.
+    `workflows` limits a token to runs and letters of these; None means all. `token` is its id, since several
+    may have the same name; a person has none.
     """
 
     who: str
@@ -90,6 +91,12 @@ class Principal:
     role: Role
     payloads: bool = False
     workflows: frozenset[str] | None = None
+    token: str = ""
+
+    @property
+    def key(self) -> str:
+        """What tells this credential from all others."""
+        return f"{self.tenant}\0{self.who}\0{self.token}"
 
     def may(self, permission: Permission) -> bool:
         """True if this is allowed."""

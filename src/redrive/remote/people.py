@@ -66,9 +66,12 @@ class RemotePeople:
         made = await self._client.post("users", body=body, tenant=new.tenant)
         return _user(made), made["code"]
 
-    async def give_role(self, id: str, tenant: str, role: Role, *, payloads: bool | None) -> UserRow:
+    async def give_role(
+        self, id: str, tenant: str, role: Role, *, payloads: bool | None
+    ) -> tuple[UserRow, str | None]:
         body = {"role": role.value, "active": True, **said(may_see_payloads=payloads)}
-        return _user(await self._client.post("users", id, "role", body=body, tenant=tenant))
+        made = await self._client.post("users", id, "role", body=body, tenant=tenant)
+        return _user(made), made["code"]
 
     async def disable_user(self, id: str, *, disabled: bool) -> UserRow:
         return _user(await self._client.post("users", id, "disable" if disabled else "enable"))

@@ -6,7 +6,7 @@ is noted in that tenant's audit log, or in the log of all.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
@@ -27,7 +27,19 @@ if TYPE_CHECKING:
     from redrive.app.runtime import Desk, Runtime
     from redrive.server.service import Service
 
-__all__ = ["Asked", "Asking", "asking_of", "find_out", "needs", "note_entry", "refuse_foreign", "service_of"]
+__all__ = [
+    "Asked",
+    "Asking",
+    "allow",
+    "asking_of",
+    "find_out",
+    "needs",
+    "note_entry",
+    "refuse_foreign",
+    "service_of",
+]
+
+_ALL = "x-all-workflows"
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _SAME = frozenset({"same-origin", "none"})
@@ -126,12 +138,12 @@ async def find_out(request: Request, note: Callable[[Asking, Request], Awaitable
     principal = await service.credentials.principal(authorization, request.cookies)
     if authorization is None and request.method not in _SAFE_METHODS:
         refuse_foreign(request, service)
-    service.rates.take(f"{principal.tenant}\0{principal.who}")
+    service.rates.take(principal.key)
     named = request.query_params.get("tenant")
     asking = Asking(
         service, principal, principal.enter(named if named is None else short_text("tenant", named))
     )
-    if asking.everywhere and principal.workflows is not None:
+    if asking.tenant != principal.tenant and principal.workflows is not None:
         raise NotAllowed("a token for some workflows works in its own tenant only")
     if asking.tenant != principal.tenant:
         await note(asking, request)
@@ -176,11 +188,19 @@ def needs(*permissions: Permission, all_workflows: bool = False, **more: Any) ->
     `all_workflows`: it tells of all of them, so it is not for tokens that are for some.
     """
 
-    async def check(asking: Asked) -> None:
-        for permission in permissions:
-            asking.principal.need(permission)
-        if (all_workflows or not _WIDE.isdisjoint(permissions)) and asking.principal.workflows is not None:
-            raise NotAllowed("a token for some workflows cannot do this")
-
     named = [permission.value for permission in permissions]
-    return {"dependencies": [Depends(check)], "openapi_extra": {"x-permissions": named, **more}}
+    said = {"x-permissions": named, **({_ALL: True} if all_workflows else {}), **more}
+
+    async def check(asking: Asked) -> None:
+        allow(asking.principal, said)
+
+    return {"dependencies": [Depends(check)], "openapi_extra": said}
+
+
+def allow(principal: Principal, said: Mapping[str, Any]) -> None:
+    """Refuse whoever lacks what a route says about itself."""
+    permissions = [Permission(name) for name in said.get("x-permissions", ())]
+    for permission in permissions:
+        principal.need(permission)
+    if (said.get(_ALL) or not _WIDE.isdisjoint(permissions)) and principal.workflows is not None:
+        raise NotAllowed("a token for some workflows cannot do this")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
@@ -31,10 +32,12 @@ Picture = dict[str, object]
 class Hub:
     """The open streams by tenant, and the tasks that look for them."""
 
-    def __init__(self, view: Callable[[str], People], *, every: float, most: int) -> None:
+    def __init__(self, view: Callable[[str], People], *, every: float, most: int, each: int) -> None:
         self._view = view
         self._every = every
         self._most = most
+        self._each = each
+        self._held: Counter[str] = Counter()
         self._streams: dict[str, set[_Stream]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._closed = False
@@ -44,16 +47,19 @@ class Hub:
         """How many streams there are."""
         return sum(map(len, self._streams.values()))
 
-    def check(self) -> None:
-        """Refuse another stream if there are too many, or if the server is stopping."""
+    def check(self, who: str) -> None:
+        """Refuse another stream if there are too many, in all or of this holder, or if the server stops."""
         if self._closed:
             raise ProblemError(503, "the server is stopping; connect again", headers={"Retry-After": "1"})
         if self.open >= self._most:
             raise ProblemError(429, f"{self._most} streams are open", headers={"Retry-After": "5"})
+        if self._held[who] >= self._each:
+            raise ProblemError(429, f"you have {self._each} streams open", headers={"Retry-After": "5"})
 
-    async def listen(self, tenant: str) -> AsyncIterator[bytes]:
+    async def listen(self, tenant: str, who: str) -> AsyncIterator[bytes]:
         """The hints for a tenant as server-sent events, until the client goes or the server stops."""
         stream = _Stream()
+        self._held[who] += 1
         self._streams.setdefault(tenant, set()).add(stream)
         if tenant not in self._tasks:
             self._tasks[tenant] = asyncio.create_task(self._watch(tenant), name="redrive hints")
@@ -63,6 +69,7 @@ class Hub:
                 yield part
         finally:
             self._leave(tenant, stream)
+            self._held -= Counter((who,))
 
     def _leave(self, tenant: str, stream: _Stream) -> None:
         left = self._streams.get(tenant, set())

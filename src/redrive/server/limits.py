@@ -16,7 +16,7 @@ from typing import Any
 from redrive.clock import Clock
 from redrive.server.problems import ProblemError, of_http
 
-__all__ = ["Guard", "Limits", "Rates", "depth_of"]
+__all__ = ["Guard", "Limits", "Rates", "Tries", "depth_of"]
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -24,8 +24,10 @@ Send = Callable[[Message], Awaitable[None]]
 Asgi = Callable[[Message, Receive, Send], Awaitable[None]]
 
 _HEADERS = 32 * 1024
+_WIDER = 20  # times as many tries for an address, or from a place, as for both together
 _BODIES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# A text that does not end is one to the end: nothing is looked at twice, however the body is made.
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _OPENING = frozenset(b"[{")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _JSON = ("application/json", "application/merge-patch+json")
@@ -45,6 +47,7 @@ class Limits:
     logins: float = 0.2
     login_burst: int = 10
     streams: int = 2000
+    streams_each: int = 20
 
 
 class Guard:
@@ -181,3 +184,33 @@ class Rates:
         self._buckets[name] = (left - 1, now)
         while len(self._buckets) > self._most:
             self._buckets.popitem(last=False)
+
+    def give_back(self, name: str) -> None:
+        """Let a request that was taken not count after all."""
+        if name in self._buckets:
+            left, at = self._buckets[name]
+            self._buckets[name] = (min(float(self._burst), left + 1), at)
+
+
+class Tries:
+    """How often somebody may fail to sign in: for an address from one place, and more widely for each alone.
+
+    Whoever knows an address cannot lock its owner out from elsewhere, and many behind one proxy do not lock
+    each other out.
+    """
+
+    def __init__(self, clock: Clock, limits: Limits) -> None:
+        self._near = Rates(clock, limits.logins, limits.login_burst)
+        self._wide = Rates(clock, limits.logins * _WIDER, limits.login_burst * _WIDER)
+
+    def take(self, client: str, email: str) -> None:
+        """Count a try beforehand, so that many at once are not more than one after the other."""
+        self._near.take(f"{client}\0{email}")
+        self._wide.take(f"from {client}")
+        self._wide.take(f"for {email}")
+
+    def give_back(self, client: str, email: str) -> None:
+        """Let a try that did not fail not count."""
+        self._near.give_back(f"{client}\0{email}")
+        self._wide.give_back(f"from {client}")
+        self._wide.give_back(f"for {email}")

@@ -22,7 +22,7 @@ from fastapi.routing import APIRoute
 
 from redrive.clock import MICROS, Clock, Timer
 from redrive.ids import format_id
-from redrive.server.asking import Asking, asking_of
+from redrive.server.asking import Asking, allow, asking_of
 from redrive.server.problems import ProblemError, answer
 from redrive.store.accounts import AnswerRow, NewAnswer
 
@@ -88,6 +88,7 @@ class OnceRoute(APIRoute):
             if not 1 <= len(key) <= _LONGEST or not key.isprintable():
                 raise ProblemError(422, f"{KEY} has 1 to {_LONGEST} printable characters")
             asking = await asking_of(request)
+            allow(asking.principal, own)  # before anything is told of what was answered to others
             digest = await _digest(request, asking)
             row = NewAnswer(tenant=asking.tenant, key=key, digest=digest, patience=_PATIENCE, keeps=_KEEPS)
             found = await _claimed(asking, row)
@@ -110,7 +111,9 @@ class OnceRoute(APIRoute):
 
 
 async def _digest(request: Request, asking: Asking) -> str:
-    said = [request.method, request.url.path, request.url.query, asking.principal.who]
+    who = asking.principal
+    may = [who.role.value, str(who.payloads), *sorted(who.workflows or ())]
+    said = [request.method, request.url.path, request.url.query, who.key, *may]
     return hashlib.sha256("\0".join(said).encode() + b"\0" + await request.body()).hexdigest()
 
 
@@ -155,7 +158,7 @@ async def _carried_out(
     if not keeps(response):
         await asyncio.shield(asking.accounts.drop_answer(new.tenant, new.key))
         return response
-    kept = _without_secret(response) if secret else response
+    kept = _without_secret(response) if secret and _has_secret(response) else response
     row = AnswerRow(
         tenant=new.tenant, key=new.key, digest=new.digest, status=kept.status_code, body=_written(kept)
     )
@@ -168,6 +171,14 @@ def _written(response: Response) -> str:
     if "location" in response.headers:
         return f"{_ELSEWHERE}\n{response.headers['location']}"
     return f"{response.media_type or 'application/json'}\n{bytes(response.body).decode()}"
+
+
+def _has_secret(response: Response) -> bool:
+    """A page with a secret names a place without it; of an answer in JSON the fields are looked at."""
+    if "content-location" in response.headers:
+        return True
+    said = {} if "location" in response.headers else json.loads(bytes(response.body))
+    return any(said.get(name) is not None for name in ("secret", "code"))
 
 
 def _without_secret(response: Response) -> Response:

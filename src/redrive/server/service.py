@@ -9,7 +9,7 @@ from redrive.core.roles import ALL_TENANTS
 from redrive.server.auth.credentials import Credentials
 from redrive.server.auth.sessions import Sessions
 from redrive.server.events import Hub
-from redrive.server.limits import Limits, Rates
+from redrive.server.limits import Limits, Rates, Tries
 from redrive.store.port import People
 
 __all__ = ["Service"]
@@ -23,8 +23,10 @@ class Service:
         self.app = app
         self.limits = limits
         self.rates = Rates(clock, limits.rate, limits.burst)
-        self.logins = Rates(clock, limits.logins, limits.login_burst)
-        self.hub = Hub(lambda tenant: _view(app, tenant), every=poll, most=limits.streams)
+        self.logins = Tries(clock, limits)
+        self.hub = Hub(
+            lambda tenant: _view(app, tenant), every=poll, most=limits.streams, each=limits.streams_each
+        )
         self.redactor = Redactor.parse(app.settings.redact)
 
     @property

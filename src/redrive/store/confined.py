@@ -10,6 +10,7 @@ shown, answers for those only, and writes about those only. It is made for one r
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -186,7 +187,7 @@ class Confined:
 
     async def set_of(self, public_id: str) -> SetRow | None:
         found = await self._inner.set_of(public_id)
-        return found if found is not None and found.tenant == self._tenant else None
+        return found if found is not None and self._has(found) else None
 
     async def sets(self, tenant: str | None, *, limit: int, cursor: str | None) -> Page[SetRow]:
         self._not_for_some("sets")
@@ -195,12 +196,12 @@ class Confined:
         return await self._inner.sets(self._tenant, limit=limit, cursor=cursor)
 
     async def set_endings(self, set: SetRow) -> dict[RunStatus, int]:
-        return await self._inner.set_endings(set) if set.tenant == self._tenant else {}
+        return await self._inner.set_endings(set) if self._has(set) else {}
 
     async def set_items(
         self, set: SetRow, status: SetItemStatus | None, *, limit: int, cursor: str | None
     ) -> Page[SetItemRow]:
-        if set.tenant != self._tenant:
+        if not self._has(set):
             return Page([], None, None)
         return await self._inner.set_items(set, status, limit=limit, cursor=cursor)
 
@@ -300,6 +301,12 @@ class Confined:
 
     def _covers(self, workflow: str) -> bool:
         return self._workflows is None or workflow in self._workflows
+
+    def _has(self, set: SetRow) -> bool:
+        """A view of some workflows has the sets that were begun for one of them, by a filter on it."""
+        if self._workflows is None or set.tenant != self._tenant:
+            return set.tenant == self._tenant
+        return set.wanted is not None and json.loads(set.wanted).get("workflow") in self._workflows
 
     def _narrowed(self, where: Where) -> Where:
         """The filter for this tenant; a view of some workflows asks for one of them at a time."""

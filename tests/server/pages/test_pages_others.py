@@ -193,6 +193,13 @@ def test_a_workflow_is_paused_for_all_by_an_owner_only(site: World) -> None:
         assert client.post("/workflows/pause", data={"once": "w1", "name": "nothing"}).status_code == 404
 
 
+def test_what_other_tenants_wait_for_is_told_to_owners_only(site: World) -> None:
+    assert site.client("globex", "STAFF").post("/runs", json={"workflow": "remind"}).status_code == 201
+    for role, told in (("OWNER", True), ("ADMIN", False), ("VIEWER", False)):
+        with of_role(site, role) as client:
+            assert ("remind: no live worker has it" in Looked(client.get("/health").text).text) is told, role
+
+
 def test_a_failed_run_shows_what_retrying_would_do_and_does_it_once(site: World) -> None:
     run = site.ids["acme"]["run"]
     with of_role(site, "ADMIN") as client:

@@ -260,6 +260,24 @@ async def test_a_view_of_one_workflow_knows_no_other(kit: Kit) -> None:
         await seen.begin_set(_set("a"), noted(tenant="a"))
 
 
+async def test_a_view_of_one_workflow_has_the_sets_that_were_begun_for_it(kit: Kit) -> None:
+    await two_tenants(kit)
+    whole, seen = kit.store.confined("a"), kit.store.confined("a", ["w"])
+    for name, workflow in (("set-w", "w"), ("set-x", "x"), ("set-all", None)):
+        where = LetterFilter(workflow=workflow)
+        new = NewSet(public_id=name, tenant="a", action="RESOLVE", by="ann", where=where)
+        await whole.begin_set(new, noted("dlq.set_started", tenant="a"))
+    for name in ("set-a", "set-x", "set-all"):
+        row = await whole.set_of(name)
+        assert row is not None
+        assert await seen.set_of(name) is None, name
+        assert (await seen.set_items(row, None, limit=9, cursor=None)).items == []
+        assert await seen.set_endings(row) == {}
+        assert not await seen.stop_set(name, noted(tenant="a"))
+        assert await whole.set_of(name) == row
+    assert await seen.stop_set("set-w", noted("dlq.set_stopped", tenant="a"))
+
+
 async def test_a_view_of_several_workflows_asks_which_one_is_meant(kit: Kit) -> None:
     await kit.start(1, tenant="a", workflow="x")
     seen = kit.store.confined("a", ["w", "x"])

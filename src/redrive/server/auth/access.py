@@ -13,7 +13,7 @@ from redrive.core.roles import ALL_TENANTS, Permission, Principal, Role
 from redrive.core.transition import AuditWrite
 from redrive.desk.checks import short_text
 from redrive.errors import Conflict, InputError, NotFound
-from redrive.server.auth.keys import hash_of, new_code, new_key
+from redrive.server.auth.keys import hash_of, new_code, new_key, new_secret
 from redrive.server.auth.passwords import hashed
 from redrive.server.auth.signed import sign_token
 from redrive.server.auth.wanted import Made, NewToken, NewUser
@@ -146,14 +146,27 @@ class Access:
         await self._accounts.put_member(member, line)
         return await self.user(tenant, user.id)
 
-    async def add_role(self, id: str, tenant: str, role: Role, *, payloads: bool) -> UserRow:
-        """Give a person whom another tenant knows a role in this one: an owner's business."""
+    async def add_role(self, id: str, tenant: str, role: Role, *, payloads: bool) -> tuple[UserRow, str]:
+        """Give a person whom another tenant knows a role in this one: an owner's business.
+
+        Whoever made them known there may know their password or a code. So neither opens anything from now
+        on, and the code that is returned lets the person in, to choose another password.
+        """
         self._by.need(Permission.MANAGE_TENANTS)
         user = await self.user(None, id)
         member = MemberRow(user=user.id, tenant=_tenant(tenant), role=role, payloads=payloads)
+        await self._forget(user)
         line = self._line(Event.USER_CHANGED, tenant, user.email, after=_about(member))
         await self._accounts.put_member(member, line)
-        return await self.user(None, user.id)
+        return await self.user(None, user.id), await self.code(user, member)
+
+    async def _forget(self, user: UserRow) -> None:
+        """Let nothing hold that a person could sign in with until now, nor what they are signed in to."""
+        await self.set_password(user, new_secret())
+        for row in await self._accounts.tokens(None):
+            if row.kind is TokenKind.CODE and row.user == user.id and row.revoked_at is None:
+                line = self._line(Event.TOKEN_REVOKED, row.tenant, row.id)
+                await self._accounts.revoke_token(row.id, row.tenant, line)
 
     async def disable_user(self, id: str, *, disabled: bool) -> UserRow:
         """Let a person sign in nowhere, or let them again: an owner's business, whoever knows them."""

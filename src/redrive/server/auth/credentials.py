@@ -64,6 +64,7 @@ class Credentials:
             role=row.role,
             payloads=row.payloads,
             workflows=frozenset(row.workflows) or None,
+            token=row.id,
         )
 
     async def _session(self, cookie: str) -> Principal:

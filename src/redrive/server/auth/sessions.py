@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from redrive.clock import MICROS, Clock
 from redrive.core.events import Event
@@ -54,10 +54,12 @@ class Sessions:
         if login.new_password is not None:
             check_password(login.new_password)
         user = await self._store.accounts.user(email=login.email.lower())
-        if not await self._proves(user, login) or user is None or user.disabled_at is not None:
+        proven = await self._proven(user, login)
+        if proven is None or user is None or user.disabled_at is not None:
             await self._refuse(user)
         assert user is not None
-        member = self._chosen(user, login.tenant)
+        assert proven is not None
+        member = self._chosen(user, proven.tenant)
         who = Principal(who=user.email, tenant=member.tenant, role=member.role, payloads=member.payloads)
         if login.new_password is not None:
             await Access(self._store.accounts, self._clock, who).set_password(user, login.new_password)
@@ -73,23 +75,28 @@ class Sessions:
         """End a session."""
         await self._store.accounts.end_sessions(hash=hash_of(cookie))
 
-    async def _proves(self, user: UserRow | None, login: Login) -> bool:
+    async def _proven(self, user: UserRow | None, login: Login) -> Login | None:
+        """What was proven: a password opens whatever tenant was asked for, a code its own and no other."""
         if login.code is not None:
-            return user is not None and await self._takes(user, login.code)
+            tenant = None if user is None else await self._take(user, login.code, login.tenant)
+            return None if tenant is None else replace(login, tenant=tenant)
         if login.password is None:
             raise InputError("a password or a code is needed to sign in")
-        return await is_password(None if user is None else user.password, login.password)
+        fits = await is_password(None if user is None else user.password, login.password)
+        return login if fits else None
 
-    async def _takes(self, user: UserRow, code: str) -> bool:
-        """Use a code up; of two who send it at once, one is first."""
+    async def _take(self, user: UserRow, code: str, wanted: str | None) -> str | None:
+        """Use a code up, and say which tenant it opens; of two who send it at once, one is first."""
         id, _, secret = code.strip().partition(".")
         row = await self._store.accounts.token(id)
         if row is None or row.kind is not TokenKind.CODE or row.user != user.id:
-            return False
+            return None
         if row.expires_at is None or row.expires_at <= self._store.now() or not is_secret(row.hash, secret):
-            return False
+            return None
+        if wanted not in (None, row.tenant):
+            return None
         line = self._line(Event.TOKEN_REVOKED, row.tenant, row.id, by=user.email)
-        return await self._store.accounts.revoke_token(row.id, row.tenant, line)
+        return row.tenant if await self._store.accounts.revoke_token(row.id, row.tenant, line) else None
 
     def _chosen(self, user: UserRow, tenant: str | None) -> MemberRow:
         active = [each for each in user.members if each.active and tenant in (None, each.tenant)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -53,7 +54,7 @@ class Working:
 
 async def registered(asked: Asking) -> list[Registered]:
     """The workflows that this tenant may know of."""
-    paused, stranded = await asked.view.paused(), await asked.whole.unclaimable(())
+    paused, stranded = await asked.view.paused(), await _stranded(asked)
     live = [each for each in await working(asked) if each.live]
     having = Counter(name for each in live for name in each.workflows)
     return [
@@ -69,10 +70,19 @@ async def registered(asked: Asking) -> list[Registered]:
     ]
 
 
+async def _stranded(asked: Asking) -> Mapping[str, int]:
+    """Due runs of all tenants that nobody can take: told to those only who answer for all."""
+    return await asked.whole.unclaimable(()) if asked.principal.may(Permission.MANAGE_TENANTS) else {}
+
+
 async def working(asked: Asking) -> list[Working]:
-    """All workers that are still known, newest first."""
-    now = asked.whole.now()
-    return [_working(row, now) for row in await asked.whole.workers()]
+    """All workers still known, newest first; for a token for some workflows, those that have them."""
+    now, some = asked.whole.now(), asked.principal.workflows
+    known = [_working(row, now) for row in await asked.whole.workers()]
+    if some is None:
+        return known
+    narrowed = [replace(each, workflows=tuple(filter(some.__contains__, each.workflows))) for each in known]
+    return [each for each in narrowed if each.workflows]
 
 
 def _working(row: WorkerRow, now: int) -> Working:

@@ -157,7 +157,7 @@ async def show_letter(asked: Asked, id: Id) -> DeadLetter:
     return await asked.desk.dlq.get(id)
 
 
-@routes.post("/workflow-dlq/{id}/reveal", **needs(Permission.SEE_PAYLOADS))
+@routes.post("/workflow-dlq/{id}/reveal", **needs(Permission.SEE_PAYLOADS, **{"x-own-key": True}))
 async def reveal_letter(asked: Asked, id: Id) -> DeadLetter:
     """The same with nothing hidden; the audit log says who looked."""
     return await asked.desk.dlq.get(id, reveal=True, by=asked.by)

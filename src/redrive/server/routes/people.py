@@ -206,7 +206,7 @@ class NewPerson(Body):
 
 
 class CreatedUser(User):
-    """The person, and the code to sign in with once, if there is no password."""
+    """The person, and the code to sign in with once, where there is a new one."""
 
     code: str | None
 
@@ -253,25 +253,28 @@ async def show_user(asked: Asked, id: Id) -> User:
     return _user(await asked.access.user(asked.one_tenant, id))
 
 
-@routes.post("/users/{id}/role", **needs(Permission.MANAGE_PEOPLE))
-async def change_user(asked: Asked, id: Id, body: Change) -> User:
-    """Change what a person is to this tenant, or let them be nothing to it any more."""
+@routes.post("/users/{id}/role", **needs(Permission.MANAGE_PEOPLE, **{SECRET: True}))
+async def change_user(asked: Asked, id: Id, body: Change) -> CreatedUser:
+    """Change what a person is to this tenant, or let them be nothing to it any more.
+
+    For somebody whom another tenant knows already an owner gets a code: their old password holds no longer.
+    """
     tenant = asked.home
     user = await _person(asked, id)
     now = next((each for each in user.members if each.tenant == tenant), None)
     if now is None:
         await asked.owner_access.tenant(tenant)
         role, payloads = role_of(body.role or Role.VIEWER), bool(body.may_see_payloads)
-        return _user(await asked.owner_access.add_role(user.id, tenant, role, payloads=payloads))
-    return _user(
-        await asked.access.set_role(
-            user.id,
-            tenant,
-            now.role if body.role is None else role_of(body.role),
-            payloads=now.payloads if body.may_see_payloads is None else body.may_see_payloads,
-            active=now.active if body.active is None else body.active,
-        )
+        changed, code = await asked.owner_access.add_role(user.id, tenant, role, payloads=payloads)
+        return CreatedUser(**_user(changed).model_dump(), code=code)
+    changed = await asked.access.set_role(
+        user.id,
+        tenant,
+        now.role if body.role is None else role_of(body.role),
+        payloads=now.payloads if body.may_see_payloads is None else body.may_see_payloads,
+        active=now.active if body.active is None else body.active,
     )
+    return CreatedUser(**_user(changed).model_dump(), code=None)
 
 
 async def _person(asked: Asking, id: str) -> UserRow:
@@ -287,7 +290,8 @@ async def make_code(asked: Asked, id: Id) -> Code:
     user = await asked.owner_access.user(None, id)
     if not user.members:
         raise Conflict("this person is nothing to any tenant; give them a role first")
-    return Code(id=user.id, code=await asked.owner_access.code(user, user.members[0]))
+    here = [each for each in user.members if each.tenant == asked.tenant]
+    return Code(id=user.id, code=await asked.owner_access.code(user, (here or user.members)[0]))
 
 
 @routes.post("/users/{id}/disable", **needs(Permission.MANAGE_TENANTS))

@@ -150,5 +150,6 @@ async def list_audit(
 async def listen(asked: Asked) -> StreamingResponse:
     """Hints that something changed, as server-sent events: look again when one comes."""
     hub = asked.service.hub
-    hub.check()
-    return StreamingResponse(hub.listen(asked.tenant), media_type="text/event-stream")
+    hub.check(asked.principal.key)
+    told = hub.listen(asked.tenant, asked.principal.key)
+    return StreamingResponse(told, media_type="text/event-stream")
