@@ -12,7 +12,7 @@ import redrive
 from redrive import Redrive, RetryPolicy, StepFailed, step_info
 from redrive.chores import Reaper
 from redrive.testing import CrashPoint, Engine, RunReport, crash_everywhere, engine
-from redrive.testing.crash import Manner
+from redrive.testing.crash import Manner, _Recorder
 from redrive.worker.tries import Tries
 
 
@@ -386,3 +386,35 @@ def test_a_point_says_where_it_is() -> None:
     )
     assert str(CrashPoint(Manner.LOST, "claim", 1)) == "the lost reply of claim #1"
     assert str(CrashPoint(Manner.DURING, "charge", 2)) == "a crash during call #2 of step 'charge'"
+
+
+@pytest.mark.parametrize(
+    ("beyond", "complaint"),
+    [
+        (CrashPoint(Manner.BEFORE, "apply", 99), None),  # batches differ from run to run
+        (CrashPoint(Manner.BEFORE, "cases", 1), "did not come to a crash before cases #1"),
+        (CrashPoint(Manner.DURING, "flaky", 1), "did not come to a crash during call #1 of step 'flaky'"),
+    ],
+    ids=str,
+)
+async def test_a_point_that_is_not_come_to_does_not_count_as_survived(
+    monkeypatch: pytest.MonkeyPatch, beyond: CrashPoint, complaint: str | None
+) -> None:
+    app, add, _ = with_steps()
+    learned: list[CrashPoint] = []
+    points = _Recorder.points
+
+    @app.workflow
+    async def fine() -> int:
+        return await add(1, 1)
+
+    def and_one_more(self: _Recorder) -> list[CrashPoint]:
+        learned[:] = points(self)
+        return [*learned, beyond]
+
+    monkeypatch.setattr(_Recorder, "points", and_one_more)
+    if complaint is None:
+        assert await crash_everywhere(fine) == learned  # all of them, and not the one beyond
+    else:
+        with pytest.raises(AssertionError, match=complaint):
+            await crash_everywhere(fine)

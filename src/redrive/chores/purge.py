@@ -8,8 +8,9 @@ from redrive.core.keys import letter_id
 from redrive.core.outcome import Closed
 from redrive.core.states import LetterStatus
 from redrive.settings import Settings
+from redrive.settle.apart import settle_apart
 from redrive.settle.settler import LocalSettler
-from redrive.settle.view import view_of
+from redrive.settle.view import view_anyway
 from redrive.store.port import Store
 from redrive.store.records import Purge, RunRow
 
@@ -50,13 +51,13 @@ class Purger:
     async def _expire(self) -> int:
         """Close letters whose time is over; somebody who decides at the same moment goes first."""
         late = await self._store.expiring(_BATCH)
-        settled = await self._settler.settle([_expired(run) for run in late]) if late else []
+        settled = await settle_apart(self._settler, [_expired(run) for run in late]) if late else []
         return sum(each.kept for each in settled)
 
 
 def _expired(run: RunRow) -> Closed:
     return Closed(
-        run=view_of(run),
+        run=view_anyway(run),
         letter=run.letter or letter_id(run.public_id),
         status=LetterStatus.EXPIRED,
         ended=run.status,

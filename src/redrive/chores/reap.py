@@ -4,7 +4,8 @@
 * Attempts that passed their limit in a worker that does not end them are ended from here.
 * Runs that passed their deadline are ended.
 
-Two reapers at once do no harm: each transition is fenced, so the second one's is refused.
+Two reapers at once do no harm: each transition is fenced, so the second one's is refused. Neither does a
+run that cannot be read or decided on: the others are, and the log names it.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from dataclasses import replace
 from redrive.clock import MICROS, Clock
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
+from redrive.core.journal import EntryRow
 from redrive.core.options import StepOptions
 from redrive.core.outcome import Expired, Lost, Outcome, Place, Raised
 from redrive.core.states import RunStatus
 from redrive.core.transition import AttemptEnd
 from redrive.duration import words
+from redrive.settle.apart import settle_apart
 from redrive.settle.settler import LocalSettler
-from redrive.settle.view import open_step, open_steps, parked_for, view_of
+from redrive.settle.view import open_step, open_steps, parked_for, view_anyway
 from redrive.signals.tally import Ear, Tally
 from redrive.store.port import Store
 from redrive.store.records import HeldRun, RunRow
@@ -86,11 +89,13 @@ class Reaper:
         if not late:
             return None
         entry = min(late, key=lambda entry: entry.limit_at or now)
-        step = StepOptions() if entry.options is None else StepOptions.from_json(entry.options)
+        step = _step_options(held.run, entry)
+        if step is None:
+            return _let_go(held, now)
         tried = [] if step.circuit is None else await self._store.attempts(held.run.id)
         message = f"step {entry.name!r} did not finish within {words(step.limit)}, nor did its worker end it"
         return Raised(
-            run=view_of(held.run),
+            run=view_anyway(held.run),
             place=Place(entry.index, entry.key, entry.kind, entry.name),
             attempt=entry.attempt,
             began_ago=max(0, now - entry.began_at),
@@ -109,12 +114,15 @@ class Reaper:
     async def _overdue(self) -> int:
         now = self._store.now()
         held = await self._store.overdue(self._margin, _BATCH)
-        return await self._settle([Expired(run=view_of(h.run), open=open_steps(h.open, now)) for h in held])
+        return await self._settle(
+            [Expired(run=view_anyway(h.run), open=open_steps(h.open, now)) for h in held]
+        )
 
     async def _settle(self, outcomes: list[Outcome]) -> int:
         if not outcomes:
             return 0
-        return sum(settled.kept for settled in await self._settler.settle(await self._known(outcomes)))
+        settled = await settle_apart(self._settler, await self._known(outcomes))
+        return sum(each.kept for each in settled)
 
     async def _known(self, outcomes: list[Outcome]) -> list[Outcome]:
         """The same, with whether anybody has seen a letter yet that is to hear how a rollback ends."""
@@ -125,6 +133,24 @@ class Reaper:
             replace(each, run=replace(each.run, unwritten=True)) if each.run.id in unseen else each
             for each in outcomes
         ]
+
+
+def _step_options(run: RunRow, entry: EntryRow) -> StepOptions | None:
+    """The snapshot of an attempt; None if it cannot be read."""
+    try:
+        return StepOptions() if entry.options is None else StepOptions.from_json(entry.options)
+    except Exception as error:  # whatever is wrong with it
+        log.error("the options of step %r of run %s cannot be read: %r", entry.name, run.public_id, error)
+        return None
+
+
+def _let_go(held: HeldRun, now: int) -> Lost:
+    """The run is taken from its worker, as if that had died; the death is laid to nobody.
+
+    Whoever claims it next knows from its own code what may be repeated.
+    """
+    run = view_anyway(held.run)
+    return Lost(run=run, deaths=run.deaths, executing=True, open=open_steps(held.open, now))
 
 
 def _executes(run: RunRow) -> bool:
@@ -146,7 +172,7 @@ def bereaved(held: list[HeldRun], now: int, *, died: bool) -> list[Outcome]:
         suspected = died and is_executing and (h.run.deaths > 0 or not known)
         outcomes.append(
             Lost(
-                run=view_of(h.run),
+                run=view_anyway(h.run),
                 deaths=h.run.deaths + 1 if suspected else h.run.deaths,
                 executing=is_executing,
                 wake_in=max(0, (h.run.available_at or now) - now),

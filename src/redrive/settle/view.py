@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 
 from redrive.core.journal import EntryRow
@@ -21,9 +23,13 @@ __all__ = [
     "open_steps",
     "options_of",
     "parked_for",
+    "readable_options",
+    "view_anyway",
     "view_of",
     "view_of_claimed",
 ]
+
+log = logging.getLogger("redrive.worker")
 
 _RunView = quick(RunView)
 
@@ -45,6 +51,16 @@ def view_of(run: RunRow, *, hears: bool = True) -> RunView:
         handler_for=run.handler_for,
         undoing=run.status is RunStatus.COMPENSATING,
     )
+
+
+def view_anyway(run: RunRow) -> RunView:
+    """The same for those who must decide, whatever was made of the run: options that cannot be read count
+    as none, and that is logged."""
+    try:
+        return view_of(run)
+    except Exception as error:
+        log.error("the options of run %s cannot be read, it counts as one without: %r", run.public_id, error)
+        return view_of(replace(run, options=None))
 
 
 def view_of_claimed(claimed: Claimed, options: RunOptions, version: str) -> RunView:
@@ -73,6 +89,14 @@ def options_of(text: str) -> RunOptions:
     """A run's options, from its snapshot."""
     trace, rest = split(text)
     return _options(rest).traced(trace)
+
+
+def readable_options(text: str) -> RunOptions:
+    """The same; none if the snapshot cannot be read."""
+    try:
+        return options_of(text)
+    except Exception:  # whatever is wrong with it
+        return RunOptions()
 
 
 @lru_cache(maxsize=1024)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from redrive.core.outcome import Released
 from redrive.settle.settler import until_answered
-from redrive.settle.view import view_of
+from redrive.settle.view import view_anyway
 
 if TYPE_CHECKING:
     from redrive.store.records import Beat
@@ -69,5 +69,5 @@ class Beats:
         worker, me = self._worker, self._worker.id
         for held in await until_answered(lambda: worker.store.held(me), worker.clock):
             if me == worker.id and held.run.id in strays and held.run.id not in worker.held:
-                await worker.committer.submit(Released(run=view_of(held.run)))
+                await worker.committer.submit(Released(run=view_anyway(held.run)))
         worker.bell.ring()

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 from redrive.clock import MICROS
 from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.failure import capture
-from redrive.core.options import RunOptions
 from redrive.core.outcome import Escaped, RunView
 from redrive.core.states import RunStatus
 from redrive.errors import StoreError
-from redrive.settle.view import options_of
+from redrive.settle.view import readable_options
 from redrive.store.records import Claim, Claims
 
 if TYPE_CHECKING:
@@ -145,7 +144,7 @@ def unreadable(claimed: Claimed, error: Exception) -> Escaped:
         workflow=claimed.workflow,
         fence=claimed.fence,
         input=claimed.input,
-        options=_readable_options(claimed.options),
+        options=readable_options(claimed.options),
         correlation_id=claimed.correlation_id,
         started_at=claimed.started_at,
         handler_for=claimed.handler_for,
@@ -156,10 +155,3 @@ def unreadable(claimed: Claimed, error: Exception) -> Escaped:
     return Escaped(
         run=view, ending=Ending(failure=capture(error), code=code, reason=reason, stage=Stage.INPUT)
     )
-
-
-def _readable_options(text: str) -> RunOptions:
-    try:
-        return options_of(text)
-    except (KeyError, TypeError, ValueError):
-        return RunOptions()

@@ -6,26 +6,20 @@ arrives during a commit shares the next. Each caller gets its own answer, after 
 A begin mark is queued without waiting. If the attempt ends before the mark went out, the mark is
 withdrawn: a fast step costs one row, a slow one shows as RUNNING.
 
-One bad row never fails its batch. A batch that the store refuses for what it contains is halved until
-the culprit is alone, and the culprit becomes a failure of its own run.
+One bad row never fails its batch (`settle/apart.py`): it becomes a failure of its own run.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 
 from redrive.core.outcome import Outcome
-from redrive.core.refusal import instead_of
-from redrive.core.transition import Transition
-from redrive.errors import DataRefused
+from redrive.settle.apart import not_kept, settle_apart
 from redrive.settle.settler import Settled, Settler
 
 __all__ = ["Committer", "Mark"]
-
-log = logging.getLogger("redrive.worker")
 
 BATCH = 250  # larger batches are slower, not faster: see docs/internals
 
@@ -86,7 +80,7 @@ class Committer:
         """Drop what has not gone out: the worker it was meant for is dead, and so it was not kept."""
         for mark in self._queue:
             if mark.outcome is not None:
-                _tell(mark, _not_kept(mark.outcome))
+                _tell(mark, not_kept(mark.outcome))
             mark.outcome = None
 
     async def flush(self) -> None:
@@ -116,44 +110,16 @@ class Committer:
     async def _commit(self, batch: list[Mark]) -> None:
         if not batch:
             return
-        outcomes = [mark.outcome for mark in batch]
+        outcomes = [mark.outcome for mark in batch if mark.outcome is not None]
         for mark in batch:
             mark.outcome = None  # from here on it can no longer be withdrawn
-        await self._settle(batch, outcomes)  # type: ignore[arg-type]
-
-    async def _settle(self, batch: list[Mark], outcomes: list[Outcome]) -> None:
-        try:
-            settled = await self._settler.settle(outcomes)
-        except Exception as refusal:
-            if not isinstance(refusal, DataRefused):
-                log.exception("a batch could not be settled")
-            if len(batch) == 1:
-                await self._replace(batch[0], outcomes[0], refusal)
-                return
-            half = len(batch) // 2
-            await self._settle(batch[:half], outcomes[:half])
-            await self._settle(batch[half:], outcomes[half:])
-            return
+        settled = await settle_apart(self._settler, outcomes)
         self.batches += 1
         self.outcomes += len(batch)
         for mark, answer in zip(batch, settled, strict=True):
             _tell(mark, answer)
         if any(answer.transition.messages for answer in settled):  # a repeat may have been kept before
             self._on_published()
-
-    async def _replace(self, mark: Mark, outcome: Outcome, refusal: Exception) -> None:
-        """Settle what the refused outcome amounts to; if nothing less can be said, let go of the run."""
-        log.error("the store refused what run %s recorded: %s", outcome.run.public_id, refusal)
-        other = instead_of(outcome, str(refusal))
-        if other != outcome:
-            await self._settle([mark], [other])
-        else:
-            _tell(mark, _not_kept(outcome))
-
-
-def _not_kept(outcome: Outcome) -> Settled:
-    run = outcome.run
-    return Settled(False, 0, Transition(run=run.id, tenant=run.tenant, fence=run.fence))
 
 
 def _tell(mark: Mark, answer: Settled) -> None:

@@ -93,12 +93,17 @@ def test_causes_lead_to_letters_and_filters_are_in_the_address(shop: World) -> N
 
 
 def test_a_list_is_a_file_in_which_no_cell_is_a_formula(shop: World) -> None:
-    with of_role(shop, "VIEWER") as client:
+    hostile = "=cmd|' /C calc'!A0"
+    with of_role(shop, "STAFF") as staff, of_role(shop, "VIEWER") as client:
+        path = f"/admin/dlq/{shop.ids['acme']['wrong']}"
+        staff.post(f"{path}/assign", data={"to": hostile})
         answer = client.get("/admin/dlq", params={"format": "csv", "view": "items"})
+        staff.post(f"{path}/assign", data={"to": ""})
         assert answer.headers["content-disposition"] == 'attachment; filename="dead-letters.csv"'
         table = list(csv.DictReader(io.StringIO(answer.text)))
         assert len(table) == MANY + 2
         assert {row["workflow"] for row in table} == {"fulfil"}
+        assert [row["owner"] for row in table if row["owner"]] == [f"'{hostile}"]
         assert not [cell for row in table for cell in row.values() if cell.startswith(("=", "+", "@"))]
         found = client.get("/admin/dlq", params={"format": "json", "index": "order:A-17"}).json()
         assert [row["id"] for row in found] == [shop.ids["acme"]["wrong"]]

@@ -1,0 +1,153 @@
+"""What no worker will finish is decided on, whatever is wrong with one of the runs or with the store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from store_kit import HOUR, LEASE, SECOND, Kit, entry, writes
+
+from redrive.chores.reap import Reaper
+from redrive.core.options import RunOptions, StepOptions
+from redrive.core.states import RunStatus, StepStatus
+from redrive.core.transition import Answer, Transition
+from redrive.errors import DataRefused, StoreUnavailable
+from redrive.store.faulty import FAIL, LOSE, Fault, FaultyStore, nth
+from redrive.store.records import Claimed
+
+RUN, STEP, SLOW = RunOptions().to_json(), StepOptions().to_json(), StepOptions(timeout=3600).to_json()
+UNREADABLE = '{"retry":'
+
+
+class Refusing(FaultyStore):
+    """A store that takes nothing about one run."""
+
+    bad = 0
+
+    async def apply(self, transitions: Sequence[Transition], *, worker: int | None = None) -> list[Answer]:
+        if any(each.run == self.bad for each in transitions):
+            raise DataRefused("the store refused a row: on purpose")
+        return await super().apply(transitions, worker=worker)
+
+
+async def under_way(
+    kit: Kit,
+    *,
+    options: Sequence[str] = (RUN,),
+    step: Sequence[str] = (),
+    lease: int = LEASE,
+    workflow: str = "w",
+    **more: int,
+) -> list[Claimed]:
+    """A worker that holds a run for each of these options; a step of each is under way if there are any."""
+    for each in options:
+        await kit.start(options=each, workflow=workflow, **more)
+    worker = await kit.worker(workflow, lease=lease)
+    runs = (await kit.claim(worker, workflow, capacity=len(options))).runs
+    assert len(runs) == len(options)
+    marks = [
+        writes(run, entry(0, StepStatus.RUNNING, limit_in=HOUR if text is SLOW else SECOND, options=text))
+        for run, text in zip(runs, step, strict=False)
+    ]
+    assert all(answer.kept for answer in await kit.store.apply(marks, worker=worker))
+    return sorted(runs, key=lambda run: run.id)
+
+
+async def ends(kit: Kit, run: Claimed) -> list[str]:
+    """How the attempts of a run ended."""
+    return [str(row.end) for row in await kit.store.attempts(run.id)]
+
+
+REFUSED = {  # what is wrong with the runs, when it shows, and what becomes of the good ones
+    "orphans": ({}, LEASE + 1, (RunStatus.PENDING, ["LOST"])),
+    "hung": ({}, 5 * SECOND, (RunStatus.SLEEPING, ["TIMED_OUT"])),
+    "overdue": ({"timeout": 3 * SECOND}, 5 * SECOND, (RunStatus.TIMED_OUT, ["CANCELLED"])),
+}
+
+
+@pytest.mark.parametrize("which", REFUSED)
+async def test_a_run_that_is_refused_holds_up_no_other(
+    kit: Kit, which: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    more, later, good = REFUSED[which]
+    runs = await under_way(kit, options=[RUN] * 3, step=[STEP] * 3 if which == "hung" else [SLOW] * 3, **more)
+    kit.clock.move(later)
+    store = Refusing(kit.store)
+    store.bad = runs[1].id
+    assert await Reaper(store, kit.clock).run_once() == 2
+    bad = (RunStatus.RUNNING, [])
+    assert [((await kit.look(run)).status, await ends(kit, run)) for run in runs] == [good, bad, good]
+    assert any(runs[1].public_id in message for message in caplog.messages)
+    store.bad = 0
+    assert await Reaper(store, kit.clock).run_once() == 1  # nothing of it was lost
+
+
+async def test_a_run_that_cannot_be_read_holds_up_no_other(
+    kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The unreadable one is due like the others; the worker that claims it writes its letter."""
+    runs = await under_way(kit, options=[RUN, UNREADABLE, RUN])
+    kit.clock.move(LEASE + 1)
+    assert await Reaper(kit.store, kit.clock).run_once() == 3
+    found = [await kit.look(run) for run in runs]
+    assert [(run.status, run.worker) for run in found] == [(RunStatus.PENDING, None)] * 3
+    assert any(runs[1].public_id in message for message in caplog.messages)
+
+
+async def test_a_run_that_cannot_be_read_passes_its_deadline(kit: Kit) -> None:
+    runs = await under_way(kit, options=[RUN, UNREADABLE, RUN], timeout=3 * SECOND)
+    kit.clock.move(5 * SECOND)
+    assert await Reaper(kit.store, kit.clock).run_once() == 3
+    assert [(await kit.look(run)).status for run in runs] == [RunStatus.TIMED_OUT] * 3
+    assert (await kit.letter(runs[1])).code == "timeout"
+
+
+async def test_a_step_that_cannot_be_read_is_taken_from_its_worker(
+    kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs = await under_way(kit, options=[RUN, RUN, UNREADABLE], step=[STEP, UNREADABLE, STEP])
+    kit.clock.move(5 * SECOND)
+    assert await Reaper(kit.store, kit.clock).run_once() == 3
+    assert [await ends(kit, run) for run in runs] == [["TIMED_OUT"], ["LOST"], ["TIMED_OUT"]]
+    found = await kit.look(runs[1])
+    assert (found.status, found.worker, found.deaths) == (RunStatus.PENDING, None, 0)
+    assert any(runs[1].public_id in message and "charge" in message for message in caplog.messages)
+
+
+async def everything_at_once(kit: Kit, name: str) -> tuple[Claimed, Claimed, Claimed]:
+    """A run of a dead worker, one that hangs and one that is overdue in the hands of a living one."""
+    (orphan,) = await under_way(kit, workflow=name, step=[STEP], lease=SECOND)
+    (hung,) = await under_way(kit, workflow=name, step=[STEP], lease=HOUR)
+    (late,) = await under_way(kit, workflow=name, timeout=SECOND, lease=HOUR)
+    kit.clock.move(5 * SECOND)
+    return orphan, hung, late
+
+
+async def test_whatever_call_of_the_reaper_goes_wrong_the_next_round_makes_good(kit: Kit) -> None:
+    await everything_at_once(kit, "calm")
+    counted = FaultyStore(kit.store)
+    assert await Reaper(counted, kit.clock).run_once() == 3
+    calls = list(counted.calls)
+    assert {"bury", "held", "hung", "overdue", "apply"} <= set(calls)
+    for number in range(1, len(calls) + 1):
+        for fault in (FAIL, LOSE):
+            await goes_wrong(kit, number, fault)
+
+
+async def goes_wrong(kit: Kit, number: int, fault: Fault) -> None:
+    orphan, hung, late = await everything_at_once(kit, f"{number} {fault.kind.name}")
+    store = FaultyStore(kit.store, nth(number, fault))
+    reaper = Reaper(store, kit.clock)
+    try:
+        await reaper.run_once()
+    except StoreUnavailable:
+        await reaper.run_once()  # as `every` does
+    where = (store.calls[number - 1], fault)
+    found = await kit.look(orphan)
+    assert (found.status, found.worker, found.deaths) == (RunStatus.PENDING, None, 1), where
+    assert await ends(kit, orphan) == ["LOST"], where
+    assert await ends(kit, hung) == ["TIMED_OUT"], where
+    found = await kit.look(late)
+    assert (found.status, found.worker) == (RunStatus.TIMED_OUT, None), where
+    assert (await kit.letter(late)).code == "timeout", where
+    assert await reaper.run_once() == 0, where
