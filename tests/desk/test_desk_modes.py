@@ -23,9 +23,10 @@ async def test_from_failed_goes_on_at_the_failed_step_with_its_old_key(on_store:
         replay = await s.app.dlq.replay(letter.id, by="ann", reason="the bank is up")
         assert (replay.letter_id, replay.number, replay.mode) == (letter.id, 1, "FROM_FAILED")
         assert replay.run_id == letter.run_id
+        # On PostgreSQL a worker may have it by now, and even be through with it.
         letter_is, run_is = await statuses(e, letter)
-        assert letter_is == "REPLAYING"
-        assert run_is in ("PENDING", "RUNNING")  # on PostgreSQL a worker may have it by now
+        assert letter_is in ("REPLAYING", "RESOLVED")
+        assert run_is in ("PENDING", "RUNNING", "SUCCESS")
         run = await ended(e, replay.run_id)
         assert run.result == ["lamp reserved", "40 charged", "lamp shipped"]
         assert s.ledger.names == ["reserve", "charge", "charge", "ship"]
