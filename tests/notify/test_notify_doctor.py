@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 from notify_kit import OPS, Postbox, failing
@@ -40,3 +42,28 @@ async def test_the_doctor_tries_mail_and_webhooks_and_sends_nothing(box: Postbox
     failing(quiet)
     async with engine(quiet, store=quiet.settings.url):
         assert await found(quiet) == {}
+
+
+SHOP = """
+from redrive import Redrive
+
+app = Redrive("sqlite:///shop.db")
+
+
+@app.workflow(notify={"email": ["ops@example.org"]})
+async def fulfil(order: str) -> None: ...
+"""
+
+
+def test_the_command_fails_where_mails_cannot_be_sent_and_says_what_to_set(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+
+    def redrive(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "redrive", *words, "--app", "shop:app"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+
+    assert redrive("migrate").returncode == 0
+    examined = redrive("doctor", "--quiet")
+    assert (examined.returncode, examined.stderr) == (1, "")
+    assert "mail:" in examined.stdout
+    assert "REDRIVE_SMTP_URL" in examined.stdout
