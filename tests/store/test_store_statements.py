@@ -51,7 +51,7 @@ def test_every_statement_is_used(store: str) -> None:
 TOGETHER = {
     "start": {"known_ids", "known_keys", "last_id", "insert_run", "insert_input", "insert_key", "taker"},
     "apply": {
-        "worker_lives", "fences", "under_way", "change_run", "clear_suspicion", "set_version", "put_result",
+        "fences", "under_way", "change_run", "clear_suspicion", "set_version", "put_result",
         "put_entry", "close_entries", "put_attempt", "put_letter",
     },
     "apply_and_tell": {
@@ -61,8 +61,8 @@ TOGETHER = {
         "last_message", "put_message", "put_deliveries",
     },
     "start_one": {"taker", "insert_run", "insert_input"},
-    "finish": {"worker_lives", "fences", "change_run", "put_result"},
-    "record": {"worker_lives", "fences", "put_entry"},
+    "finish": {"fences", "change_run", "put_result"},
+    "record": {"fences", "put_entry"},
     "note": {"put_audit"},
     "look": {"claimer", "candidates", "next_due", "next_suspect", "paused_names", "taken"},
     "beat": {"renew", "held_ids", "step_beat"},

@@ -7,12 +7,15 @@ from functools import lru_cache
 
 from redrive.core.keys import decode
 from redrive.core.options import StepOptions
+from redrive.core.quick import quick
 from redrive.core.states import StepStatus
 from redrive.core.transition import EntryWrite, NewRun
 from redrive.errors import DataRefused
 from redrive.store.records import Claimed, Triage
 
 __all__ = ["ENDED", "given_key", "limits", "owner_and_tags", "taken_at_start"]
+
+_Claimed = quick(Claimed)
 
 ENDED = frozenset(
     {StepStatus.SUCCESS, StepStatus.FAILED, StepStatus.DLQ, StepStatus.SKIPPED, StepStatus.CANCELLED}
@@ -52,7 +55,7 @@ def _heartbeat_rule(options: str) -> tuple[int, int] | None:
 
 def taken_at_start(run: NewRun, id: int, *, version: str, deadline: int | None, now: int) -> Claimed:
     """A run that its worker has from the beginning: what a claim would read is what was just written."""
-    return Claimed(
+    return _Claimed(
         id=id,
         public_id=run.public_id,
         tenant=run.tenant,

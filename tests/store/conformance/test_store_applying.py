@@ -101,6 +101,17 @@ async def test_within_one_batch_nothing_follows_a_take(kit: Kit) -> None:
     assert [row.index for row in await kit.store.journal(run.id)] == [0]
 
 
+async def test_of_two_changes_to_a_run_in_one_batch_the_later_one_stands(kit: Kit) -> None:
+    await kit.start(3)
+    worker = await kit.worker()
+    runs = (await kit.claim(worker)).runs
+    asleep = [becomes(run, RunStatus.SLEEPING, wake_in=SECOND, release=False) for run in runs]
+    awake = becomes(runs[1], RunStatus.RUNNING, release=False, diverged=False)
+    await kit.store.apply([*asleep, awake], worker=worker)
+    states = [(await kit.store.run(run.public_id)).status for run in runs]
+    assert states == [RunStatus.SLEEPING, RunStatus.RUNNING, RunStatus.SLEEPING]
+
+
 async def test_two_reapers_at_once_make_one_recovery(kit: Kit) -> None:
     _, run = await kit.held()
     kit.clock.move(DAY)

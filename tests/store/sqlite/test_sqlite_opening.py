@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
-from store_kit import HandClock, Kit, becomes
+from store_kit import SECOND, HandClock, Kit, becomes
 
 from redrive.core.states import RunStatus
 from redrive.errors import ConfigurationError, StoreError, StoreUnavailable
@@ -211,6 +212,24 @@ async def test_the_bell_rings_when_another_process_commits_and_not_when_this_one
     assert not await bell._others_wrote()
     await Kit(other, clock, lambda: None, True).start()
     await asyncio.wait_for(on_file.store.changed(), 30)
+    await other.close()
+
+
+async def test_a_connection_that_is_busy_writing_is_not_asked_for_a_while(
+    on_file: Kit, clock: HandClock, tmp_path: Path
+) -> None:
+    bell, done = on_file.store._bell, threading.Event()
+    other = open_store(f"sqlite:///{tmp_path}/redrive.db", clock)
+    await other.open()
+    await Kit(other, clock, lambda: None, True).start()
+    writing = asyncio.ensure_future(on_file.store._lines.visit(lambda con: done.wait(30)))
+    await asyncio.sleep(0)
+    assert not await asyncio.wait_for(bell._others_wrote(), 10)  # it did not wait behind what is written
+    clock.move(SECOND)
+    asking = asyncio.ensure_future(bell._others_wrote())
+    done.set()
+    assert await asyncio.wait_for(asking, 30)
+    await writing
     await other.close()
 
 

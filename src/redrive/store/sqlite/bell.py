@@ -2,7 +2,8 @@
 
 Each connection has a count of its own, of what others committed. A connection that does nothing else is
 asked all the time, which takes microseconds and no lock. It also counts what this process writes, so
-the writing connection, which does not, has the last word.
+the writing connection, which does not, has the last word. While that one is busy, it is not disturbed for a
+while: whoever writes all the time finds what others wrote when it claims.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ __all__ = ["Bell", "data_version"]
 _OFTEN, _SELDOM = 0.001, 0.005
 """Seconds between two looks: soon after anybody wrote, and when nobody has for some seconds."""
 
+_PATIENCE = 0.05  # seconds for which a writing connection that is busy is not asked
 _SLOWER = 1.002  # each look that finds nothing makes the next one so much later: seconds to the slowest
 
 
@@ -28,12 +30,16 @@ def data_version(con: sqlite3.Connection) -> int:
 
 
 class Bell:
-    """Tells when others committed. `ask` has the writing connection's count."""
+    """Tells when others committed. `ask` has the writing connection's count, unless that one is `busy`."""
 
-    def __init__(self, address: Address, clock: Clock, ask: Callable[[], Awaitable[int]]) -> None:
+    def __init__(
+        self, address: Address, clock: Clock, ask: Callable[[], Awaitable[int]], *, busy: Callable[[], bool]
+    ) -> None:
         self._address = address
         self._clock = clock
         self._ask = ask
+        self._busy = busy
+        self._asked_at = clock.monotonic()
         self._con: sqlite3.Connection | None = None
         self._seen = 0  # by this connection
         self._written = 0  # by others, as the writing connection counts
@@ -54,10 +60,10 @@ class Bell:
             self._pause = min(self._pause * _SLOWER, _SELDOM)
 
     async def _others_wrote(self) -> bool:
-        seen = self._look()
-        if seen == self._seen:
+        seen, now = self._look(), self._clock.monotonic()
+        if seen == self._seen or (self._busy() and now - self._asked_at < _PATIENCE):
             return False
-        self._seen, self._pause = seen, _OFTEN
+        self._seen, self._asked_at, self._pause = seen, now, _OFTEN
         before, self._written = self._written, await self._ask()
         return self._written != before
 

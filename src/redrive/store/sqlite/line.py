@@ -38,6 +38,7 @@ class Line:
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._closed = False
+        self._awaited = 0
 
     def open(self) -> None:
         """Connect and start the thread; raises if the store cannot be used."""
@@ -54,7 +55,16 @@ class Line:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
         self._jobs.put((work, loop, future))
-        return await future
+        self._awaited += 1
+        try:
+            return await future
+        finally:
+            self._awaited -= 1
+
+    @property
+    def busy(self) -> bool:
+        """True while somebody waits for the result of a closure."""
+        return self._awaited > 0
 
     def post(self, work: Work[object]) -> None:
         """Run the closure some time soon; nobody waits for it. May be called from any thread."""

@@ -82,6 +82,11 @@ class Threaded:
         """Run a closure on the writing connection, outside a transaction."""
         return await self._writer.run(work)
 
+    @property
+    def busy(self) -> bool:
+        """True while the writing connection is in use."""
+        return self._writer.busy
+
     def locked(self, con: sqlite3.Connection, work: Work[Result], wait: float = BUSY) -> Result:
         """Within `visit`: run a closure in one transaction that holds the write lock."""
         return in_turn(con, self.turn, work, self.file, wait)
@@ -150,6 +155,11 @@ class Inline:
     async def visit(self, work: Work[Result]) -> Result:
         """Run a closure outside a transaction."""
         return await self.read(work)
+
+    @property
+    def busy(self) -> bool:
+        """True while the connection is in use."""
+        return self._lock.locked()
 
     def locked(self, con: sqlite3.Connection, work: Work[Result], wait: float = BUSY) -> Result:
         """Within `visit`: run a closure in one transaction."""

@@ -13,6 +13,7 @@ from redrive.store.pages import Request
 from redrive.store.records import Page
 from redrive.store.selection import OutboxFilter
 from redrive.store.sqlite.lists import Query, json_list
+from redrive.store.sqlite.many import write_many
 from redrive.store.statements import load
 
 __all__ = ["message", "messages", "publish"]
@@ -22,15 +23,15 @@ SQL = load(__package__, "outbox.sql")
 
 def publish(con: sqlite3.Connection, now: int, transitions: Iterable[Transition]) -> None:
     """Write the messages of transitions that were kept, and a delivery for each sink that wants one."""
+    rows = [
+        (m.public_id, each.tenant, m.topic, m.key, m.run_id, m.correlation_id, now, m.payload, m.trace)
+        for each in transitions
+        for m in each.messages
+    ]
+    if not rows:
+        return
     (last,) = con.execute(SQL["last_message"]).fetchone()
-    con.executemany(
-        SQL["put_message"],
-        [
-            (m.public_id, each.tenant, m.topic, m.key, m.run_id, m.correlation_id, now, m.payload, m.trace)
-            for each in transitions
-            for m in each.messages
-        ],
-    )
+    write_many(con, SQL["put_message"], rows)
     con.execute(SQL["put_deliveries"], {"last": last, "now": now})
 
 

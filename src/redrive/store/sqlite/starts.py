@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from redrive.core.transition import NewRun
 from redrive.errors import DataRefused
 from redrive.store.records import Started
 from redrive.store.shapes import given_key, taken_at_start
+from redrive.store.sqlite.many import write_many
 from redrive.store.statements import load
 
 __all__ = ["drop_index", "put_index", "start"]
@@ -61,7 +62,8 @@ def _handed_over(
         if taker.takes(run)
     }
     return [
-        replace(each, claimed=claimed.pop(each.public_id, None)) if each.new else each for each in answers
+        Started(each.public_id, new=True, claimed=claimed.pop(each.public_id, None)) if each.new else each
+        for each in answers
     ]
 
 
@@ -101,9 +103,11 @@ def _known_keys(con: sqlite3.Connection, now: int, runs: Sequence[NewRun]) -> _B
 def _insert(con: sqlite3.Connection, now: int, runs: Sequence[NewRun], taker: _Taker | None) -> int:
     """Ids are given here, under the write lock, so that every table is filled by one statement."""
     first: int = con.execute(SQL["last_id"]).fetchone()[0] + 1
-    con.executemany(SQL["insert_run"], (_run_row(id, run, now, taker) for id, run in enumerate(runs, first)))
-    con.executemany(
-        SQL["insert_input"], ((id, run.tenant, run.input, run.options) for id, run in enumerate(runs, first))
+    write_many(con, SQL["insert_run"], [_run_row(id, run, now, taker) for id, run in enumerate(runs, first)])
+    write_many(
+        con,
+        SQL["insert_input"],
+        [(id, run.tenant, run.input, run.options) for id, run in enumerate(runs, first)],
     )
     keys = [
         (
@@ -120,7 +124,7 @@ def _insert(con: sqlite3.Connection, now: int, runs: Sequence[NewRun], taker: _T
         if run.key is not None
     ]
     if keys:
-        con.executemany(SQL["insert_key"], keys)
+        write_many(con, SQL["insert_key"], keys)
     for id, run in enumerate(runs, first):
         if run.index:
             put_index(con, id, run.tenant, run.index)
@@ -129,7 +133,7 @@ def _insert(con: sqlite3.Connection, now: int, runs: Sequence[NewRun], taker: _T
 
 def put_index(con: sqlite3.Connection, run: int, tenant: str, index: Iterable[tuple[str, str]]) -> None:
     """Keep what a run can be searched by."""
-    con.executemany(SQL["put_index"], [(field, value, run, tenant) for field, value in index])
+    write_many(con, SQL["put_index"], [(field, value, run, tenant) for field, value in index])
 
 
 def drop_index(con: sqlite3.Connection, runs: Sequence[int]) -> None:

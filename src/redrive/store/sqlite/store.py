@@ -87,7 +87,9 @@ class SqliteStore:
         self._address: Address = locate(url)
         self._clock = clock
         self._lines = self._new_lines()
-        self._bell = Bell(self._address, clock, lambda: self._lines.visit(data_version))
+        self._bell = Bell(
+            self._address, clock, lambda: self._lines.visit(data_version), busy=lambda: self._lines.busy
+        )
 
     def _new_lines(self) -> Threaded | Inline:
         return Inline(self._address) if self._address.in_memory else Threaded(self._address)

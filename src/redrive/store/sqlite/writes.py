@@ -1,6 +1,6 @@
 """Applying transitions: each is written whole if its fence still holds, and not at all otherwise.
 
-Rows of all transitions are gathered by table and written by one `executemany` each. That is safe
+Rows of all transitions are gathered by table and written by few statements each. That is safe
 because a row's meaning never depends on a row of another table, and rows of the same table keep the
 order of their transitions.
 """
@@ -24,6 +24,7 @@ from redrive.core.transition import (
 )
 from redrive.store.shapes import ENDED, limits
 from redrive.store.sqlite import messages
+from redrive.store.sqlite.many import write_many
 from redrive.store.sqlite.telling import says_more, tell
 from redrive.store.statements import load
 
@@ -39,35 +40,31 @@ def apply(
     con: sqlite3.Connection, now: int, transitions: Sequence[Transition], worker: int | None
 ) -> list[Answer]:
     """Write what may be written, and answer for each transition in turn."""
-    if worker is not None and con.execute(SQL["worker_lives"], (worker,)).fetchone() is None:
-        return [Answer(False, now)] * len(transitions)
-    fences = _fences(con, transitions)
+    fences = _fences(con, transitions, worker)
     rows = _Rows(now, worker)
     kept, lost = Answer(True, now), Answer(False, now)
-    answers = []
+    answers, more = [], []
     for transition in transitions:
-        if fences.get(transition.run) == transition.fence and _still_holds(con, transition):
-            rows.add(transition)
-            answers.append(kept)
-            if transition.change is not None and transition.change.take:
-                fences[transition.run] += 1
-        else:
+        if fences.get(transition.run) != transition.fence or not _still_holds(con, transition):
             answers.append(lost)
+            continue
+        answers.append(kept)
+        rows.add(transition)
+        change = transition.change
+        if change is not None and change.take:
+            fences[transition.run] += 1
+        if transition.messages or says_more(transition):
+            more.append(transition)
     rows.write(con)
-    said = [each for each, answer in zip(transitions, answers, strict=True) if answer.kept and each.messages]
-    if said:
-        messages.publish(con, now, said)
-    more = [
-        each for each, answer in zip(transitions, answers, strict=True) if answer.kept and says_more(each)
-    ]
     if more:
+        messages.publish(con, now, more)
         tell(con, now, more)
     return answers
 
 
 def note(con: sqlite3.Connection, now: int, lines: Iterable[AuditWrite]) -> None:
     """Add lines to the audit log."""
-    con.executemany(SQL["put_audit"], [_audit_row(line, now) for line in lines])
+    write_many(con, SQL["put_audit"], [_audit_row(line, now) for line in lines])
 
 
 def _still_holds(con: sqlite3.Connection, transition: Transition) -> bool:
@@ -77,12 +74,11 @@ def _still_holds(con: sqlite3.Connection, transition: Transition) -> bool:
     return con.execute(SQL["under_way"], (transition.run, *transition.only_if)).fetchone() is not None
 
 
-def _fences(con: sqlite3.Connection, transitions: Sequence[Transition]) -> dict[int, int]:
-    if len(transitions) == 1:
-        wanted = f"[{transitions[0].run}]"
-    else:
-        wanted = json.dumps(list({transition.run for transition in transitions}))
-    return dict(con.execute(SQL["fences"], (wanted,)).fetchall())
+def _fences(con: sqlite3.Connection, transitions: Sequence[Transition], worker: int | None) -> dict[int, int]:
+    """The fences that the runs carry now. None, for a worker that is dead: it may not write."""
+    runs = json.dumps(list({transition.run for transition in transitions}))
+    (fences,) = con.execute(SQL["fences"], {"runs": runs, "worker": worker}).fetchone()
+    return dict(json.loads(fences))
 
 
 class _Rows:
@@ -107,10 +103,11 @@ class _Rows:
 
     def add(self, transition: Transition) -> None:
         """Gather the rows of one transition."""
+        now = self._now
         for entry in transition.entries:
-            self._entries.append(_entry_row(transition, entry, self._now))
+            self._entries.append(_entry_row(transition, entry, now))
         for attempt in transition.attempts:
-            self._attempts.append(_attempt_row(transition, attempt, self._now, self._worker))
+            self._attempts.append(_attempt_row(transition, attempt, now, self._worker))
         if transition.change is not None:
             self._add_change(transition, transition.change)
         elif transition.clears_suspicion:
@@ -143,8 +140,8 @@ class _Rows:
 
     def write(self, con: sqlite3.Connection) -> None:
         """Write everything, in the lock order of the architecture."""
+        _change_runs(con, self._changes)
         for name, rows in (
-            ("change_run", self._changes),
             ("set_end", self._ends),
             ("clear_suspicion", self._cleared),
             ("set_version", self._versions),
@@ -159,7 +156,15 @@ class _Rows:
             ("put_audit", self._audit),
         ):
             if rows:
-                con.executemany(SQL[name], rows)
+                write_many(con, SQL[name], rows)
+
+
+def _change_runs(con: sqlite3.Connection, changes: Sequence[_Row]) -> None:
+    """Of two changes to the same run the later one stands, so each has a statement of its own."""
+    if len({run for *_, run in changes}) == len(changes):
+        write_many(con, SQL["change_run"], changes)
+    else:
+        con.executemany(SQL["change_run"], changes)
 
 
 # -- rows ------------------------------------------------------------------------------------------------
@@ -167,7 +172,7 @@ class _Rows:
 
 def _entry_row(transition: Transition, entry: EntryWrite, now: int) -> _Row:
     began_at = now - entry.began_ago
-    timeout_in, patience, limit_in = limits(entry)
+    timeout_in, patience, limit_in = limits(entry) if entry.limit_in is not None else (None, None, None)
     return (
         transition.run,
         entry.index,
@@ -224,7 +229,6 @@ def _change_row(transition: Transition, change: RunWrite, now: int) -> _Row:
         now,
         deaths,
         change.diverged,
-        now,
         change.parked_on,
         transition.run,
     )

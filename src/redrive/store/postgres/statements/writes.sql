@@ -1,5 +1,5 @@
 -- Applying transitions. What a batch writes is in the function `apply` of the schema, part by part under the names
--- that the SQLite store uses: worker_lives, fences, under_way, change_run, clear_suspicion, set_version, put_result,
+-- that the SQLite store uses: fences, under_way, change_run, clear_suspicion, set_version, put_result,
 -- put_entry, close_entries, put_attempt, put_letter. The rest is in `begin_runs`, which does what `start` does, and in
 -- `decide_on_letters`: reopen_run, edit_input, supersede, loosen, move_letter, end_replay, put_replay, put_audit;
 -- and in `mark_circuits`: know_circuit, put_mark, drop_probe; messages in

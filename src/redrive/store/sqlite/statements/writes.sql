@@ -1,12 +1,10 @@
 -- Applying transitions.
 
--- name: worker_lives
--- Whether a worker may still write.
-SELECT 1 FROM workers WHERE id = ? AND state = 'LIVE';
-
 -- name: fences
--- The fences these runs carry now.
-SELECT id, fence FROM runs WHERE id IN (SELECT value FROM json_each(?));
+-- The fences these runs carry now, for whoever may still write: a worker that lives, or somebody who is no worker.
+SELECT json_group_array(json_array(id, fence)) FROM runs
+WHERE id IN (SELECT value FROM json_each(:runs))
+  AND (:worker IS NULL OR EXISTS (SELECT 1 FROM workers WHERE id = :worker AND state = 'LIVE'));
 
 -- name: put_entry
 -- A journal entry as it shall stand. A begin mark or cancellation that comes after the end changes nothing.
@@ -43,17 +41,19 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (run, idx, attempt, fence) DO NOTHING;
 
 -- name: change_run
--- The run's new state. Flags say whether it is released, how much the fence rises, whether it ended, whether it diverged.
+-- The new states of runs, each of which is named once.
+WITH new (status, available_at, released, taken, ended, now, deaths, diverged, parked_on, run) AS (
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 UPDATE runs SET
-    status = ?,
-    available_at = ?,
-    worker = CASE WHEN ? THEN NULL ELSE worker END,
-    fence = fence + ?,
-    finished_at = CASE WHEN ? THEN COALESCE(finished_at, ?) END,
-    deaths = COALESCE(?, deaths),
-    diverged_at = CASE ? WHEN 1 THEN COALESCE(diverged_at, ?) WHEN 0 THEN NULL ELSE diverged_at END,
-    parked_on = NULLIF(COALESCE(?, parked_on), '')
-WHERE id = ?;
+    status = new.status,
+    available_at = new.available_at,
+    worker = CASE WHEN new.released THEN NULL ELSE worker END,
+    fence = fence + new.taken,
+    finished_at = CASE WHEN new.ended THEN COALESCE(finished_at, new.now) END,
+    deaths = COALESCE(new.deaths, runs.deaths),
+    diverged_at = CASE new.diverged WHEN 1 THEN COALESCE(diverged_at, new.now) WHEN 0 THEN NULL ELSE diverged_at END,
+    parked_on = NULLIF(COALESCE(new.parked_on, runs.parked_on), '')
+FROM new WHERE runs.id = new.run;
 
 -- name: set_end
 -- What a run becomes when everything is undone.

@@ -1,0 +1,58 @@
+"""Many rows by few statements: nothing is left out, added or put in another order."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from redrive.store.sqlite.many import write_many
+
+PUT = "INSERT INTO things (id, name) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET name = excluded.name"
+RENAME = (
+    "WITH new (name, id) AS (VALUES (?, ?)) "
+    "UPDATE things SET name = new.name FROM new WHERE things.id = new.id"
+)
+
+
+@pytest.fixture
+def con():
+    con = sqlite3.connect(":memory:", isolation_level=None)
+    con.execute("CREATE TABLE things (id INTEGER PRIMARY KEY, name TEXT)")
+    yield con
+    con.close()
+
+
+def things(con: sqlite3.Connection) -> list[tuple[int, str]]:
+    return con.execute("SELECT id, name FROM things ORDER BY id").fetchall()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 127, 128, 129, 255, 256, 300])
+def test_every_row_is_written_once(con: sqlite3.Connection, count: int) -> None:
+    rows = [(number, f"thing {number}") for number in range(count)]
+    write_many(con, PUT, rows)
+    assert things(con) == rows
+
+
+def test_of_two_rows_for_the_same_thing_the_later_one_stands(con: sqlite3.Connection) -> None:
+    write_many(con, PUT, [(1, "old"), (2, "other"), (1, "new")])
+    assert things(con) == [(1, "new"), (2, "other")]
+
+
+def test_rows_may_be_changed_as_well(con: sqlite3.Connection) -> None:
+    write_many(con, PUT, [(number, "old") for number in range(200)])
+    write_many(con, RENAME, [(f"new {number}", number) for number in range(100, 200)])
+    assert things(con) == [(n, "old") for n in range(100)] + [(n, f"new {n}") for n in range(100, 200)]
+
+
+def test_a_statement_without_a_list_of_values_is_run_row_by_row(con: sqlite3.Connection) -> None:
+    write_many(con, PUT, [(1, "one"), (2, "two"), (3, "three")])
+    write_many(con, "DELETE FROM things WHERE id = ?", [(1,), (3,)])
+    assert things(con) == [(2, "two")]
+
+
+def test_a_batch_takes_few_statements(con: sqlite3.Connection) -> None:
+    seen: list[str] = []
+    con.set_trace_callback(seen.append)
+    write_many(con, PUT, [(number, "x") for number in range(250)])
+    assert len(seen) == 6  # 128 + 64 + 32 + 16 + 8 + 2
