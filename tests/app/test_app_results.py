@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import Any, cast
 
+from redrive import Redrive
 from redrive.app.results import Results
 from redrive.store.port import Store
 
@@ -15,3 +17,17 @@ async def test_runs_that_nobody_waits_for_are_not_remembered() -> None:
         results.look_now(f"run-{number}")
     held: Any = results._fresh
     assert sys.getsizeof(held) == sys.getsizeof(set())
+
+
+async def test_two_who_ask_for_the_past_at_once_are_both_told() -> None:
+    app = Redrive("sqlite:///:memory:")
+
+    @app.workflow
+    async def double(number: int) -> int:
+        return 2 * number
+
+    async with app:
+        ids = [(await double.start(number)).id for number in range(3)]
+        for number, run_id in enumerate(ids):
+            assert await app.handle(run_id).result() == 2 * number
+        assert await asyncio.gather(*(app.handle(each).result() for each in ids)) == [0, 2, 4]

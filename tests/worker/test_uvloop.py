@@ -12,6 +12,7 @@ CORE = (
     "test_def_workflows.py",
     "test_resuming.py::test_whichever_comes_first_comes_first_again",
     "test_resuming.py::test_task_groups_time_limits_and_wrapped_calls_resume_the_same_way",
+    "../app/test_app_results.py",
     "test_time_limits.py::test_cancelling_reaches_a_running_step_with_the_next_heartbeat",
 )
 PLUGIN = """

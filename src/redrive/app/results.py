@@ -43,7 +43,8 @@ class Results:
         self._waiting: dict[str, set[asyncio.Future[Ending]]] = {}
         self._fresh: set[str] = set()
         self._pause = _FIRST_LOOK
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._due = 0.0
         self._looking: asyncio.Task[None] | None = None
 
     async def wait(self, run_id: str, *, new: bool = False) -> Ending:
@@ -101,10 +102,10 @@ class Results:
         loop = asyncio.get_running_loop()
         at = loop.time() + delay
         if self._timer is not None:
-            if self._timer.when() <= at:
+            if self._due <= at:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(at, self._begin_to_look)
+        self._due, self._timer = at, loop.call_at(at, self._begin_to_look)
 
     def _begin_to_look(self) -> None:
         self._timer = None
