@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import sys
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -18,6 +19,10 @@ from redrive.ids import format_id
 __all__ = ["MICROS", "Clock", "SystemClock", "Timer", "micros"]
 
 MICROS = 1_000_000
+
+_random = random.Random()  # our own: ids must differ between processes, whatever a program does to `random`
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_random.seed)
 
 
 class Timer(Protocol):
@@ -65,10 +70,10 @@ class SystemClock:
         return time.monotonic()
 
     def draw(self) -> float:
-        return random.random()
+        return _random.random()
 
     def new_id(self) -> str:
-        return format_id(time.time_ns() // 1_000_000, int.from_bytes(os.urandom(10), "big"))
+        return format_id(time.time_ns() // 1_000_000, _random.getrandbits(80))
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
         return asyncio.get_running_loop().call_later(delay, callback)

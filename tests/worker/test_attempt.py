@@ -13,7 +13,7 @@ from redrive.core.options import StepOptions
 from redrive.core.outcome import Place
 from redrive.core.payload import Signature
 from redrive.core.states import EntryKind
-from redrive.worker.attempt import Attempt, perform
+from redrive.worker.attempt import Attempt, Unfinished, begin
 from redrive.worker.branch import Branch, current
 from redrive.worker.definition import Step
 from redrive.worker.execution import Execution
@@ -55,7 +55,8 @@ class Call:
         self._step: Step[Any, Any] = Step(fn, name="body", options=options, signature=Signature.of(fn))
 
     async def run(self) -> Any:
-        return await perform(self.attempt, self._step, self._step.fn, self._begins)
+        value = begin(self.attempt, self._step, self._step.fn, self._begins)
+        return await value.finish() if isinstance(value, Unfinished) else value
 
     def _begins(self) -> None:
         self.begun += 1

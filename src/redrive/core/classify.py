@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -153,7 +154,12 @@ def first_leaf(error: BaseException) -> BaseException:
 
 def lineage(error: BaseException) -> tuple[str, ...]:
     """The qualified names of the exception's class and its bases, the most derived first."""
-    return tuple(qualified_name(cls) for cls in type(error).__mro__ if cls is not object)
+    return _lineage(type(error))  # type: ignore[arg-type]  # mypy believes that classes have no hash
+
+
+@lru_cache(maxsize=1024)
+def _lineage(cls: type[BaseException]) -> tuple[str, ...]:
+    return tuple(qualified_name(base) for base in cls.__mro__ if base is not object)
 
 
 # -- the category --------------------------------------------------------------------------------------
@@ -304,7 +310,8 @@ def _held(wait: float) -> float:
 
 def _header_sets(error: BaseException) -> tuple[Any, ...]:
     aws = _inside(_aws_response(error, lineage(error)), "ResponseMetadata", "HTTPHeaders")
-    return (_peek(error, "headers"), _peek(_peek(error, "response"), "headers"), aws)
+    found = (_peek(error, "headers"), _peek(_peek(error, "response"), "headers"), aws)
+    return tuple(headers for headers in found if headers is not None)
 
 
 def _header(headers: Any, name: str) -> str:

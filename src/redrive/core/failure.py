@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
@@ -97,7 +98,7 @@ class Failure:
 def capture(error: BaseException, rules: Sequence[Rule] = (), now: float | None = None) -> Failure:
     """Make a failure of an exception; `rules` and `now` as for `classify`."""
     signal = classify(error, rules, now)
-    names = tuple(clean_text(name, _DETAIL_TEXT) for name in lineage(error))
+    names = _names(lineage(error))
     return Failure(
         category=signal.category,
         error_type=names[0],
@@ -110,6 +111,11 @@ def capture(error: BaseException, rules: Sequence[Rule] = (), now: float | None 
         retryable=_own_decision(error),
         details=_details(error),
     )
+
+
+@lru_cache(maxsize=1024)
+def _names(lineage: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(clean_text(name, _DETAIL_TEXT) for name in lineage)
 
 
 def clean_text(text: str, limit: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from redrive.core.index import index_values
 from redrive.core.keys import event_hash, event_key, job_key, payload_hash
 from redrive.core.options import RunOptions
+from redrive.core.quick import quick
 from redrive.core.tracing import with_trace
 from redrive.core.transition import NewRun
 from redrive.duration import Duration, seconds
@@ -23,6 +24,7 @@ START_OPTIONS = frozenset(
 )
 """Names that `start` takes for itself, which no parameter of a workflow may have."""
 
+_NewRun = quick(NewRun)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAME_LIMIT = 255
 _MICROS = 1_000_000
@@ -58,7 +60,7 @@ def new_run(
     tenant = name_text("tenant", options.get("tenant"), "default")
     key = options.get("idempotency_key")
     delay = _micros("delay", options.get("delay")) or 0
-    return NewRun(
+    return _NewRun(
         public_id=public_id,
         tenant=tenant,
         workflow=workflow.name,
@@ -130,7 +132,7 @@ def name_text(what: str, value: Any, default: str) -> str:
     value = default if value is None else value
     if not isinstance(value, str) or not value or len(value) > _NAME_LIMIT:
         raise InputError(f"{what} must be a text of 1 to {_NAME_LIMIT} characters, not {value!r:.60}")
-    if "\x00" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
+    if "\x00" in value or (not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value)):
         raise InputError(f"{what} contains a NUL byte or a lone surrogate: {value!r:.60}")
     return value
 

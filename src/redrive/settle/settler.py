@@ -32,7 +32,7 @@ log = logging.getLogger("redrive.worker")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _MOMENT = 1.0  # seconds for which the stored rules about notifications are trusted
-_TOLD = (Raised, Escaped, Undone, Lost, Expired, Diverged)  # of which people may have to be told
+_TOLD = (Raised, Escaped, Undone, Lost, Expired, Diverged)  # what is bad, and people may have to be told of
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,8 @@ class LocalSettler:
         draw, now = self._clock.draw, self._store.now()
         transitions = [
             decide(outcome, _policy(outcome, book), draw(), now, _rule(outcome, rules))
+            if isinstance(outcome, _TOLD)
+            else decide(outcome, DEFAULT_RETRY, 0.0, now)
             for outcome in outcomes
         ]
         # The decision is made once; a store that does not answer is asked again with the same one.
@@ -152,8 +154,6 @@ async def load_rules(store: People) -> RuleBook:
 
 def _rule(outcome: Outcome, book: RuleBook) -> NotifyRule | None:
     run = outcome.run
-    if not isinstance(outcome, _TOLD):
-        return None
     return find_rule(book, run.options.notify, run.tenant, run.workflow)
 
 

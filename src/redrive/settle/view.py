@@ -67,7 +67,7 @@ def view_of_claimed(claimed: Claimed, options: RunOptions, version: str) -> RunV
     """The same for a run that was claimed just now, by a worker that has this version of the code."""
     # Who undoes need not know the function: what may be missing is known by the version that recorded it.
     undoing = claimed.status is RunStatus.COMPENSATING
-    return RunView(
+    return _RunView(
         id=claimed.id,
         public_id=claimed.public_id,
         tenant=claimed.tenant,

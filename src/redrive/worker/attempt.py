@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from redrive.clock import Timer
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from redrive.worker.definition import Step
     from redrive.worker.execution import Execution
 
-__all__ = ["Attempt", "perform"]
+__all__ = ["Attempt", "Unfinished", "begin"]
 
 _LOCK = threading.Lock()
 
@@ -178,31 +178,57 @@ class _TimeLimit:
         return self._task.uncancel() == 0
 
 
-async def perform(
+class Unfinished:
+    """A body that has not ended, and what it takes to see it to its end."""
+
+    __slots__ = ("_attempt", "_work")
+
+    def __init__(self, attempt: Attempt, work: Coroutine[Any, Any, Any]) -> None:
+        self._attempt = attempt
+        self._work = work
+
+    async def finish(self) -> Any:
+        """Go on to its end, within its limits. Raises TimeoutError when they pass."""
+        token = current.set(self._attempt)
+        try:
+            return await self._work
+        finally:
+            self._attempt.over = True
+            current.reset(token)
+
+
+def begin(
     attempt: Attempt, step: Step[Any, Any], call: Callable[[], Any], on_start: Callable[[], None]
 ) -> Any:
-    """Call the body within its limits. Raises TimeoutError when they pass.
+    """Call the body: what it returned, or `Unfinished` if it waits for something.
 
     `on_start` is called when the body really begins, which in a thread may be later than now. A body that
     is over before it waits for anything costs no timer, and nobody needs to hear that it began.
     """
+    if not step.is_async:
+        return Unfinished(attempt, _in_thread(attempt, step, call, on_start))
     token = current.set(attempt)
+    attempt.due = attempt.began + step.options.timeout
+    over = True
     try:
-        if not step.is_async:
-            return await _in_thread(attempt, step, call, on_start)
-        attempt.due = attempt.began + step.options.timeout
         body = call().__await__()
-        try:
-            waits_for = body.send(None)
-        except StopIteration as returned:
-            return returned.value
-        on_start()
-        limit = _TimeLimit(attempt, step.options)
-        limit.arm()
-        return await limit.around(rest_of(body, waits_for))
+        waits_for = body.send(None)
+        over = False
+    except StopIteration as returned:
+        return returned.value
     finally:
-        attempt.over = True
+        attempt.over = over
         current.reset(token)
+    return Unfinished(attempt, _on_the_loop(attempt, step, body, waits_for, on_start))
+
+
+async def _on_the_loop(
+    attempt: Attempt, step: Step[Any, Any], body: Any, waits_for: Any, on_start: Callable[[], None]
+) -> Any:
+    on_start()
+    limit = _TimeLimit(attempt, step.options)
+    limit.arm()
+    return await limit.around(rest_of(body, waits_for))
 
 
 async def _in_thread(

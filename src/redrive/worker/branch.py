@@ -87,6 +87,11 @@ class Branch:
         self.busy -= 1
 
     @property
+    def running_task(self) -> asyncio.Task[Any] | None:
+        """The task that executes an engine call of this branch: its own, or one on behalf of its thread."""
+        return asyncio.current_task() if self.threaded or self.task is None else self.task
+
+    @property
     def is_leaving(self) -> bool:
         """True if the branch was cancelled in an engine call and has not come out yet."""
         return self.busy > 0 and self.task is not None and self.task.cancelling() > self._cancelled_before

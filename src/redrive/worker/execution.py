@@ -129,7 +129,7 @@ class Execution:
             if self.claimed.deadline is not None and not self.left_until(self.claimed.deadline):
                 await self._expire()
                 return
-            outcome = await self._call_function(root)
+            outcome = await call_function(self, self.workflow, root)
             if not self.dead:
                 self.ending = True
                 await self.tasks.close_branches(me)
@@ -154,14 +154,6 @@ class Execution:
         if not self.tasks.any_left:
             self._task = None
             del self.rest, self.tasks, self.requests, self.notes, self.sole
-
-    async def _call_function(self, root: Branch) -> Outcome:
-        try:
-            return await call_function(self, self.workflow, root)
-        except PutDown:
-            if self.dead or not self.sole.cut_off:
-                raise
-            return self.sole.stopped()
 
     async def _follow(self, root: Branch) -> None:
         """Do what follows the function: confirm what it reserved, or undo what it did."""

@@ -34,8 +34,17 @@ async def call_function(execution: Execution, workflow: WorkflowDefinition, root
         return _bad_input(execution, error)
     token = current.set(root)
     try:
-        value = await _invoke(execution, workflow, root, args, kwargs)
-    except (PutDown, KeyboardInterrupt):
+        if workflow.is_async:
+            value = await workflow.fn(*args, **kwargs)
+        else:
+            root.threaded = True
+            call = functools.partial(workflow.fn, *args, **kwargs)
+            value = await execution.worker.threads.run_workflow(call)
+    except PutDown:
+        if execution.dead or not execution.sole.cut_off:
+            raise
+        return execution.sole.stopped()
+    except KeyboardInterrupt:
         raise
     except asyncio.CancelledError as error:
         if execution.dead or execution.worker.is_being_cancelled:
@@ -47,19 +56,6 @@ async def call_function(execution: Execution, workflow: WorkflowDefinition, root
     finally:
         current.reset(token)
     return _returned(execution, workflow, value)
-
-
-async def _invoke(
-    execution: Execution,
-    workflow: WorkflowDefinition,
-    root: Branch,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    if workflow.is_async:
-        return await workflow.fn(*args, **kwargs)
-    root.threaded = True
-    return await execution.worker.threads.run_workflow(functools.partial(workflow.fn, *args, **kwargs))
 
 
 def _returned(execution: Execution, workflow: WorkflowDefinition, value: Any) -> Outcome:

@@ -25,11 +25,12 @@ from redrive.errors import PayloadError, PayloadTooLarge, PutDown, StoreError, S
 from redrive.settle.settler import Settled, until_answered
 from redrive.settle.view import parked_for
 from redrive.worker.admission import Door
-from redrive.worker.attempt import Attempt, perform
+from redrive.worker.attempt import Attempt, Unfinished, begin
 from redrive.worker.transactional import Tx
 
 if TYPE_CHECKING:
     from redrive.core.journal import EntryRow
+    from redrive.signals.traces import Tracing
     from redrive.store.port import Transaction
     from redrive.worker.branch import Branch
     from redrive.worker.committer import Mark
@@ -74,7 +75,7 @@ class Tries:
         self._attempt = 1
         self._begun = 0  # the last attempt whose body was called, or may have been
         self._first = execution.clock.monotonic()
-        self._current = Attempt(execution, branch, step.name, place, 1, self._first)
+        self._current: Attempt | None = None
         self._mark: Mark | None = None
         self._resumes = False
         self._cut_short = False
@@ -184,16 +185,16 @@ class Tries:
         if self._cut_short and step.options.at_most_once:
             return None, await self._may_have_happened()
         began = execution.clock.monotonic()
-        self._current = Attempt(execution, self._branch, step.name, place, self._attempt, began)
+        attempt = Attempt(execution, self._branch, step.name, place, self._attempt, began)
+        self._current = execution.open[place.index] = attempt
         self._mark = None
         self._resumes = execution.rest.wake_up()
-        execution.open[place.index] = self._current
         try:
             if step.options.transactional:
-                return await self._try_transaction(args, kwargs)
+                return await self._try_transaction(attempt, args, kwargs)
             if step.options.at_most_once:
                 await self._begin_durably()
-            value, outcome = await self._call(functools.partial(step.fn, *args, **kwargs))
+            value, outcome = await self._call(attempt, functools.partial(step.fn, *args, **kwargs))
             return value, await execution.settle(outcome)
         finally:
             execution.open.pop(place.index, None)
@@ -221,19 +222,20 @@ class Tries:
         if not self._step.options.at_most_once:
             self._mark = self._execution.worker.committer.post(self._began())
 
-    async def _call(self, call: Callable[[], Any]) -> tuple[Any, Outcome]:
+    async def _call(self, attempt: Attempt, call: Callable[[], Any]) -> tuple[Any, Outcome]:
         """Call the body; what it gave back, and what that amounts to."""
-        execution, current = self._execution, self._current
-        task = asyncio.current_task()
+        execution, worker = self._execution, self._execution.worker
+        task = self._branch.running_task
         cancelled_before = 0 if task is None else task.cancelling()
         try:
-            if execution.worker.around_step is not None:
-                call = execution.worker.around_step(current, call)
-            if execution.worker.tracing is None:
-                value = await perform(current, self._step, call, self._mark_begin)
+            if worker.around_step is not None:
+                call = worker.around_step(attempt, call)
+            if worker.tracing is not None:
+                value = await self._traced(worker.tracing, attempt, call)
             else:
-                with execution.worker.tracing.attempt(execution.view, self._step.name, self._attempt):
-                    value = await perform(current, self._step, call, self._mark_begin)
+                value = begin(attempt, self._step, call, self._mark_begin)
+                if type(value) is Unfinished:
+                    value = await value.finish()
         except (PutDown, KeyboardInterrupt):
             raise
         except BaseException as error:
@@ -248,7 +250,12 @@ class Tries:
             await self._leave_out_parking()
             return None, self._raised(execution.capture(error), end)
         self._withdraw_mark()
-        return self._returned(value)
+        return self._returned(attempt, value)
+
+    async def _traced(self, tracing: Tracing, attempt: Attempt, call: Callable[[], Any]) -> Any:
+        with tracing.attempt(self._execution.view, self._step.name, self._attempt):
+            value = begin(attempt, self._step, call, self._mark_begin)
+            return await value.finish() if type(value) is Unfinished else value
 
     async def _leave_out_parking(self) -> None:
         """What the step waited for its circuit, before it was taken up here, is no time it was tried for."""
@@ -265,7 +272,7 @@ class Tries:
         if self._mark is not None and not self._mark.withdraw():
             self._resumes = False
 
-    def _returned(self, value: Any) -> tuple[Any, Outcome]:
+    def _returned(self, attempt: Attempt, value: Any) -> tuple[Any, Outcome]:
         signature = self._step.signature
         try:
             text = signature.encode_result(value)
@@ -278,13 +285,13 @@ class Tries:
             run=self._execution.view,
             place=self._place,
             attempt=self._attempt,
-            began_ago=self._ago(self._current.began),
+            began_ago=self._ago(attempt.began),
             done=self._execution.next_done(),
             input=self._input,
             output=text,
             resumes=self._resumes,
             admitted=None if self._admitted is None or not self._admitted.probe else self._admitted,
-            messages=self._current.messages(),
+            messages=attempt.messages(),
         )
         return signature.roundtrip_result(value, text), outcome
 
@@ -299,7 +306,7 @@ class Tries:
             run=execution.view,
             place=self._place,
             attempt=self._attempt,
-            began_ago=self._ago(self._current.began),
+            began_ago=self._began_ago(),
             first_ago=self._ago(self._first),
             done=execution.next_done(),
             input=self._input,
@@ -324,24 +331,29 @@ class Tries:
             run=self._execution.view,
             place=self._place,
             attempt=self._begun,
-            began_ago=self._ago(self._current.began),
+            began_ago=self._began_ago(),
             resumes=self._execution.rest.wake_up(),
             admitted=self._admitted,
         )
         await self._execution.settle(outcome)
+
+    def _began_ago(self) -> int:
+        return self._ago(self._first if self._current is None else self._current.began)
 
     def _ago(self, since: float) -> int:
         return int((self._execution.clock.monotonic() - since) * MICROS)
 
     # -- transactional steps ------------------------------------------------------------------------
 
-    async def _try_transaction(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Settled]:
+    async def _try_transaction(
+        self, attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Settled]:
         """The user's statements and the step's record commit together, on a connection of their own."""
         execution = self._execution
         transaction = execution.worker.transaction()
         try:
             call = functools.partial(self._step.fn, Tx(transaction), *args, **kwargs)
-            value, outcome = await self._call(call)
+            value, outcome = await self._call(attempt, call)
             if isinstance(outcome, Returned):
                 return value, await self._commit(transaction, outcome)
         except StoreUnavailable:

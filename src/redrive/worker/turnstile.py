@@ -89,13 +89,14 @@ class Turnstile:
 
     def passes(self, done: int, key: str) -> bool:
         """Let the result through at once if no other could be seen first, and it is not another's turn."""
-        turn = self._journal.turn
         if len(self.tasks) > 1 or self.limits or self._results or self.outstanding:
             return False
-        if turn is not None and turn != key:
+        turn = self._journal.turn
+        if turn is None:
+            return True
+        if turn != key:
             return False
-        if turn is not None:
-            self._journal.hand_out(key)
+        self._journal.hand_out(key)
         return True
 
     async def pass_result(self, done: int, key: str) -> None:

@@ -10,6 +10,8 @@ from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transition import (
     AttemptEnd,
     AttemptWrite,
+    AuditWrite,
+    CircuitMark,
     EntryWrite,
     LetterWrite,
     MessageWrite,
@@ -63,6 +65,9 @@ def progress(
     change: RunWrite | None = None,
     attempts: tuple[AttemptWrite, ...] = (),
     messages: tuple[MessageWrite, ...] = (),
+    only_if: tuple[int, int] | None = None,
+    audit: tuple[AuditWrite, ...] = (),
+    marks: tuple[CircuitMark, ...] = (),
 ) -> Transition:
     """A transition that shows the run is no poison: whatever it was suspected of is forgotten."""
     return _Transition(
@@ -73,6 +78,9 @@ def progress(
         attempts=attempts,
         change=change,
         messages=messages,
+        only_if=only_if,
+        audit=audit,
+        marks=marks,
         clears_suspicion=run.deaths > 0,
         version=run.new_version,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 from redrive.core.auditing import failed_attempt
 from redrive.core.deciding.pieces import (
@@ -46,9 +45,13 @@ def returned(outcome: Returned) -> Transition:
         input=outcome.input,
         output=outcome.output,
     )
-    change = awake(outcome.run) if outcome.resumes else None
-    decided = progress(outcome.run, entry, change=change, messages=outcome.messages)
-    return decided if outcome.admitted is None else replace(decided, marks=marks_of(outcome))
+    return progress(
+        outcome.run,
+        entry,
+        change=awake(outcome.run) if outcome.resumes else None,
+        messages=outcome.messages,
+        marks=() if outcome.admitted is None else marks_of(outcome),
+    )
 
 
 def began(outcome: Began) -> Transition:
@@ -139,12 +142,16 @@ def _failed(outcome: Raised, verdict: Verdict) -> Transition:
 def _settled(
     outcome: Raised, entry: EntryWrite, change: RunWrite | None, attempt: AttemptWrite, verdict: Verdict
 ) -> Transition:
-    lost = cut_short(outcome.others, AttemptEnd.LOST)
-    decided = progress(
-        outcome.run, entry, *to_repeat(outcome.others), change=change, attempts=(attempt, *lost)
+    return progress(
+        outcome.run,
+        entry,
+        *to_repeat(outcome.others),
+        change=change,
+        attempts=(attempt, *cut_short(outcome.others, AttemptEnd.LOST)),
+        only_if=(entry.index, entry.attempt) if outcome.taken else None,
+        audit=failed_attempt(outcome, verdict),
+        marks=marks_of(outcome),
     )
-    only_if = (entry.index, entry.attempt) if outcome.taken else None
-    return replace(decided, only_if=only_if, audit=failed_attempt(outcome, verdict), marks=marks_of(outcome))
 
 
 def _why_step(outcome: Raised, verdict: Verdict) -> str:
@@ -175,8 +182,12 @@ def interrupted(outcome: Interrupted) -> Transition:
     entry = entry_of(
         outcome.place, StepStatus.CANCELLED, attempt=outcome.attempt, began_ago=outcome.began_ago
     )
-    decided = progress(outcome.run, entry, change=awake(outcome.run) if outcome.resumes else None)
-    return decided if outcome.admitted is None else replace(decided, marks=marks_of(outcome))
+    return progress(
+        outcome.run,
+        entry,
+        change=awake(outcome.run) if outcome.resumes else None,
+        marks=() if outcome.admitted is None else marks_of(outcome),
+    )
 
 
 def noted(outcome: Noted) -> Transition:
