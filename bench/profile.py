@@ -6,7 +6,6 @@ and what the profiler saw is scaled to that: the column adds up to what a step r
 
 from __future__ import annotations
 
-import asyncio
 import cProfile
 from collections import Counter, defaultdict
 from operator import itemgetter
@@ -17,7 +16,7 @@ from bench.cpu import Cpu
 from bench.ours.flows import Flows
 from bench.ours.throughput import STEPS, burst
 from bench.stores import Stores
-from redrive.cli.worker import collect_seldom
+from redrive.cli.quickly import collect_seldom, run_quickly
 
 __all__ = ["profile"]
 
@@ -29,7 +28,7 @@ def profile(stores: Stores, on: str) -> None:
     """Print the functions that cost most, in microseconds per step, on one kind of store."""
     collect_seldom()
     with stores.fresh(on) as url:
-        asyncio.run(_profile(url, stores.process(on)))
+        run_quickly(_profile(url, stores.process(on)))
 
 
 async def _profile(url: str, server: int | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 
@@ -26,7 +25,7 @@ from bench.ours.signals import signals
 from bench.ours.store import store
 from bench.ours.tenants import tenants
 from bench.ours.throughput import throughput
-from redrive.cli.worker import collect_seldom
+from redrive.cli.quickly import collect_seldom, run_quickly
 
 MEASURES = {
     "throughput": throughput,
@@ -66,4 +65,4 @@ job = Job(
     server=wanted["server"],
 )
 collect_seldom()
-print(json.dumps(asyncio.run(MEASURES[wanted["workload"]](job))))
+print(json.dumps(run_quickly(MEASURES[wanted["workload"]](job))))

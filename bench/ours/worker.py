@@ -6,7 +6,7 @@ import asyncio
 import sys
 
 from bench.ours.flows import Flows
-from redrive.cli.worker import collect_seldom
+from redrive.cli.quickly import collect_seldom, run_quickly
 
 
 async def main(url: str, concurrency: int) -> None:
@@ -16,4 +16,4 @@ async def main(url: str, concurrency: int) -> None:
 
 
 collect_seldom()
-asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+run_quickly(main(sys.argv[1], int(sys.argv[2])))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from redrive.cli.folding import folded
+from redrive.cli.quickly import run_quickly
 from redrive.core.redact import Redactor
 from redrive.duration import words
 from redrive.signals.logs import configure
@@ -33,7 +34,7 @@ def run(app: Redrive, also: Callable[[Stop], None] | None = None) -> None:
     """
     configure(app.settings.log, about_here, Redactor.parse(app.settings.redact))
     try:
-        asyncio.run(_serve(app, also))
+        run_quickly(_serve(app, also))
     except asyncio.CancelledError:
         say("stopped before it began")
 

@@ -11,7 +11,7 @@ from redrive.cli.exits import explained
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
-__all__ = ["adjust", "collect_seldom", "worker"]
+__all__ = ["adjust", "worker"]
 
 
 @click.command(short_help="Run workflows until stopped.")
@@ -56,6 +56,7 @@ def worker(
       redrive worker company.shop:app --concurrency 20
       redrive worker shop:app --processes 4 --metrics 9464
     """
+    from redrive.cli.quickly import collect_seldom
     from redrive.cli.serve import run, tie
     from redrive.cli.target import load_app
 
@@ -92,19 +93,6 @@ def _port_of(metrics: str, number: int) -> list[str]:
         return []
     host, port = address
     return ["--metrics", f"{host}:{port + number - 1 if port else 0}"]
-
-
-def collect_seldom() -> None:
-    """Let the garbage collector leave alone what was loaded and look less often: 14 % less time per step.
-
-    A busy worker makes and drops many small records, hardly any of which is ever part of a circle.
-    For a process that only works; an app inside another program leaves its collector alone.
-    """
-    import gc
-
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(25_000, 20, 50)
 
 
 def adjust(app: Redrive, concurrency: int | None, url: str | None, metrics: str | None = None) -> None:
