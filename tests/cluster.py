@@ -387,14 +387,9 @@ def shared(name: str) -> Shared:
 @asynccontextmanager
 async def fresh(name: str, *, pooled: bool = False) -> AsyncIterator[str]:
     """A URL to a schema that does not exist yet, in a database where nobody else is; emptied afterwards."""
-    server = shared(name)
-    base = server.bouncer if pooled else server.url
-    assert base is not None, NO_BOUNCER
-    direct = await database_of(server.url)
-    parts = urlsplit(base)
-    schema = f"t{uuid.uuid4().hex[:20]}"
-    query = "&".join(filter(None, [parts.query, f"schema={schema}"]))
-    yield urlunsplit((parts.scheme, parts.netloc, urlsplit(direct).path, query, ""))
+    direct = await database_of(shared(name).url)
+    schema = new_schema()
+    yield url_of(name, direct, schema, pooled=pooled)
     con = await asyncpg.connect(direct)
     try:
         await con.execute(f"DROP SCHEMA IF EXISTS {schema}, public CASCADE; CREATE SCHEMA public")
@@ -402,30 +397,48 @@ async def fresh(name: str, *, pooled: bool = False) -> AsyncIterator[str]:
         await con.close()
 
 
-_made: dict[str, str] = {}
+def new_schema() -> str:
+    """A name that no schema has."""
+    return f"t{uuid.uuid4().hex[:20]}"
 
 
-async def database_of(url: str) -> str:
-    """The database that this process has to itself on a server."""
-    if url not in _made:
-        name = f"redrive_{os.getpid()}"
-        con = await asyncpg.connect(url)
-        try:
-            await con.execute(f"DROP DATABASE IF EXISTS {name}")
-            await con.execute(f"CREATE DATABASE {name} TEMPLATE template0")
-        finally:
-            await con.close()
+def url_of(name: str, database: str, schema: str, *, pooled: bool) -> str:
+    """The URL of a schema in a database of a server, by way of its pooler if that is wished for."""
+    base = shared(name).bouncer if pooled else database
+    assert base is not None, NO_BOUNCER
+    parts = urlsplit(base)
+    query = "&".join(filter(None, [parts.query, f"schema={schema}"]))
+    return urlunsplit((parts.scheme, parts.netloc, urlsplit(database).path, query, ""))
+
+
+_made: dict[tuple[str, str], str] = {}
+
+
+async def database_of(url: str, purpose: str = "fresh", *scripts: str) -> str:
+    """The database that this process has to itself on a server, for a purpose; scripts make it ready."""
+    if (url, purpose) not in _made:
+        name = f"redrive_{os.getpid()}_{purpose}"
+        await _execute(url, f"DROP DATABASE IF EXISTS {name}", f"CREATE DATABASE {name} TEMPLATE template0")
         parts = urlsplit(url)
-        _made[url] = urlunsplit((parts.scheme, parts.netloc, f"/{name}", parts.query, ""))
-    return _made[url]
+        made = urlunsplit((parts.scheme, parts.netloc, f"/{name}", parts.query, ""))
+        await _execute(made, *scripts)
+        _made[url, purpose] = made
+    return _made[url, purpose]
+
+
+async def _execute(url: str, *statements: str) -> None:
+    con = await asyncpg.connect(url)
+    try:
+        for statement in statements:
+            await con.execute(statement)
+    finally:
+        await con.close()
 
 
 async def tidy() -> None:
     """Leave nothing on a server that is not ours to throw away."""
-    for url, made in _made.items() if DSN else ():
-        con = await asyncpg.connect(url)
-        await con.execute(f"DROP DATABASE IF EXISTS {urlsplit(made).path[1:]}")
-        await con.close()
+    for (url, _), made in _made.items() if DSN else ():
+        await _execute(url, f"DROP DATABASE IF EXISTS {urlsplit(made).path[1:]}")
 
 
 POSTGRES = [server.name for server in servers()] or ["postgres"]

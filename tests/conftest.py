@@ -7,6 +7,7 @@ import signal
 from collections.abc import AsyncIterator
 
 import cluster
+import emptied
 import hypothesis
 import pytest
 
@@ -35,7 +36,15 @@ def pytest_sessionfinish() -> None:
 
 @pytest.fixture(params=cluster.POSTGRES)
 async def postgres_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
-    """A URL to an empty database, once for every PostgreSQL there is."""
+    """A URL to a database that is not set up yet, once for every PostgreSQL there is."""
     cluster.need_postgres()
     async with cluster.fresh(request.param) as url:
+        yield url
+
+
+@pytest.fixture(params=cluster.POSTGRES)
+async def ready_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    """A URL to a store that is set up and empty, once for every PostgreSQL there is."""
+    cluster.need_postgres()
+    async with emptied.ready(request.param) as url:
         yield url

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import cluster
+import emptied
 import pytest
 
 from redrive import Redrive
@@ -28,7 +29,7 @@ async def on(kind: str) -> AsyncIterator[OnStore]:
         yield _engine_on("sqlite:///:memory:")
         return
     cluster.need_postgres()
-    async with cluster.fresh(kind) as url:
+    async with emptied.ready(kind) as url:
         yield _engine_on(url)
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
+
+from engines import OnStore as OnStore
 
 from redrive import NonRetryable, Redrive, RetryPolicy, step_info
 from redrive.app import Workflow
 from redrive.testing import Engine
 from redrive.worker.definition import Step
 
-OnStore = Callable[..., AbstractAsyncContextManager[Engine]]
 ONCE = RetryPolicy(max_retries=0)
 
 

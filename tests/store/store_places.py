@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import cluster
+import emptied
 from cluster import POSTGRES, need_postgres
 
 from redrive.clock import Clock
@@ -27,7 +27,7 @@ def make(kind: str, url: str, clock: Clock) -> Store:
 
 @asynccontextmanager
 async def new_place(kind: str, folder: Path) -> AsyncIterator[str]:
-    """The URL of a store of this kind that does not exist yet."""
+    """The URL of a store of this kind in which there is nothing yet."""
     if kind in IN_MEMORY:
         yield "sqlite:///:memory:"
     elif kind == "sqlite-file":
@@ -35,5 +35,5 @@ async def new_place(kind: str, folder: Path) -> AsyncIterator[str]:
     else:
         need_postgres()
         pooled = kind == "pgbouncer"
-        async with cluster.fresh(POSTGRES[0] if pooled else kind, pooled=pooled) as url:
+        async with emptied.ready(POSTGRES[0] if pooled else kind, pooled=pooled) as url:
             yield url

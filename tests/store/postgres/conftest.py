@@ -7,21 +7,14 @@ from collections.abc import AsyncIterator, Iterator
 import cluster
 import pytest
 from cluster import Cluster
-from postgres_kit import Bench
-from store_kit import HandClock
-
-from redrive.store.postgres import PostgresStore
+from postgres_kit import Bench, opened
 
 
 @pytest.fixture
-async def bench(postgres_url: str) -> AsyncIterator[Bench]:
-    """An opened store on a database of its own, with a clock that is set by hand."""
-    clock = HandClock()
-    store = PostgresStore(postgres_url, clock)
-    await store.open()
-    bench = Bench.around(store, clock, postgres_url)
-    yield bench
-    await bench.close()
+async def bench(ready_url: str) -> AsyncIterator[Bench]:
+    """An opened, empty store that nobody else uses, with a clock that is set by hand."""
+    async with opened(ready_url) as bench:
+        yield bench
 
 
 @pytest.fixture(params=cluster.POSTGRES)

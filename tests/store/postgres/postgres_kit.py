@@ -83,6 +83,17 @@ class Bench:
         await eventually(somebody)
 
 
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Bench]:
+    """A store at a URL, with a clock that is set by hand."""
+    clock = HandClock()
+    store = PostgresStore(url, clock)
+    await store.open()
+    bench = Bench.around(store, clock, url)
+    yield bench
+    await bench.close()
+
+
 async def eventually(true: Callable[[], Awaitable[bool]], seconds: float = 20.0) -> None:
     """Look again and again until something is so."""
     end = time.monotonic() + seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from postgres_kit import Bench
+from test_postgres_plans import bench as bench
 from test_postgres_plans import plan, scans
 
 from redrive.store.filters import clauses
@@ -16,6 +17,7 @@ STATEMENTS = {
     for name, statement in module.SQL.items()
     if "." not in name and "{" not in statement.text
 }
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 # One end of an index, in order as far as the limit goes; or among the few sets that are not done.
 FRONT = {"take_feed", "oldest_fed", "anything_fed", "keep_set", "end_set", "stop_set", "highest_letter"}
 

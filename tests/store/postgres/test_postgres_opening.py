@@ -217,8 +217,8 @@ class WrongClock(SystemClock):
         return super().now() + 3600 * SECOND
 
 
-async def test_time_is_the_server_s_whatever_this_machine_believes(postgres_url: str) -> None:
-    store = open_store(postgres_url, WrongClock())
+async def test_time_is_the_server_s_whatever_this_machine_believes(ready_url: str) -> None:
+    store = open_store(ready_url, WrongClock())
     await store.open()
     kit = Kit(store=store, clock=HandClock(), beside=lambda: None, shared=True)
     before = SystemClock().now()
@@ -236,8 +236,8 @@ async def test_time_is_the_server_s_whatever_this_machine_believes(postgres_url:
     await store.close()
 
 
-async def test_the_estimate_of_the_server_s_time_never_runs_ahead(postgres_url: str) -> None:
-    store = open_store(postgres_url, SystemClock())
+async def test_the_estimate_of_the_server_s_time_never_runs_ahead(ready_url: str) -> None:
+    store = open_store(ready_url, SystemClock())
     await store.open()
     kit = Kit(store=store, clock=HandClock(), beside=lambda: None, shared=True)
     for _ in range(20):

@@ -16,10 +16,10 @@ from redrive.store.outbox import DeliveryChoice, DeliveryDecision
 
 
 @pytest.fixture
-async def two(postgres_url: str) -> Any:
+async def two(ready_url: str) -> Any:
     """Two stores on one database, as two processes have them."""
     clock = HandClock()
-    stores = [open_store(postgres_url, clock) for _ in range(2)]
+    stores = [open_store(ready_url, clock) for _ in range(2)]
     for store in stores:
         await store.open()
     yield Kit(store=stores[0], clock=clock, beside=lambda: None, shared=True, kind="postgres"), stores[1]
@@ -27,12 +27,12 @@ async def two(postgres_url: str) -> Any:
         await store.close()
 
 
-async def test_two_writers_whose_commits_are_reversed_lose_nothing(two: Any, postgres_url: str) -> None:
+async def test_two_writers_whose_commits_are_reversed_lose_nothing(two: Any, ready_url: str) -> None:
     """The first draws its number and commits last: who remembers the highest number passes it over."""
     kit, other = two
     first, second = await Outbox.open(kit, sink()), await Outbox.open(kit, sink())
     slow = kit.store.transaction(30.0)
-    gate = await asyncpg.connect(postgres_url.partition("?")[0])
+    gate = await asyncpg.connect(ready_url.partition("?")[0])
     await gate.execute("CREATE TABLE gate (n integer); INSERT INTO gate VALUES (1)")
     # Its commit waits for a deferred constraint, and that for our lock: the message has its number by then.
     await gate.execute(

@@ -7,9 +7,12 @@ it makes then are kept. The engine's connections therefore allow it no other way
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 
+import cluster
 import pytest
-from postgres_kit import Bench
+import pytest_asyncio
+from postgres_kit import Bench, opened
 
 from redrive.store.filters import conditions, given, hint
 from redrive.store.pages import Window
@@ -34,6 +37,20 @@ STATEMENTS = {name: statement for module in MODULES for name, statement in modul
 SMALL = {"workers"}  # a row for each worker of the last day
 WHOLE = {"all_workers", "policies", "paused", "old_workers", "bury", "graves"}  # of a small table
 BOUNDED = {"old_audit"}  # walks along the oldest rows, as many as it may remove and not more
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=cluster.POSTGRES)
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    """A store in a new schema, for all the tests of a module: none of them writes.
+
+    Not in one that was emptied: the planner takes an index that was rebuilt for a little larger.
+    """
+    cluster.need_postgres()
+    async with cluster.fresh(request.param) as url, opened(url) as bench:
+        yield bench
 
 
 async def plan(line: Line, statement: Statement) -> list[str]:

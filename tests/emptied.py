@@ -1,0 +1,118 @@
+"""Stores on PostgreSQL for tests that want an empty one, not a new one: set up once, emptied after each use.
+
+To set a schema up costs the server five times as much as to open it. So a test asks for what it needs:
+
+    emptied.ready    a schema that is set up and holds no rows: nearly every test
+    cluster.fresh    a schema that does not exist yet: tests of migrations, of plans, of killed processes
+
+A schema serves again only where it is as good as new: if nothing but rows has changed in its database (a
+trigger notes all other changes there), none of them says which migrations were applied, and nobody is
+connected any more. Otherwise the next test gets a new one. So it does when a test fails in the midst.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import asyncpg
+import cluster
+
+from redrive.store.postgres.opening import migrate
+
+PATIENCE = 5.0
+"""Seconds in which the connections that a test has closed must be gone."""
+
+WATCH = """
+CREATE SCHEMA watch;
+CREATE TABLE watch.changes (command text);
+CREATE FUNCTION watch.note() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
+    AS $$ BEGIN INSERT INTO watch.changes VALUES (tg_tag); END $$;
+CREATE EVENT TRIGGER note ON ddl_command_end EXECUTE FUNCTION watch.note();
+"""
+
+MIGRATIONS = "SELECT string_agg(CAST(m AS text), ' ' ORDER BY version) FROM {schema}.redrive_schema AS m"
+
+# What was analysed counts as changed: plans may be others where there are statistics.
+LOOK = f"""
+SELECT ({MIGRATIONS}) AS migrations,
+       EXISTS (SELECT FROM watch.changes)
+       OR EXISTS (SELECT FROM pg_statistic AS s JOIN pg_class AS c ON c.oid = s.starelid
+                  WHERE c.relnamespace = $1::regnamespace) AS changed,
+       ARRAY(SELECT CAST(c.oid AS regclass)::text FROM pg_class AS c
+             WHERE c.relnamespace = $1::regnamespace AND c.relkind = 'r' AND c.relname <> 'redrive_schema'
+               AND pg_relation_size(c.oid) > 0) AS written
+"""
+
+BUSY = """
+SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
+               AND backend_type = 'client backend' AND pid <> pg_backend_pid())
+"""
+
+REWIND = """
+SELECT setval(s.seqrelid, s.seqstart, false) FROM pg_sequence AS s JOIN pg_class AS c ON c.oid = s.seqrelid
+WHERE c.relnamespace = $1::regnamespace
+"""
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A schema, and the migrations that were noted in it when it was new."""
+
+    schema: str
+    migrations: str
+
+
+_spare: dict[str, list[Spot]] = {}
+
+
+@asynccontextmanager
+async def ready(name: str, *, pooled: bool = False) -> AsyncIterator[str]:
+    """A URL to a schema that is set up and holds nothing, in a database where nobody else is."""
+    # The pooler keeps connections, which would look as if a test had left them: its database is another.
+    database = await cluster.database_of(cluster.shared(name).url, "pooled" if pooled else "ready", WATCH)
+    spare = _spare.setdefault(database, [])
+    spot = spare.pop() if spare else await _set_up(name, database)
+    yield cluster.url_of(name, database, spot.schema, pooled=pooled)
+    con = await asyncpg.connect(database)
+    try:
+        if (pooled or not await _still_busy(con)) and await _empty(con, spot):
+            spare.append(spot)
+    finally:
+        await con.close()
+
+
+async def _set_up(name: str, database: str) -> Spot:
+    schema = cluster.new_schema()
+    await migrate(cluster.url_of(name, database, schema, pooled=False))
+    con = await asyncpg.connect(database)
+    try:
+        await con.execute("DELETE FROM watch.changes")
+        return Spot(schema, await con.fetchval(MIGRATIONS.format(schema=schema)))
+    finally:
+        await con.close()
+
+
+async def _empty(con: asyncpg.Connection, spot: Spot) -> bool:
+    """Take away what a test has left; False if the schema had to go as well."""
+    found = await con.fetchrow(LOOK.format(schema=spot.schema), spot.schema)
+    if found["changed"] or found["migrations"] != spot.migrations:
+        await con.execute(f"DROP SCHEMA {spot.schema}, public CASCADE; CREATE SCHEMA public")
+        await con.execute("DELETE FROM watch.changes")
+        return False
+    if found["written"]:
+        await con.execute(f"TRUNCATE {', '.join(found['written'])}")
+    await con.fetch(REWIND, spot.schema)
+    return True
+
+
+async def _still_busy(con: asyncpg.Connection) -> bool:
+    """True if somebody stays connected; a connection that was closed is gone a moment later."""
+    end = asyncio.get_running_loop().time() + PATIENCE
+    while await con.fetchval(BUSY):
+        if asyncio.get_running_loop().time() > end:
+            return True
+        await asyncio.sleep(0.005)
+    return False
