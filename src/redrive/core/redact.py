@@ -275,6 +275,8 @@ def _runs(words: tuple[str, ...], longest: int) -> Iterator[tuple[str, ...]]:
 
 def _unused(name: str, taken: dict[str, JSON]) -> str:
     """The name, numbered if masking made it equal to another one."""
+    if name not in taken:
+        return name
     numbers = itertools.count(2)
     free = name
     while free in taken:
