@@ -14,14 +14,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import axe_playwright_python
-from playwright.sync_api import Browser, BrowserContext, Page, Request
+from playwright.sync_api import Browser, BrowserContext, Page, Request, ViewportSize
 
 from redrive.cli.demo.people import PASSWORD
 
 HERE = Path(__file__).parent
 PATIENCE = 60.0
-DESKTOP = {"width": 1280, "height": 900}
-PHONE = {"width": 390, "height": 844}
+DESKTOP: ViewportSize = {"width": 1280, "height": 900}
+PHONE: ViewportSize = {"width": 390, "height": 844}
 OWNER, ACCOUNTANT, CLERK = "owner@shop.example", "accounts@shop.example", "counter@shop.example"
 VISITOR = "visitor@market.example"
 _AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
@@ -98,10 +98,16 @@ class Looking:
     wrong: list[str] = field(default_factory=list)
     _contexts: list[BrowserContext] = field(default_factory=list)
 
-    def stranger(self, *, phone: bool = False, **options: Any) -> Page:
+    def stranger(self, *, phone: bool = False, axe: bool = False, **options: Any) -> Page:
         """A page of somebody who has not signed in. `options` are those of a browser context."""
-        view: dict[str, Any] = {"viewport": PHONE if phone else DESKTOP, "has_touch": phone, **options}
-        context = self.browser.new_context(base_url=self.shop.address, locale="en-GB", **view)
+        view: dict[str, Any] = {
+            "viewport": PHONE if phone else DESKTOP,
+            "has_touch": phone,
+            "locale": "en-GB",
+        }
+        context = self.browser.new_context(base_url=self.shop.address, **{**view, **options})
+        if axe:
+            context.add_init_script(_AXE)
         context.set_default_timeout(PATIENCE * 1000)
         self._contexts.append(context)
         page = context.new_page()
@@ -137,11 +143,21 @@ class Looking:
             self.wrong.append(f"a request to {request.url}")
 
 
-def complaints(page: Page) -> list[str]:
-    """What axe finds wrong with a page, one line for each element."""
-    page.evaluate(_AXE)
-    options = {"resultTypes": ["violations"]}
-    found = page.evaluate("options => axe.run(document, options)", options)
+BY_LOOKS = ("color-contrast", "scrollable-region-focusable", "target-size")
+"""The rules of axe that depend on colours and on the size of the window; the others do not."""
+
+
+def complaints(page: Page, rules: tuple[str, ...] = ()) -> list[str]:
+    """What axe finds wrong with a page that has it, one line for each element.
+
+    By all of its rules; or by these, and in what is the page's own, as the frame is that of every page.
+    """
+    options: dict[str, Any] = {"resultTypes": ["violations"]}
+    if rules:
+        options["runOnly"] = list(rules)
+    found = page.evaluate(
+        "options => axe.run(options.runOnly ? document.querySelector('main') : document, options)", options
+    )
     return [
         f"{urlsplit(page.url).path}: {each['id']}: {node['target']}: {node['failureSummary']}"
         for each in found["violations"]

@@ -8,35 +8,56 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from redrive import NonRetryable, RetryPolicy
 from redrive.app import RunHandle
-from redrive.cli.demo.people import MARKET, SHOP, let_in
+from redrive.cli.demo.people import MARKET, PASSWORD, SHOP, let_in
 from redrive.cli.demo.shop import app
 from redrive.cli.demo.traffic import STORIES
+from redrive.core.roles import Role
+from redrive.server.auth.access import Access
+from redrive.server.auth.first import operator
+from redrive.server.auth.wanted import NewUser
 
 FIXED = Path("fixed")
 SCRIPT = "<script>document.title='owned'</script><img src=x onerror=document.title='owned'>"
 RIGHT_TO_LEFT = "\u202egnp.exe \u0645\u0631\u062d\u0628\u0627 \u05e9\u05dc\u05d5\u05dd"
 LETTERS = 6
-__all__ = ["FIXED", "LETTERS", "RIGHT_TO_LEFT", "SCRIPT", "app"]
+ON_CALL = "oncall@shop.example"
+__all__ = ["FIXED", "LETTERS", "ON_CALL", "RIGHT_TO_LEFT", "SCRIPT", "app"]
 
 ONCE = RetryPolicy(max_retries=0)
 
 
-@app.step(retry=ONCE, effect="moves money")
-async def transfer(number: int) -> str:
+def _at_the_bank(number: int) -> str:
     if not FIXED.exists():
         raise ConnectionError("the bank is away")
     return f"moved {number}"
 
 
+@app.step(retry=ONCE, effect="moves money")
+async def transfer(number: int) -> str:
+    return _at_the_bank(number)
+
+
 @app.workflow
 async def settle_account(number: int) -> str:
     done: str = await transfer(number)
+    return done
+
+
+@app.step(retry=ONCE, effect="moves money")
+async def pay_back(number: int) -> str:
+    return _at_the_bank(number)
+
+
+@app.workflow
+async def refund(number: int) -> str:
+    done: str = await pay_back(number)
     return done
 
 
@@ -56,7 +77,7 @@ def _and_deeper(left: int, text: str) -> None:
 
 
 @app.workflow
-async def hostile(text: str, papers: str, password: str) -> None:
+async def hostile(text: str, password: str, papers: str) -> None:
     await bite(text, papers)
 
 
@@ -65,7 +86,8 @@ async def populate(url: str) -> dict[str, str]:
     app.settings = replace(app.settings, url=url)
     async with app:
         await let_in(app)
-        told = {
+        await _let_in_on_call()
+        told: dict[str, Coroutine[Any, Any, RunHandle[Any]]] = {
             "good": STORIES["goes well"]("order-1"),
             "wrong": STORIES["wrong input"]("order-2"),
             "down": STORIES["retries run out"]("order-3"),
@@ -73,18 +95,32 @@ async def populate(url: str) -> dict[str, str]:
             "stuck": STORIES["cannot be rolled back"]("order-5"),
             "elsewhere": STORIES["goes well"]("order-6", MARKET),
             "bad_elsewhere": STORIES["wrong input"]("order-7", MARKET),
-            "hostile": hostile.start(SCRIPT + RIGHT_TO_LEFT, SCRIPT * 10_000, "hunter2", tenant=SHOP),
+            "hostile": hostile.start(SCRIPT + RIGHT_TO_LEFT, "hunter2", SCRIPT * 12_400, tenant=SHOP),
+            "wrong_on_phone": STORIES["wrong input"]("order-9"),
+            "wrong_unscripted": STORIES["wrong input"]("order-10"),
+            "ignored": STORIES["wrong input"]("order-11"),
+            "refund": refund.start(1, tenant=SHOP),
         }
         for number in range(LETTERS):
             told[f"transfer-{number}"] = settle_account.start(number, tenant=SHOP)
         handles = {name: await starting for name, starting in told.items()}
         await asyncio.gather(*(_over(handle) for handle in handles.values()))
+        many = await app.dlq.ignore_many(
+            [f"dl-{handles['ignored'].id}", "dl-nothing"], by="test", tenant=SHOP
+        )
         await app.circuits.open("standing-payments", tenant=SHOP, by="test", reason="looked at")
         parked = await STORIES["waits until the provider is back"]("order-8")
         await _until(parked, "SLEEPING")
         while await app.runtime.store.fold(100):
             pass
-        return {name: handle.id for name, handle in handles.items()} | {"parked": parked.id}
+        named = {name: handle.id for name, handle in handles.items()}
+        return named | {"parked": parked.id, "set": many.id}
+
+
+async def _let_in_on_call() -> None:
+    """Somebody who may decide in one tenant, and sees no hidden data."""
+    access = Access(app.runtime.store.accounts, app.runtime.clock, operator("test"))
+    await access.create_user(NewUser(email=ON_CALL, tenant=SHOP, role=Role.ADMIN, password=PASSWORD))
 
 
 async def _over(handle: RunHandle[Any]) -> None:

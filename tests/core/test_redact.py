@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redrive.core.redact import DEFAULT_NAMES, DEFAULT_PATTERNS, MASK, Redactor, is_masked, masked_paths
@@ -118,6 +118,7 @@ def test_names_are_found_at_any_depth() -> None:
         ("password = hunter2", f"password = {MASK}"),
         ("X-Api-Key: 12ab", f"X-Api-Key: {MASK}"),
         ("token: 'a b' c", f"token: {MASK} c"),
+        ("COOK\u0130E: sid=abc", f"COOK\u0130E: {MASK}"),  # a letter whose lower case is two
         ("Set-Cookie: sid=abc; theme=dark\nHost: x", f"Set-Cookie: {MASK}\nHost: x"),
     ],
 )
@@ -139,6 +140,13 @@ def test_a_secret_in_a_text_is_hidden_and_the_rest_stays(text: str, shown: str) 
 )
 def test_a_text_without_secrets_stays_as_it_is(text: str) -> None:
     assert REDACTOR.text(text) == text
+
+
+@pytest.mark.parametrize("pattern", DEFAULT_PATTERNS)
+@settings(max_examples=20)
+@given(st.data())
+def test_whatever_fits_a_pattern_is_hidden(pattern: str, data: st.DataObject) -> None:
+    assert MASK in REDACTOR.text(data.draw(st.from_regex(pattern)))
 
 
 def test_a_card_number_is_hidden_as_a_number_too() -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 from desk_kit import ONCE, Ledger, ended, events, failed, new_app
 
 from redrive import Redrive
 from redrive.app import Workflow
+from redrive.core.redact import MASK, Redactor
+from redrive.desk.aside import LARGE
 from redrive.desk.preview import DryRun
 from redrive.store import open_store
 from redrive.store.seal import Keyring
@@ -137,3 +141,25 @@ async def test_with_a_key_no_secret_of_a_replay_is_readable_in_the_database(tmp_
     assert b"dlq.commented" in stored
     for secret in (*SECRETS, "correct horse", "my little pony"):
         assert secret.encode() not in stored, secret
+
+
+async def test_a_large_payload_is_looked_through_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that whoever else asks a server is not held up."""
+    threads: list[int] = []
+    plain = Redactor.redact
+
+    def noted(self: Redactor, value: Any) -> Any:
+        threads.extend([threading.get_ident()] if len(repr(value)) > LARGE else [])
+        return plain(self, value)
+
+    monkeypatch.setattr(Redactor, "redact", noted)
+    app, job = login(Ledger(broken={"use"}))
+    async with engine(app) as e:
+        letter = await failed(e, job, "ann", "hunter2", "x" * LARGE)
+        threads.clear()
+        assert (await app.dlq.get(letter.id)).input["password"] == MASK
+        assert (await app.dlq.list()).items[0].input["password"] == MASK
+        assert (await app.runs.get(letter.run_id)).input["password"] == MASK
+        assert (await app.runs.list()).items[0].workflow == "job"
+        assert threads
+        assert threading.get_ident() not in threads

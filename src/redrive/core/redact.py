@@ -59,21 +59,27 @@ DEFAULT_NAMES = (
 )
 
 # Every repetition is bounded, or is over characters that what follows it cannot begin with, or
-# cannot fail once begun: the time taken grows with the length of the text only.
-DEFAULT_PATTERNS = (
-    r"(?<![\w-])eyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]*",  # JSON web token
-    r"(?i:(?P<keep>\bbearer\s{1,3}))(?:[\w.~+/=-]{16,}|(?=[A-Za-z._~+/=-]{0,15}\d)[\w.~+/=-]{4,})",
-    r"(?i:(?P<keep>\bauthorization['\"]?\s{0,3}[:=]\s{0,3}['\"]?(?:(?:basic|bearer|digest|token)\s{1,3})?))[^\s'\",;]+",
-    r"(?i:(?P<keep>\bcookie\s{0,3}:\s{0,3}))[^\s'\"][^\r\n'\"]*",  # the header has several values
-    r"\b(?:AKIA|ASIA|AROA|AIDA)[0-9A-Z]{16}\b",  # AWS
-    r"\bAIza[\w-]{35}",  # Google
-    r"\bgh[oprsu]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}",
-    r"\bxox[abeprs]-[A-Za-z0-9-]{10,}",  # Slack
-    r"\b[rs]k_(?:live|test)_[A-Za-z0-9]{10,}|\bwhsec_\w{10,}",  # Stripe
-    r"\bsk-[\w-]{20,}",  # OpenAI, Anthropic
-    r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[A-Za-z0-9+/=\s\\]*",
-    r"(?P<keep>://[^\s/:@]{0,64}:)[^\s/@]{1,256}(?=@)",  # a password in a URL
-)
+# cannot fail once begun: the time taken grows with the length of the text only. Each stands beside what
+# every text has, in lower case, that it can be found in: to look for that is fifty times as fast.
+_SIGNS = {
+    r"(?<![\w-])eyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]*": "eyj",  # JSON web token
+    r"(?i:(?P<keep>\bbearer\s{1,3}))(?:[\w.~+/=-]{16,}|(?=[A-Za-z._~+/=-]{0,15}\d)[\w.~+/=-]{4,})": "bearer",
+    r"(?i:(?P<keep>\bauthorization['\"]?\s{0,3}[:=]\s{0,3}['\"]?"
+    r"(?:(?:basic|bearer|digest|token)\s{1,3})?))[^\s'\",;]+": "author",
+    r"(?i:(?P<keep>\bcookie\s{0,3}:\s{0,3}))[^\s'\"][^\r\n'\"]*": "coo",  # the header has several values
+    **{rf"\b{kind}[0-9A-Z]{{16}}\b": kind.lower() for kind in ("AKIA", "ASIA", "AROA", "AIDA")},  # AWS
+    r"\bAIza[\w-]{35}": "aiza",  # Google
+    r"\bgh[oprsu]_[A-Za-z0-9]{20,}": "gh",
+    r"\bgithub_pat_\w{20,}": "github_pat_",
+    r"\bxox[abeprs]-[A-Za-z0-9-]{10,}": "xox",  # Slack
+    r"\b[rs]k_(?:live|test)_[A-Za-z0-9]{10,}": "k_",  # Stripe
+    r"\bwhsec_\w{10,}": "whsec_",
+    r"\bsk-[\w-]{20,}": "sk-",  # OpenAI, Anthropic
+    r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[A-Za-z0-9+/=\s\\]*": "-----begin",
+    r"(?P<keep>://[^\s/:@]{0,64}:)[^\s/@]{1,256}(?=@)": "://",  # a password in a URL
+}
+# "author" and "coo" stop where a letter comes that has more than one lower case.
+DEFAULT_PATTERNS = tuple(_SIGNS)
 
 _ITEM = re.compile(r"\s*/(?P<pattern>(?:[^/\\]|\\.)+)/\s*(?:,|$)|(?P<name>(?!\s*/)[^,]*)(?:,|$)", re.DOTALL)
 _DEEPEST = 200  # nested deeper than any honest payload: hidden rather than looked through
@@ -81,7 +87,7 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\dA-Za-z_]+")
 _NAMES_KEPT, _NAME_LENGTH = 1024, 100  # how many names, and how long ones, are not looked at again
 _JOINED_NAME = 6  # a name this long is also found at the end of one word: `pgpassword`
 _NAME_AND_SIGN = re.compile(
-    r"\b(?P<name>[A-Za-z][\w-]{0,63})"
+    r"\b(?P<name>[A-Za-z][\w-]{0,63}+)"
     r"(?:\\?['\"]\s{0,3}[:=]\s{0,3}|[ \t]{0,3}(?:=|:(?!//))[ \t]{0,3})"
 )
 _KEPT = frozenset({"basic", "bearer", "digest", "token"})  # what follows them fits a pattern
@@ -119,7 +125,7 @@ class Redactor:
     _words: frozenset[tuple[str, ...]] = field(init=False, repr=False, compare=False)
     _longest: int = field(init=False, repr=False, compare=False)
     _joined: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    _compiled: tuple[re.Pattern[str], ...] = field(init=False, repr=False, compare=False)
+    _compiled: tuple[tuple[str, re.Pattern[str]], ...] = field(init=False, repr=False, compare=False)
     _hides: Callable[[str], bool] = field(init=False, repr=False, compare=False)
     _key: Callable[[str], str] = field(init=False, repr=False, compare=False)
 
@@ -129,7 +135,8 @@ class Redactor:
         object.__setattr__(self, "_words", frozenset(words))
         object.__setattr__(self, "_longest", max(map(len, words), default=0))
         object.__setattr__(self, "_joined", tuple(sorted(joined)))
-        object.__setattr__(self, "_compiled", tuple(map(_compile, self.patterns)))
+        compiled = tuple((_SIGNS.get(pattern, ""), _compile(pattern)) for pattern in self.patterns)
+        object.__setattr__(self, "_compiled", compiled)
         # A page of letters has the same few names thousands of times. Of what fields hold nothing is kept.
         object.__setattr__(self, "_hides", lru_cache(_NAMES_KEPT)(self._is_hidden))
         object.__setattr__(self, "_key", lru_cache(_NAMES_KEPT)(self.text))
@@ -148,9 +155,13 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """The text with every secret in it hidden."""
-        for pattern in self._compiled:
-            text = pattern.sub(_mask, text)
-        return _DIGITS.sub(_mask_cards, self._assignments(text))
+        lower = text.lower()
+        for sign, pattern in self._compiled:
+            if sign in lower:
+                text = pattern.sub(_mask, text)
+        if ":" in lower or "=" in lower:
+            text = self._assignments(text)
+        return _DIGITS.sub(_mask_cards, text)
 
     def hides(self, name: str) -> bool:
         """True if a field of this name is hidden whatever it contains."""
@@ -264,6 +275,8 @@ def _runs(words: tuple[str, ...], longest: int) -> Iterator[tuple[str, ...]]:
 
 def _unused(name: str, taken: dict[str, JSON]) -> str:
     """The name, numbered if masking made it equal to another one."""
+    if name not in taken:
+        return name
     numbers = itertools.count(2)
     free = name
     while free in taken:

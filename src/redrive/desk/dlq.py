@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 from redrive.clock import Clock
@@ -12,6 +13,7 @@ from redrive.core.keys import letter_id, run_of
 from redrive.core.replay import Mode
 from redrive.core.states import LetterStatus
 from redrive.core.transition import AuditWrite
+from redrive.desk.aside import aside, length
 from redrive.desk.checks import a_flag, is_id, long_text, person, short_text
 from redrive.desk.closing import closing
 from redrive.desk.groups import GroupList, list_groups
@@ -82,15 +84,19 @@ class DeadLetters:
         history = await self._store.audit(AuditFilter(letter=letter.public_id), limit=_HISTORY, cursor=None)
         replays = () if case is None else case.replays
         lineage = [run_of(letter.public_id), *(replay.run_id for replay in replays), letter.run_id]
-        return shaper.letter(
+        journal = () if case is None else case.journal
+        size = length(letter.input, entries=journal)
+        shape = partial(
+            shaper.letter,
             letter,
-            steps=() if case is None else shaper.steps(case.journal, attempts),
+            steps=await aside(partial(shaper.steps, journal, attempts), size),
             replays=replays,
             history=reversed(history.items),
             purged=case is None or case.run.input is None,
             handler_for=None if case is None else case.run.handler_for,
             handled_by=await handled_by(self._store, *lineage),
         )
+        return await aside(shape, size)
 
     async def _find(self, id: str, tenant: str | None) -> LetterRow:
         """By its own id, by the id of the run it was written for, or of the one it is about now."""
@@ -104,7 +110,9 @@ class DeadLetters:
     ) -> Page[DeadLetter]:
         """A page of dead letters, newest first."""
         page = await self._store.letters(filter or LetterFilter(), limit=limit, cursor=cursor)
-        return Page([self._shaper.letter(row) for row in page.items], page.next, page.prev)
+        size = length(*(row.input for row in page.items))
+        letters = await aside(lambda: [self._shaper.letter(row) for row in page.items], size)
+        return Page(letters, page.next, page.prev)
 
     async def count(self, filter: LetterFilter | None = None) -> int:
         """How many dead letters match."""

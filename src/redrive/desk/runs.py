@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from redrive.clock import Clock
@@ -10,6 +11,7 @@ from redrive.core.outcome import Cancelled
 from redrive.core.replay import Mode
 from redrive.core.states import FINAL, EntryKind, RunStatus, StepStatus
 from redrive.desk.around import AskWorkers, Surroundings, around
+from redrive.desk.aside import aside, length
 from redrive.desk.checks import a_flag, is_id, long_text, person
 from redrive.desk.handling import handled_by
 from redrive.desk.preview import DryRun, Previewer
@@ -56,13 +58,15 @@ class Runs:
         """One run with its input, result, steps and every attempt."""
         row = await self._find(run_id, tenant)
         letter = await self._store.letter_of(row.id) if row.status in FINAL else None
-        return self._shaper.run(
+        shape = partial(
+            self._shaper.run,
             row,
-            entries=await self._store.journal(row.id),
+            entries=(entries := await self._store.journal(row.id)),
             attempts=await self._store.attempts(row.id),
             letter_id=None if letter is None else letter.public_id,
             handled_by=await handled_by(self._store, row.public_id),
         )
+        return await aside(shape, length(row.input, row.output, entries=entries))
 
     async def around(self, run_id: str, *, tenant: str | None = None) -> Surroundings:
         """What else decides how a run goes on: pauses, workers that are alive, the circuit it waits for."""
@@ -73,7 +77,9 @@ class Runs:
     ) -> Page[Run]:
         """A page of runs, newest first; `page.next` and `page.prev` are cursors to its neighbours."""
         page = await self._store.runs(filter or RunFilter(), limit=limit, cursor=cursor)
-        return Page([self._shaper.run(row) for row in page.items], page.next, page.prev)
+        size = length(*(text for row in page.items for text in (row.input, row.output)))
+        runs = await aside(lambda: [self._shaper.run(row) for row in page.items], size)
+        return Page(runs, page.next, page.prev)
 
     async def cancel(
         self, run_id: str, *, by: str = "unknown", reason: str = "", tenant: str | None = None

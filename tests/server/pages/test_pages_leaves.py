@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from redrive.server.pages.leaves import filled, leaves
+from redrive.server.pages.values import MOST, Begun, beginning, fields, pretty
 from redrive.server.pages.wishes import faults_of
 
 ORDER = {
@@ -66,3 +67,18 @@ def test_faults_are_told_by_place() -> None:
     said = "the input of workflow 'w' does not fit: order.id: expected an integer; order.to: is missing; odd"
     assert faults_of(said) == ({"order.id": "expected an integer", "order.to": "is missing"}, ["odd"])
     assert faults_of("something else") == ({}, ["something else"])
+
+
+class Unwritten:
+    """A value that must not be written down."""
+
+    def __str__(self) -> str:
+        raise AssertionError("more was written than is shown")
+
+
+def test_of_a_large_payload_only_the_beginning_is_written() -> None:
+    small = {"name": "Zo\u00eb", "tags": [1, None, True]}
+    assert beginning(small) == Begun(pretty(small), cut=False)
+    large = {"papers": "x" * MOST, "rest": "y"}
+    assert beginning({**large, "more": Unwritten()}) == Begun(pretty(large)[:MOST], cut=True)
+    assert fields({"items": [Unwritten()] * MOST}) is None

@@ -59,7 +59,7 @@ _environment.globals |= {
     "moment": moment,
 }
 _environment.filters |= {
-    "pretty": values.pretty,
+    "beginning": values.beginning,
     "fields": values.fields,
     "utc": values.utc,
     "iso": values.iso,

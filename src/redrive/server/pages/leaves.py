@@ -53,6 +53,12 @@ class Leaf:
                 return "json"
         return "long" if len(self.text) > 80 or "\n" in self.text else "text"
 
+    @property
+    def is_long(self) -> bool:
+        """True if a form would not do. A list with so many items need not be written down to know it."""
+        crowded = isinstance(self.value, list | dict) and 2 * len(self.value) > _LONGEST
+        return crowded or len(self.text) > _LONGEST
+
     def meant(self, text: str) -> Any:
         """What was typed in its place; what fits no kind stays the text that it is, for the check to name."""
         if isinstance(self.value, str):
@@ -72,7 +78,7 @@ def leaves(value: Any) -> list[Leaf] | None:
         return None
     found: list[Leaf] = []
     for leaf in _below(value, ()):
-        if len(found) == _MOST or len(leaf.path) > _DEEPEST or len(leaf.text) > _LONGEST:
+        if len(found) == _MOST or len(leaf.path) > _DEEPEST or leaf.is_long:
             return None
         found.append(leaf)
     names = {leaf.name for leaf in found}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from fastapi import Request
@@ -71,7 +72,8 @@ async def _checked(
     ):
         plan, wrong = await _plan(asked, found, wish)
     placed, rest = faults_of(wrong) if wrong else ({}, [])
-    flat = leaves(shown) if request.query_params.get("as") != "json" and wish.typed is None else None
+    found_fields = leaves(shown)
+    flat = found_fields if request.query_params.get("as") != "json" and wish.typed is None else None
     return await show(
         request,
         "replay.html",
@@ -86,13 +88,18 @@ async def _checked(
         modes=_MODES,
         steps=[step for step in found.steps if step.kind in EXECUTED and not step.superseded],
         flat=None if flat is None else _fields(flat, wish),
-        formable=leaves(shown) is not None,
-        text=wish.typed if wish.typed is not None else pretty(wish.input or shown),
+        formable=found_fields is not None,
+        text="" if flat is not None else await _text(wish, shown),
         editable=wish.mode in EDITABLE,
         gives=wish.mode in OUTPUTS,
         mends=found.code in labels.MENDED_BY_EDIT,
         path=PATH,
     )
+
+
+async def _text(wish: Wish, shown: Any) -> str:
+    """What stands in the editor: what was typed, or the input. To write a large one takes a while."""
+    return wish.typed if wish.typed is not None else await asyncio.to_thread(pretty, wish.input or shown)
 
 
 async def _plan(asked: Asking, found: DeadLetter, wish: Wish) -> tuple[DryRun | None, str | None]:

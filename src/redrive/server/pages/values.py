@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from redrive.server.pages.leaves import leaves
 
-__all__ = ["Field", "fields", "iso", "pretty", "utc", "whole"]
+__all__ = ["MOST", "Field", "Begun", "beginning", "fields", "iso", "pretty", "utc", "whole"]
 
 Field = tuple[str, str]
+
+MOST = 20_000
+"""Characters of a payload that a page shows."""
 
 _SHORT = 200  # of a list that stands in one cell
 
@@ -18,6 +22,26 @@ _SHORT = 200  # of a list that stands in one cell
 def pretty(value: Any) -> str:
     """JSON for people to read."""
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """JSON for people to read, or its beginning where `cut`."""
+
+    text: str
+    cut: bool
+
+
+def beginning(value: Any) -> Begun:
+    """A payload as a page shows it. Of a large one no more is written than is shown."""
+    parts: list[str] = []
+    left = MOST
+    for part in json.JSONEncoder(indent=2, ensure_ascii=False, default=str).iterencode(value):
+        parts.append(part[:left])
+        left -= len(part)
+        if left < 0:
+            return Begun("".join(parts), cut=True)
+    return Begun("".join(parts), cut=False)
 
 
 def fields(value: Any) -> list[Field] | None:

@@ -1,0 +1,246 @@
+"""What people do with the pages in a real browser, from signing in until it is done."""
+
+from __future__ import annotations
+
+import time
+
+from browser_kit import ACCOUNTANT, OWNER, PATIENCE, Looking, complaints, overflow
+from browser_shop import FIXED, LETTERS, ON_CALL
+from playwright.sync_api import Page, expect
+
+from redrive.cli.demo.people import PASSWORD
+from redrive.core.redact import MASK
+
+SEND = "path => fetch(path, {method: 'POST', body: new URLSearchParams({once: path})}).then(a => a.status)"
+
+
+def sign_in(page: Page, email: str, password: str = PASSWORD) -> None:
+    page.goto("/app/login")
+    page.get_by_label("Address").fill(email)
+    page.get_by_label("Password", exact=True).fill(password)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", level=1, name="Overview")).to_be_visible()
+
+
+def test_the_accountant_corrects_a_field_and_replays(looking: Looking) -> None:
+    page = looking.stranger()
+    sign_in(page, ACCOUNTANT)
+    page.get_by_role("link", name="Dead letters").first.click()
+    page.get_by_role("link", name="ship").click()
+    page.locator("#letters tr", has_text="order-2").get_by_role("link").click()
+    expect(page.get_by_text("'nowhere' is no address").first).to_be_visible()
+    page.get_by_role("link", name="Correct and replay").click()
+    address = page.get_by_label("address")
+    address.fill("12 Mill Lane")
+    page.get_by_label("price").fill("a lot")
+    page.get_by_role("button", name="Replay 1 dead letter of fulfil").click()
+    expect(page.get_by_text("Correct this first")).to_be_visible()  # and nothing that was typed is lost
+    expect(address).to_have_value("12 Mill Lane")
+    page.get_by_label("price").fill("19.90")
+    page.get_by_role("button", name="Show what will happen").click()
+    expect(page.locator("ins").get_by_text("12 Mill Lane")).to_be_visible()
+    page.get_by_label("Why").fill("asked the customer")
+    page.get_by_role("button", name="Replay 1 dead letter of fulfil").dblclick()  # double clicks are harmless
+    expect(page.locator("#status").get_by_text("Resolved")).to_be_visible()  # by itself, once it is
+    expect(page.locator("#history").get_by_text("it succeeded")).to_have_count(1)
+
+
+def test_the_accountant_corrects_a_field_on_her_phone(looking: Looking) -> None:
+    page = looking.stranger(phone=True, is_mobile=True)
+    sign_in(page, ACCOUNTANT)
+    ways = [
+        page.get_by_role("link", name="Dead letters").first,
+        page.locator("#groups").get_by_role("link", name="ship"),
+        page.locator("#letters tr", has_text="order-9").get_by_role("link"),
+        page.get_by_role("link", name="Correct and replay"),
+    ]
+    for way in ways:
+        expect(way).to_be_visible()
+        assert overflow(page) == 0
+        way.tap()
+    page.get_by_label("address").fill("12 Mill Lane")
+    page.get_by_role("button", name="Replay 1 dead letter of fulfil").tap()
+    expect(page.get_by_text("Nothing was done yet")).to_be_visible()  # a change is shown before it is made
+    expect(page.locator("ins").get_by_text("12 Mill Lane")).to_be_visible()
+    assert overflow(page) == 0
+    page.get_by_role("button", name="Replay 1 dead letter of fulfil").tap()
+    expect(page.locator("#status").get_by_text("Resolved")).to_be_visible()
+    assert overflow(page) == 0
+
+
+def test_the_on_call_engineer_replays_a_group_after_a_fix(looking: Looking) -> None:
+    page = looking.stranger(axe=True)
+    sign_in(page, ON_CALL)
+    expect(page.get_by_role("status").get_by_text("wait for a person")).to_be_visible()
+    page.locator("#groups").get_by_role("link", name="transfer").click()
+    expect(page.locator("#letters tbody tr")).to_have_count(LETTERS)
+    page.locator("#letters tbody a").first.click()
+    expect(page.locator("#what").get_by_text("the bank is away")).to_be_visible()
+    (looking.shop.folder / FIXED).touch()
+    page.get_by_role("link", name="Dead letters", exact=True).first.click()
+    row = page.locator("#groups tr", has_text="transfer")
+    row.get_by_role("link", name=f"Replay {LETTERS}").click()
+    title = page.get_by_role("heading", level=1, name=f"Replay {LETTERS} dead letters")
+    expect(title).to_be_visible()
+    expect(page.get_by_text("All of them were looked at")).to_be_visible()
+    page.get_by_label("Why, for the record").fill("the bank is back")
+    page.get_by_role("button", name=f"Replay {LETTERS} dead letters").click()
+    progress = page.locator("#progress")
+    expect(progress.get_by_text("Done", exact=True)).to_be_visible()  # by itself, once it is
+    expect(progress.locator(".figure", has_text="succeeded since").locator("b")).to_have_text(str(LETTERS))
+    expect(page.locator("#items tbody tr")).to_have_count(LETTERS)
+    assert complaints(page) == []
+    page.get_by_role("link", name="Dead letters", exact=True).first.click()
+    expect(page.locator("#groups tr", has_text="charge")).to_be_visible()
+    expect(row).to_have_count(0)
+
+
+def to(page: Page, name: str, key: str = "Tab") -> None:
+    """Press a key until what has this name has the focus, and can be seen to have it."""
+    for _ in range(60):
+        page.keyboard.press(key)
+        at = page.locator(":focus")
+        if at.count() and name in at.inner_text():
+            assert at.evaluate("it => getComputedStyle(it).outlineStyle") != "none", name
+            return
+    raise AssertionError(f"no {key} leads to {name}")
+
+
+def test_the_keyboard_alone_is_enough(looking: Looking) -> None:
+    (looking.shop.folder / FIXED).touch()
+    page = looking.stranger()
+    page.goto("/app/login")
+    page.keyboard.type(ON_CALL)
+    page.keyboard.press("Tab")
+    page.keyboard.type(PASSWORD)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1, name="Overview")).to_be_visible()
+    to(page, "Skip to the content")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    to(page, "Dead letters")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1, name="Dead letters")).to_be_visible()
+    to(page, "pay_back", "j")
+    page.keyboard.press("Enter")
+    expect(page.locator("#letters tbody tr")).to_have_count(1)
+    to(page, "pay_back", "j")
+    page.keyboard.press("x")
+    expect(page.get_by_role("button", name="Replay those selected (1)")).to_be_visible()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1, name="pay_back failed")).to_be_visible()
+    page.keyboard.press("r")
+    expect(page.get_by_role("heading", level=1, name="Replay pay_back")).to_be_visible()
+    to(page, "Replay 1 dead letter of refund")
+    page.keyboard.press("Enter")
+    expect(page.locator("#status").get_by_text("Resolved")).to_be_visible()
+
+
+def test_the_owner_invites_a_viewer_who_can_change_nothing(looking: Looking) -> None:
+    owner = looking.stranger()
+    sign_in(owner, OWNER)
+    owner.get_by_role("link", name="Members").click()
+    owner.locator("summary", has_text="Invite somebody").click()
+    sheet = owner.get_by_role("dialog")
+    sheet.get_by_label("Address").fill("guest@shop.example")
+    sheet.get_by_label("Role").first.select_option("Viewer")
+    sheet.get_by_role("button", name="Invite").click()
+    expect(owner.get_by_role("heading", name="guest@shop.example is invited")).to_be_visible()
+    code = owner.locator("#secret").inner_text()
+    owner.reload()
+    expect(owner.get_by_text(code)).to_have_count(0)
+
+    guest = looking.stranger()
+    guest.goto("/app/login")
+    guest.get_by_label("Address").fill("guest@shop.example")
+    guest.get_by_text("I was given a code").click()
+    guest.get_by_label("Code").fill(code)
+    guest.get_by_label("New password").fill("a password of their own")
+    guest.get_by_role("button", name="Sign in").click()
+    expect(guest.get_by_role("heading", level=1, name="Overview")).to_be_visible()
+    expect(guest.get_by_role("link", name="Members")).to_have_count(0)
+    for path in ("/app/runs/{down}", "/app/runs/{stuck}", "/app/circuits/one?key=standing-payments"):
+        guest.goto(path.format(**looking.shop.ids))
+        offered = guest.locator("main form[method=post], main a[href*=again]")
+        expect(offered).to_have_count(0)
+    guest.goto("/app/members")
+    expect(guest.get_by_text("This needs the role Administrator or higher")).to_be_visible()
+    letter = f"/app/admin/dlq/{looking.shop.letter('hostile')}"
+    guest.goto(letter)
+    expect(guest.get_by_role("heading", level=1, name="bite failed")).to_be_visible()
+    expect(guest.locator("main form, main button:not(.copy), main a.button")).to_have_count(0)
+    expect(guest.get_by_text("hunter2")).to_have_count(0)
+    guest.locator("summary", has_text="Input of hostile").click()
+    expect(guest.get_by_role("region", name="Input of hostile")).to_contain_text(f'"password": "{MASK}"')
+    decisions = ["reveal", "replay", "resolve", "ignore", "assign", "comment", "tag"]
+    refused = [f"{letter}/{each}" for each in decisions]
+    refused += [f"/app/runs/{looking.shop.ids['parked']}/cancel", "/app/admin/bulk-replays/new"]
+    assert {path: guest.evaluate(SEND, path) for path in refused} == dict.fromkeys(refused, 403)
+
+
+def test_what_somebody_was_told_leads_to_it_and_is_read_once(looking: Looking) -> None:
+    page = looking.person(ACCOUNTANT)
+    page.goto("/app/notifications?unread=yes")
+    row = page.locator("#inbox tr", has_text="fulfil failed at step ship")
+    row.get_by_role("button").click()
+    expect(page.locator("#inbox tr", has_text="fulfil failed at step charge")).to_be_visible()
+    page.get_by_role("link", name="Not read yet").click()
+    expect(row).to_have_count(0)
+    page.get_by_role("link", name="fulfil failed at step charge").click()
+    expect(page.get_by_role("heading", level=1, name="charge failed")).to_be_visible()
+
+
+def test_the_on_call_engineer_ends_a_rollback_that_stopped(looking: Looking) -> None:
+    page = looking.person(OWNER)
+    page.goto(f"/app/runs/{looking.shop.ids['stuck']}")
+    expect(page.get_by_text("0 of 2 undone")).to_be_visible()
+    page.locator("summary", has_text="Done by hand").click()
+    sheet = page.get_by_role("dialog")
+    sheet.get_by_label("Why").fill("paid back in cash")
+    sheet.get_by_role("button", name="take_deposit was undone by hand").click()
+    expect(page.locator("#head").get_by_text("Rolled back")).to_be_visible()  # by itself, once it is
+    expect(page.get_by_text("2 of 2 undone")).to_be_visible()
+    page.goto("/app/audit?event=saga.")
+    expect(page.get_by_text("paid back in cash")).to_be_visible()
+
+
+def test_without_javascript_everything_is_read_and_single_things_are_done(looking: Looking) -> None:
+    page = looking.stranger(java_script_enabled=False)
+    sign_in(page, OWNER)
+    page.get_by_role("link", name="Runs", exact=True).click()
+    page.get_by_role("link", name="Waiting for something").click()
+    page.get_by_role("link", name="renew").click()
+    expect(page.get_by_text("waits until circuit standing-payments")).to_be_visible()
+    page.locator("summary", has_text="Cancel the run").click()
+    page.get_by_label("Why").fill("nobody waits for it")
+    page.get_by_role("button", name="Cancel run order-8").click()
+    expect(page.locator("#head").get_by_text("Cancelled")).to_be_visible()
+    page.get_by_role("link", name="Circuits").first.click()
+    page.get_by_role("link", name="standing-payments").click()
+    page.locator("summary", has_text="Close the circuit").click()
+    page.get_by_role("button", name="Close the circuit: standing-payments").click()
+    expect(page.get_by_text("Calls go through.")).to_be_visible()
+    _replay_unscripted(page, looking.shop.letter("wrong_unscripted"))
+    page.goto(f"/app/admin/dlq/{looking.shop.letter('down')}")
+    page.locator("summary", has_text="Resolve").click()
+    page.get_by_role("textbox", name="What was done").fill("paid in cash")
+    page.get_by_role("button", name="Resolve 1 dead letter of fulfil").click()
+    expect(page.get_by_text("It is resolved.")).to_be_visible()
+    expect(page.locator("#history").get_by_text("paid in cash")).to_be_visible()
+
+
+def _replay_unscripted(page: Page, letter: str) -> None:
+    """The same two looks, and then the page is asked for again until it says how that went."""
+    page.goto(f"/app/admin/dlq/{letter}")
+    page.get_by_role("link", name="Correct and replay").click()
+    page.get_by_label("address").fill("12 Mill Lane")
+    page.get_by_role("button", name="Replay 1 dead letter of fulfil").click()
+    expect(page.get_by_text("Nothing was done yet")).to_be_visible()
+    expect(page.locator("ins").get_by_text("12 Mill Lane")).to_be_visible()
+    page.get_by_role("button", name="Replay 1 dead letter of fulfil").click()
+    expect(page.get_by_text("It runs again")).to_be_visible()
+    until = time.monotonic() + PATIENCE
+    while not page.locator("#status").get_by_text("Resolved").count():
+        assert time.monotonic() < until, page.locator("#status").inner_text()
+        page.reload()
