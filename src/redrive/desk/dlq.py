@@ -102,9 +102,10 @@ class DeadLetters:
     async def list(
         self, filter: LetterFilter | None = None, *, limit: int = 50, cursor: str | None = None
     ) -> Page[DeadLetter]:
-        """A page of dead letters, newest first."""
+        """A page of dead letters, newest first, without their stacks."""
         page = await self._store.letters(filter or LetterFilter(), limit=limit, cursor=cursor)
-        return Page([self._shaper.letter(row) for row in page.items], page.next, page.prev)
+        letters = [self._shaper.letter(row, stack=False) for row in page.items]
+        return Page(letters, page.next, page.prev)
 
     async def count(self, filter: LetterFilter | None = None) -> int:
         """How many dead letters match."""
