@@ -108,10 +108,10 @@ class DeadLetters:
     async def list(
         self, filter: LetterFilter | None = None, *, limit: int = 50, cursor: str | None = None
     ) -> Page[DeadLetter]:
-        """A page of dead letters, newest first."""
+        """A page of dead letters, newest first, without their stacks."""
         page = await self._store.letters(filter or LetterFilter(), limit=limit, cursor=cursor)
         size = length(*(row.input for row in page.items))
-        letters = await aside(lambda: [self._shaper.letter(row) for row in page.items], size)
+        letters = await aside(lambda: [self._shaper.letter(row, stack=False) for row in page.items], size)
         return Page(letters, page.next, page.prev)
 
     async def count(self, filter: LetterFilter | None = None) -> int:

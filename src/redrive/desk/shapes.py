@@ -156,7 +156,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A run's failure waiting for a person. `steps`, `replays` and `history` are filled by `get`.
+    """A run's failure waiting for a person. `stack`, `steps`, `replays` and `history` are filled by `get`.
 
     `purged`: its run's input and steps are gone, so it can no longer be replayed. `handler_for` and
     `handled_by` are those of its run, also as it was before it was replayed in full. `payload_hash` is None
@@ -268,6 +268,7 @@ class Shaper:
         self,
         row: LetterRow,
         *,
+        stack: bool = True,
         steps: tuple[StepRecord, ...] = (),
         replays: Iterable[ReplayRow] = (),
         history: Iterable[AuditRow] = (),
@@ -275,7 +276,10 @@ class Shaper:
         handler_for: str | None = None,
         handled_by: Iterable[str] = (),
     ) -> DeadLetter:
-        """A dead letter, with its run's steps and all that was done about it if they are given."""
+        """A dead letter, with its run's steps and all that was done about it if they are given.
+
+        Looking for secrets in a stack takes as long as in all the rest: lists leave it out.
+        """
         failure = Ending.from_json(row.failure).failure
         return DeadLetter(
             id=row.public_id,
@@ -289,7 +293,7 @@ class Shaper:
             reason=self._text(row.reason),
             error_type=failure.error_type,
             message=self._text(failure.message),
-            stack=self._text(failure.stack),
+            stack=self._text(failure.stack) if stack else "",
             details=self._redact(failure.details),
             step=row.step,
             step_index=row.step_index,

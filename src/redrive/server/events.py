@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -19,8 +18,6 @@ from redrive.store.port import People
 from redrive.store.selection import AuditFilter, RunFilter
 
 __all__ = ["Hub"]
-
-log = logging.getLogger("redrive.server")
 
 _SEEN = 50  # runs that are compared
 _QUIET = 15.0  # seconds after which a stream says that it is still there
@@ -91,7 +88,7 @@ class Hub:
         before: Picture | None = None
         while True:
             with suppress(RedriveError):  # a look that fails is made again
-                now = await _picture(self._view(tenant))
+                now = await _picture(self._view(tenant), before)
                 changed = [] if before is None else [name for name in now if now[name] != before[name]]
                 before = now
                 if changed:
@@ -100,16 +97,20 @@ class Hub:
             await asyncio.sleep(self._every)
 
 
-async def _picture(view: People) -> Picture:
+async def _picture(view: People, before: Picture | None) -> Picture:
     """What the first page of each list looks like. Nothing happens to a letter that the log does not say."""
     runs = await view.runs(RunFilter(), limit=_SEEN, cursor=None)
-    audit = await view.audit(AuditFilter(), limit=1, cursor=None)
-    letters = await view.audit(AuditFilter(event="dlq."), limit=1, cursor=None)
+    audit = [line.id for line in (await view.audit(AuditFilter(), limit=1, cursor=None)).items]
     return {
         "runs": [(run.id, run.status, run.fence) for run in runs.items],
-        "letters": [line.id for line in letters.items],
-        "audit": [line.id for line in audit.items],
+        "letters": before["letters"] if before and before["audit"] == audit else await _last_change(view),
+        "audit": audit,
     }
+
+
+async def _last_change(view: People) -> object:
+    lines = await view.audit(AuditFilter(event="dlq."), limit=1, cursor=None)
+    return [line.id for line in lines.items]
 
 
 class _Stream:

@@ -18,15 +18,11 @@ from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
 __all__ = [
     "CLOCK_STEP",
     "FEW",
-    "SCANNED",
     "Found",
     "clauses",
     "conditions",
     "given",
-    "hint",
     "joined",
-    "letter_states",
-    "narrowing",
     "parameters",
     "popular",
     "states",
@@ -36,18 +32,12 @@ __all__ = [
 CLOCK_STEP = 60_000_000
 """Rows that lie next to each other may be out of order by this much, in microseconds, not more."""
 
-SCANNED = 10_000
-"""Rows that a page looks through, at most, for what no index finds; its cursor goes on behind them."""
-
 FEW = 1000
 """Runs with one value of a field that are looked up and put in order; where there are more, letters are
 looked through for those that have it."""
 
-_LOOKED_THROUGH = frozenset({"code", "stage", "category", "step", "text"})
 _POPULAR = "popular_"
 _MOST_FAIL_IN = "exec"
-_HELD = frozenset({RunStatus.RUNNING})
-_INDEXED = frozenset(RunStatus) - {RunStatus.RUNNING, RunStatus.SUCCESS}
 
 
 def given(where: RunFilter | LetterFilter | AuditFilter) -> dict[str, Any]:
@@ -103,13 +93,6 @@ def states(wanted: Any, kind: type[RunStatus] | type[LetterStatus]) -> Sequence[
         raise InputError(f"{error}: there are {known}") from None
 
 
-def hint(table: str, state: str) -> list[str]:
-    """The condition that is said in addition, so that the index made for a state can be used."""
-    if table != "runs":
-        return []
-    return ["indexed"] if state in _INDEXED else ["held"] if state in _HELD else ["succeeded"]
-
-
 def conditions(
     values: dict[str, Any], window: Window, since: int | None = None, until: int | None = None
 ) -> dict[str, Any]:
@@ -124,25 +107,10 @@ def conditions(
     return bounded
 
 
-def letter_states(where: LetterFilter) -> Sequence[str] | None:
-    """The states asked for. A tenant's letters are found state by state, even if all are."""
-    wanted = states(where.status, LetterStatus)
-    return [state.value for state in LetterStatus] if wanted is None and where.tenant is not None else wanted
-
-
 def popular(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """The values of a filter, with these fields of an index marked as those that very many runs have."""
     many = set(names)
     return {_POPULAR + name if name in many else name: value for name, value in values.items()}
-
-
-def narrowing(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What is left of a filter without all that rows have to be looked through for."""
-    return {
-        name: value
-        for name, value in values.items()
-        if name not in _LOOKED_THROUGH and not name.startswith(_POPULAR)
-    }
 
 
 def up_to(values: dict[str, Any], edge: int | None, *, newest_first: bool) -> dict[str, Any]:
@@ -165,7 +133,7 @@ def joined(found: Sequence[Found], window: Window) -> Found:
 
     It ends where the first of the states ends that was not looked at to its end.
     """
-    down = window.above is None
+    down = window.down
     edges = [each.reached for each in found if each.reached is not None]
     reached = None if not edges else max(edges) if down else min(edges)
     ordered = merge(*(each.rows for each in found), key=lambda row: row.id, reverse=down)

@@ -37,6 +37,11 @@ class Window:
     below: int | None = None
     above: int | None = None
 
+    @property
+    def down(self) -> bool:
+        """Whether rows are read from the newest to older ones."""
+        return self.above is None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:

@@ -44,7 +44,7 @@ def paged(
     bounds = {"below": window.below, "above": window.above}
     names = [which, *(name for name, at in bounds.items() if at is not None)]
     wanted = " AND ".join(parts[f"{table}.{name}"] for name in names)
-    order = "DESC" if window.above is None else "ASC"
+    order = "DESC" if window.down else "ASC"
     return parts[table].format(conditions=wanted, order=order), bounds
 
 

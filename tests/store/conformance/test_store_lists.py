@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from itertools import chain
+from typing import Any
 
 import pytest
 from store_kit import DAY, HOUR, SECOND, Kit, becomes
@@ -11,8 +13,8 @@ from redrive.core.keys import job_key
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transition import AuditWrite
 from redrive.errors import InputError
-from redrive.store.records import NewSet
-from redrive.store.selection import LetterFilter, RunFilter
+from redrive.store.records import NewSet, Page
+from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
 
 
 async def listed(kit: Kit, limit: int = 50, cursor: str | None = None, **where) -> list[str]:
@@ -273,8 +275,9 @@ async def test_each_filter_of_letters_filters(kit: Kit) -> None:
 @pytest.fixture
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages look through three rows at a time, and more than one run is many."""
+    monkeypatch.setattr("redrive.store.ways.SCANNED", 3)
     for store in ("sqlite", "postgres"):
-        monkeypatch.setattr(f"redrive.store.{store}.lists.SCANNED", 3)
+        monkeypatch.setattr(f"redrive.store.{store}.ways.SCANNED", 3)
         monkeypatch.setattr(f"redrive.store.{store}.lists.FEW", 1)
 
 
@@ -345,6 +348,49 @@ async def test_letters_of_runs_with_a_popular_value_are_looked_through(kit: Kit)
     assert found == [rare, *wanted[::-1]]
     assert await listed_letters(kit, index={"order": "7"}) == [rare]
     assert await kit.store.count_letters(LetterFilter(index={"country": "PL"})) == 3
+
+
+@pytest.mark.usefixtures("little")
+async def test_a_search_among_runs_and_audit_lines_goes_on_behind_its_cursor(kit: Kit) -> None:
+    wanted = []
+    for queue in ("q", "other", "other", "other", "other", "q", "other"):
+        (run,) = await kit.start(queue=queue, tenant="t")
+        wanted += [run] if queue == "q" else []
+        line = AuditWrite(event=f"e.{queue}", tenant="t", by="redrive", subject=run, token=f"t-{run}")
+        await kit.store.note([line])
+    for where in (RunFilter(queue="q"), RunFilter(tenant="t", queue="q"), RunFilter(workflow="w", queue="q")):
+        found = await everything(lambda at, w=where: kit.store.runs(w, limit=1, cursor=at))
+        assert [row.public_id for row in found] == wanted[::-1]
+    for where in (AuditFilter(event="e.q."), AuditFilter(event="e.q", by="redrive", tenant="t")):
+        found = await everything(lambda at, w=where: kit.store.audit(w, limit=1, cursor=at))
+        expected = [] if where.event == "e.q." else wanted[::-1]
+        assert [row.subject for row in found] == expected
+
+
+async def everything(page: Callable[[str | None], Awaitable[Page[Any]]]) -> list[Any]:
+    """All that a list holds, page by page; each is reached again on the way back."""
+    found, cursor, seen = [], None, []
+    while True:
+        one = await page(cursor)
+        found += one.items
+        seen.append(one)
+        if one.next is None:
+            break
+        cursor = one.next
+    back = []
+    while one.prev is not None:
+        one = await page(one.prev)
+        back = [*one.items, *back]
+    assert [*back, *seen[-1].items] == found
+    return found
+
+
+@pytest.mark.usefixtures("little")
+async def test_many_letters_of_others_do_not_empty_a_tenant_s_page(kit: Kit) -> None:
+    mine = await letters(kit, 2, tenant="a", fails={"fingerprint": "same"})
+    await letters(kit, 12, tenant="b", fails={"fingerprint": "same"})
+    for more in ({}, {"fingerprint": "same"}, {"workflow": "w"}, {"workflow": "w", "status": "OPEN"}):
+        assert await listed_letters(kit, tenant="a", **more) == mine[::-1], more
 
 
 async def test_letters_page_both_ways(kit: Kit) -> None:

@@ -105,6 +105,11 @@ async def test_a_filter_keeps_to_its_tenant_and_to_all_that_it_says(kit: Kit) ->
     items = await advance(kit, await claimed(kit))
     assert items is not None
     assert [item.letter for item in items] == ids(mine)
+    await kit.by_hand("UPDATE redrive.letters SET owner = 'ann' WHERE run = ?", mine[1].id)
+    await begun(kit, public_id="set2", tenant="b", where=LetterFilter(tenant="b", owner="ann"))
+    items = await advance(kit, await claimed(kit))
+    assert items is not None
+    assert [item.letter for item in items] == ids(mine)[1:]
 
 
 async def test_letters_that_are_named_are_taken_as_they_are(kit: Kit) -> None:

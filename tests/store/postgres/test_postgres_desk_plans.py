@@ -7,8 +7,7 @@ from postgres_kit import Bench
 from test_postgres_plans import bench as bench
 from test_postgres_plans import plan, scans
 
-from redrive.store.filters import clauses
-from redrive.store.postgres import groups, lists, sets, starts
+from redrive.store.postgres import groups, sets, starts
 from redrive.store.postgres.sql import prepare
 
 STATEMENTS = {
@@ -77,50 +76,3 @@ async def test_pages_of_a_set_come_in_order(bench: Bench, status: str) -> None:
         lines = await plan(line, prepare(sets.PARTS["items"].format(conditions=wanted, order="DESC")))
     assert [each for each in scans(lines) if "set_id = " in each and "number < " in each], lines
     assert not [each for each in lines if "Sort" in each], lines
-
-
-@pytest.mark.parametrize(
-    ("names", "indexes"),
-    [
-        (["status", "above", "below"], {"letters_by_status"}),
-        (["tenant", "status", "above", "below"], {"letters_of_tenant_by_status"}),
-        (["fingerprint", "status", "above", "below"], {"letters_by_fingerprint", "letters_by_status"}),
-    ],
-)
-async def test_a_set_is_listed_in_order_of_an_index(
-    bench: Bench, names: list[str], indexes: set[str]
-) -> None:
-    text = sets.PARTS["gather"].format(conditions=clauses(lists.SQL, "letters", names))
-    async with bench.line() as line:
-        lines = await plan(line, prepare(text))
-    assert {each.partition(":")[0] for each in scans(lines)} <= indexes, lines
-    assert not [each for each in lines if "Seq Scan" in each]
-
-
-async def test_a_popular_value_is_looked_up_letter_by_letter(bench: Bench) -> None:
-    wanted = clauses(lists.SQL, "letters", ["status", "popular_index_0", "below"])
-    async with bench.line() as line:
-        lines = await plan(line, prepare(lists.SQL["letters"].format(conditions=wanted, order="DESC")))
-    found = scans(lines)
-    assert [each for each in found if each.startswith("letters_by_status: status = ")], lines
-    assert [each for each in found if each.startswith("run_index_")], lines
-    assert not [each for each in lines if "Sort" in each], lines
-
-
-@pytest.mark.parametrize("order", ["ASC", "DESC"])
-async def test_how_far_letters_are_looked_through_is_read_in_order(bench: Bench, order: str) -> None:
-    wanted = clauses(lists.SQL, "letters", ["tenant", "status", "below"])
-    async with bench.line() as line:
-        lines = await plan(line, prepare(lists.SQL["letters.edge"].format(conditions=wanted, order=order)))
-    assert [each for each in scans(lines) if each.startswith("letters_of_tenant_by_status: tenant = ")], lines
-    assert not [each for each in lines if "Sort" in each], lines
-
-
-@pytest.mark.parametrize("table", ["runs", "letters"])
-async def test_a_field_is_looked_up(bench: Bench, table: str) -> None:
-    wanted = clauses(lists.SQL, table, ["index_0", "index_1"])
-    async with bench.line() as line:
-        lines = await plan(line, prepare(lists.SQL[table].format(conditions=wanted, order="DESC")))
-    found = scans(lines)
-    assert len([each for each in found if each.startswith("run_index_pkey: field = ")]) == 2, lines
-    assert not [each for each in found if each.endswith(": ")], lines

@@ -14,14 +14,11 @@ import pytest
 import pytest_asyncio
 from postgres_kit import Bench, opened
 
-from redrive.store.filters import conditions, given, hint
-from redrive.store.pages import Window
 from redrive.store.postgres import (
     chores,
     circuits,
     claims,
     figures,
-    lists,
     outbox,
     reads,
     settings,
@@ -29,8 +26,7 @@ from redrive.store.postgres import (
     workers,
 )
 from redrive.store.postgres.line import Line
-from redrive.store.postgres.sql import Statement, in_schema, prepare
-from redrive.store.selection import LetterFilter, RunFilter
+from redrive.store.postgres.sql import Statement, in_schema
 
 MODULES = (starts, claims, workers, reads, chores, settings)
 STATEMENTS = {name: statement for module in MODULES for name, statement in module.SQL.items()}
@@ -131,44 +127,6 @@ async def test_each_uses_the_index_made_for_it(bench: Bench, name: str, index: s
     async with bench.line() as line:
         found = scans(await plan(line, STATEMENTS[name]))
     assert [each for each in found if each.startswith(index)], found
-
-
-@pytest.mark.parametrize(
-    ("where", "index"),
-    [
-        (RunFilter(), "runs_pkey: "),
-        (RunFilter(tenant="a"), "runs_of_tenant: tenant = "),
-        (RunFilter(workflow="w"), "runs_of_workflow: workflow = "),
-        (RunFilter(status="PENDING"), "runs_by_status: status = "),
-        (RunFilter(status="FAILED"), "runs_by_status: status = "),
-        (RunFilter(status="RUNNING"), "runs_held: "),
-        (RunFilter(status="SUCCESS"), "runs_succeeded: id < "),
-        (RunFilter(correlation_id="c"), "runs_correlated: "),
-        (RunFilter(idempotency_key="k"), "idempotency_given: given = "),
-        (LetterFilter(), "letters_pkey: "),
-        (LetterFilter(tenant="a", status="OPEN"), "letters_of_tenant_by_status: tenant = "),
-        (LetterFilter(stage="output"), "letters_by_stage: stage = "),
-        (LetterFilter(status="OPEN"), "letters_by_status: status = "),
-        (LetterFilter(fingerprint="f"), "letters_by_fingerprint: fingerprint = "),
-    ],
-    ids=str,
-)
-async def test_each_list_uses_the_index_made_for_it(
-    bench: Bench, where: RunFilter | LetterFilter, index: str
-) -> None:
-    table = "runs" if isinstance(where, RunFilter) else "letters"
-    values = conditions(given(where), Window(most=10, below=100))
-    hints: list[str] = []
-    if where.status is not None:
-        values["status"] = str(where.status)
-        hints = hint(table, values["status"])
-    wanted = " AND ".join(lists.SQL[f"{table}.{name}"] for name in [*values, *hints])
-    statement = prepare(lists.SQL[table].format(conditions=wanted, order="DESC"))
-    async with bench.line() as line:
-        lines = await plan(line, statement)
-    found = scans(lines)
-    assert [each for each in found if each.startswith(index)], lines
-    assert not [each for each in lines if "Seq Scan" in each]
 
 
 RELAYED = (

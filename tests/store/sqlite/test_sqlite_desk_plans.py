@@ -8,9 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from redrive.store.filters import clauses
 from redrive.store.migrate import known
-from redrive.store.sqlite import groups, lists, schema, sets, starts
+from redrive.store.sqlite import groups, schema, sets, starts
 
 PACKAGE = "redrive.store.sqlite"
 STATEMENTS = {
@@ -101,48 +100,3 @@ def test_pages_of_a_set_come_in_order(con: sqlite3.Connection, status: str, inde
     steps = plan(con, sets.SQL["items"].format(conditions=wanted, order="DESC"))
     assert any(index in step for step in steps), steps
     assert not any("TEMP B-TREE" in step for step in steps), steps
-
-
-@pytest.mark.parametrize(
-    ("names", "index"),
-    [
-        (["status", "above", "below"], "letters_by_status (status=? AND id>? AND id<?)"),
-        (
-            ["tenant", "status", "above", "below"],
-            "letters_of_tenant_by_status (tenant=? AND status=? AND id>?",
-        ),
-        (["fingerprint", "status", "above", "below"], "letters_by_fingerprint (fingerprint=? AND id>?"),
-    ],
-)
-def test_a_set_is_listed_in_order_of_an_index(con: sqlite3.Connection, names: list[str], index: str) -> None:
-    steps = plan(con, sets.SQL["gather"].format(conditions=clauses(lists.SQL, "letters", names)))
-    assert any(index in step for step in steps), steps
-    assert not any("TEMP B-TREE" in step for step in steps), steps
-
-
-def test_a_popular_value_is_looked_up_letter_by_letter(con: sqlite3.Connection) -> None:
-    wanted = clauses(lists.SQL, "letters", ["status", "popular_index_0", "below"])
-    steps = plan(con, lists.SQL["letters"].format(conditions=wanted, order="DESC"))
-    assert any("letters_by_status (status=? AND id<?)" in step for step in steps), steps
-    assert any("run_index_of_run (run=? AND field=? AND value=?)" in step for step in steps), steps
-    assert not any("TEMP B-TREE" in step for step in steps), steps
-
-
-@pytest.mark.parametrize("order", ["ASC", "DESC"])
-def test_how_far_letters_are_looked_through_is_read_from_an_index(
-    con: sqlite3.Connection, order: str
-) -> None:
-    wanted = clauses(lists.SQL, "letters", ["tenant", "status", "below"])
-    steps = plan(con, lists.SQL["letters.edge"].format(conditions=wanted, order=order))
-    assert any(
-        "COVERING INDEX letters_of_tenant_by_status (tenant=? AND status=? AND id<?)" in s for s in steps
-    )
-    assert not any("TEMP B-TREE" in step for step in steps), steps
-
-
-@pytest.mark.parametrize("table", ["runs", "letters"])
-def test_a_field_is_looked_up(con: sqlite3.Connection, table: str) -> None:
-    wanted = clauses(lists.SQL, table, ["index_0", "index_1"])
-    steps = plan(con, lists.SQL[table].format(conditions=wanted, order="DESC"))
-    assert sum("SEARCH x USING PRIMARY KEY (field=? AND value=?" in step for step in steps) == 2, steps
-    assert not any(step in ("SCAN r", "SCAN l") for step in steps), steps

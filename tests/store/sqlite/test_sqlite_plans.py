@@ -108,45 +108,6 @@ def test_each_uses_the_index_made_for_it(con: sqlite3.Connection, file: str, nam
 
 
 @pytest.mark.parametrize(
-    ("table", "conditions", "index"),
-    [
-        ("runs", ["below"], "INTEGER PRIMARY KEY (rowid<?)"),
-        ("runs", ["above"], "INTEGER PRIMARY KEY (rowid>?)"),
-        ("runs", ["tenant"], "runs_of_tenant (tenant=?)"),
-        ("runs", ["tenant", "below"], "runs_of_tenant (tenant=? AND id<?)"),
-        ("runs", ["tenant", "above", "since"], "runs_of_tenant (tenant=? AND id>?)"),
-        ("runs", ["workflow"], "runs_of_workflow (workflow=?)"),
-        ("runs", ["status", "indexed"], "runs_by_status (status=?)"),
-        ("runs", ["status", "held"], "runs_held"),
-        ("runs", ["tenant", "status"], "runs_of_tenant (tenant=?)"),
-        ("runs", ["correlation_id"], "runs_correlated (correlation_id=?)"),
-        ("runs", ["idempotency_key"], "idempotency_given (given=?)"),
-        ("letters", ["early_or_late"], "letters_by_stage (stage=?)"),
-        ("letters", ["early_or_late", "below"], "letters_by_stage (stage=? AND id<?)"),
-        ("letters", ["status"], "letters_by_status (status=?)"),
-        ("letters", ["tenant", "status"], "letters_of_tenant_by_status (tenant=? AND status=?)"),
-        ("letters", ["fingerprint"], "letters_by_fingerprint (fingerprint=?)"),
-        ("letters", ["tenant", "status", "text"], "letters_of_tenant_by_status (tenant=? AND status=?)"),
-        ("letters", ["workflow"], "letters_of_workflow (workflow=?)"),
-        ("audit", ["below"], "INTEGER PRIMARY KEY (rowid<?)"),
-        ("audit", ["tenant", "below"], "audit_of_tenant (tenant=? AND id<?)"),
-        ("audit", ["subject"], "audit_of_subject (subject=?)"),
-        ("audit", ["letter"], "audit_of_letter (letter=?)"),
-        ("audit", ["event", "above"], "audit_by_event (event=? AND id>?)"),
-        ("audit", ["person"], "audit_by_actor (by=?)"),
-    ],
-)
-@pytest.mark.parametrize("order", ["ASC", "DESC"])
-def test_pages_come_from_an_index_in_order(
-    con: sqlite3.Connection, table: str, conditions: list[str], index: str, order: str
-) -> None:
-    where = " AND ".join(lists.SQL[f"{table}.{name}"] for name in conditions)
-    steps = plan(con, lists.SQL[table].format(conditions=where, order=order))
-    assert any(index in step for step in steps), steps
-    assert not any(re.match("SCAN [rla]$", step) or "TEMP B-TREE" in step for step in steps), steps
-
-
-@pytest.mark.parametrize(
     ("name", "indexes"),
     [
         (

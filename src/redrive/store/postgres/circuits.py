@@ -100,7 +100,7 @@ async def circuits(line: Line, where: CircuitFilter, limit: int, cursor: str | N
     window = request.window
     values = list_values(where, window)
     wanted = " AND ".join(PARTS[f"circuits.{name}"] for name in values) or "true"
-    order = "DESC" if window.above is None else "ASC"
+    order = "DESC" if window.down else "ASC"
     statement = prepare(PARTS["circuits"].format(conditions=wanted, order=order))
     rows = await line.rows(statement, **values, counted=MOST_COUNTED, most=window.most)
     return request.page([circuit_row(as_given(row)) for row in rows])

@@ -94,7 +94,7 @@ async def groups(
 async def _select(line: Line, now: int, values: dict[str, Any], window: Window) -> list[GroupRow]:
     bounded = conditions(values, window)
     wanted = " AND ".join(PARTS[f"groups.{name}"] for name in bounded)
-    order = "DESC" if window.above is None else "ASC"
+    order = "DESC" if window.down else "ASC"
     statement = prepare(PARTS["groups"].format(conditions=wanted, order=order))
     rows = [as_given(row) for row in await line.rows(statement, **bounded, most=window.most)]
     hours = await line.rows(

@@ -5,20 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from redrive.core.states import RunStatus
-from redrive.store import statements
+from redrive.core.states import LetterStatus, RunStatus
 from redrive.store.filters import (
     CLOCK_STEP,
     FEW,
-    SCANNED,
     Found,
-    clauses,
     conditions,
     given,
-    hint,
     joined,
-    letter_states,
-    narrowing,
     parameters,
     popular,
     states,
@@ -29,13 +23,13 @@ from redrive.store.pages import Request, Window
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import prepare
 from redrive.store.postgres.text import as_given, as_stored
+from redrive.store.postgres.ways import PLANS, SQL, along, choose
 from redrive.store.records import AuditRow, LetterRow, Page, RunRow
 from redrive.store.rows import audit_row, letter_row, run_row
 from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
+from redrive.store.ways import by_state
 
-__all__ = ["Query", "audit", "edge", "facets", "glances", "letters", "runs", "weighed"]
-
-SQL = statements.load(__package__, "lists.sql")
+__all__ = ["SQL", "Query", "audit", "facets", "glances", "letters", "runs", "weighed"]
 
 # Columns that hold whatever text people come up with.
 _PAYLOADS = frozenset({"correlation_id", "text", "owner", "by", "person", "subject"})
@@ -44,15 +38,16 @@ _PAYLOADS = frozenset({"correlation_id", "text", "owner", "by", "person", "subje
 async def runs(line: Line, where: RunFilter, limit: int, cursor: str | None) -> Page[RunRow]:
     """A page of runs, newest first."""
     request = Request.of(limit, cursor)
-    query = Query(line, "runs", given(where), run_row)
-    return request.page((await query.fetch(request.window, states(where.status, RunStatus))).rows)
+    query = Query(line, "runs", await weighed(line, given(where)), run_row)
+    found = await query.fetch(request.window, states(where.status, RunStatus))
+    return request.page(found.rows, found.reached)
 
 
 async def letters(line: Line, where: LetterFilter, limit: int, cursor: str | None) -> Page[LetterRow]:
     """A page of dead letters, newest first."""
     request = Request.of(limit, cursor)
     query = Query(line, "letters", await weighed(line, given(where)), letter_row)
-    found = await query.fetch(request.window, letter_states(where))
+    found = await query.fetch(request.window, states(where.status, LetterStatus))
     return request.page(found.rows, found.reached)
 
 
@@ -60,12 +55,13 @@ async def facets(line: Line, where: LetterFilter, most: int) -> Facets:
     """How the newest letters that match are spread."""
     slim = {**SQL, "letters": SQL["letters.facets"]}
     query = Query(line, "letters", await weighed(line, given(where)), facet_row, slim)
-    return spread((await query.fetch(Window(most=most), letter_states(where))).rows)
+    return spread((await query.fetch(Window(most=most), states(where.status, LetterStatus))).rows)
 
 
 async def glances(line: Line, where: RunFilter, most: int, *, oldest: bool) -> list[RunGlance]:
     """The newest or oldest runs that match, with little about each."""
-    query = Query(line, "runs", given(where), run_glance, {**SQL, "runs": SQL["runs.glances"]})
+    slim = {**SQL, "runs": SQL["runs.glances"]}
+    query = Query(line, "runs", await weighed(line, given(where)), run_glance, slim)
     window = Window(most=most, above=0) if oldest else Window(most=most)
     return (await query.fetch(window, states(where.status, RunStatus))).rows
 
@@ -73,8 +69,8 @@ async def glances(line: Line, where: RunFilter, most: int, *, oldest: bool) -> l
 async def audit(line: Line, where: AuditFilter, limit: int, cursor: str | None) -> Page[AuditRow]:
     """A page of the audit log, newest first."""
     request = Request.of(limit, cursor)
-    query = Query(line, "audit", given(where), audit_row)
-    return request.page((await query.fetch(request.window, None)).rows)
+    found = await Query(line, "audit", given(where), audit_row).fetch(request.window, None)
+    return request.page(found.rows, found.reached)
 
 
 async def weighed(line: Line, values: dict[str, Any]) -> dict[str, Any]:
@@ -86,17 +82,6 @@ async def weighed(line: Line, values: dict[str, Any]) -> dict[str, Any]:
 async def _having(line: Line, wanted: Any) -> int:
     values = parameters({"index_0": wanted}, list)
     return int(await line.value(prepare(SQL["having"]), **values, most=FEW + 1))
-
-
-async def edge(line: Line, values: dict[str, Any], *, newest_first: bool) -> int | None:
-    """The last letter to look at for what no index finds; None if there are not so many."""
-    narrow = narrowing(values)
-    if len(narrow) == len(values):
-        return None
-    order = "DESC" if newest_first else "ASC"
-    text = SQL["letters.edge"].format(conditions=clauses(SQL, "letters", narrow), order=order)
-    count, lowest, highest = await line.row(prepare(text), **parameters(narrow, list), scanned=SCANNED)
-    return None if count < SCANNED else lowest if newest_first else highest
 
 
 class Query:
@@ -118,23 +103,21 @@ class Query:
 
     async def fetch(self, window: Window, states: Sequence[str] | None) -> Found:
         """The rows of a window. Each state is asked for by itself, in the order of its index, and merged."""
-        values = conditions(self._values, window, *await self._bounds())
-        if states is None:
-            return await self._select(window, values, [])
-        found = [
-            await self._select(window, {**values, "status": state}, hint(self._table, state))
-            for state in states
-        ]
-        return joined(found, window)
+        async with self._line.transaction(**PLANS):
+            values = conditions(self._values, window, *await self._bounds())
+            if states is None and not by_state(self._table, values):
+                return await self._select(window, values)
+            each = LetterStatus if states is None else states
+            found = [await self._select(window, {**values, "status": str(state)}) for state in each]
+            return joined(found, window)
 
-    async def _select(self, window: Window, values: dict[str, Any], hints: list[str]) -> Found:
-        down = window.above is None
-        reached = await edge(self._line, values, newest_first=down) if self._table == "letters" else None
-        values = up_to(values, reached, newest_first=down)
-        wanted = clauses(self._sql, self._table, [*values, *hints])
-        statement = prepare(self._sql[self._table].format(conditions=wanted, order="DESC" if down else "ASC"))
+    async def _select(self, window: Window, values: dict[str, Any]) -> Found:
+        choice = await choose(self._line, self._table, values, newest_first=window.down)
+        values = up_to(values, choice.edge, newest_first=window.down)
+        wanted, order = along(self._table, choice.way, values, newest_first=window.down)
+        statement = prepare(self._sql[self._table].format(conditions=wanted, order=order))
         rows = await self._line.rows(statement, **parameters(values, list), most=window.most)
-        return Found([self._record(as_given(row)) for row in rows], reached)
+        return Found([self._record(as_given(row)) for row in rows], choice.edge)
 
     async def _bounds(self) -> tuple[int | None, int | None]:
         """An id below all rows since a time, and one above all rows until a time."""

@@ -67,8 +67,9 @@ async def message(line: Line, public_id: str, tenant: str | None) -> MessageRow 
 async def messages(line: Line, where: OutboxFilter, limit: int, cursor: str | None) -> Page[MessageRow]:
     """A page of messages with their deliveries, newest first."""
     request = Request.of(limit, cursor)
-    query = Query(line, "messages", wanted_messages(where, list), message_row, SQL)
-    return request.page(await _with_deliveries(line, (await query.fetch(request.window, None)).rows))
+    query = Query(line, "messages", wanted_messages(where, list), message_row)
+    found = await query.fetch(request.window, None)
+    return request.page(await _with_deliveries(line, found.rows), found.reached)
 
 
 async def _with_deliveries(line: Line, rows: Sequence[MessageRow]) -> list[MessageRow]:

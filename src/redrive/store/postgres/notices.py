@@ -105,7 +105,7 @@ class PostgresNotices:
         request = Request.of(limit, cursor)
         window = request.window
         values = wanted(where, list, window)
-        statement = _statement("notifications", values, "DESC" if window.above is None else "ASC")
+        statement = _statement("notifications", values, "DESC" if window.down else "ASC")
         given = {**values, "reader": as_stored(reader), "most": window.most}
         rows = await self._lines.run(lambda line: line.rows(statement, **given))
         return request.page([notification_row(as_given(row)) for row in rows])

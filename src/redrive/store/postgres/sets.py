@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redrive.core.states import RunStatus
 from redrive.core.transition import AuditWrite
 from redrive.store import statements
-from redrive.store.filters import clauses, parameters, up_to
+from redrive.store.filters import parameters, up_to
 from redrive.store.pages import Request
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.desk import note
 from redrive.store.postgres.line import Line
-from redrive.store.postgres.lists import SQL as LISTS
-from redrive.store.postgres.lists import edge, weighed
-from redrive.store.postgres.sql import load, prepare
+from redrive.store.postgres.lists import weighed
+from redrive.store.postgres.sql import Statement, load, prepare
 from redrive.store.postgres.text import as_given, as_stored
+from redrive.store.postgres.ways import PLANS, along, choose
 from redrive.store.records import ItemMark, NewSet, Page, SetItemRow, SetItemStatus, SetRow
 from redrive.store.selection import LetterFilter
 from redrive.store.wanted import conditions_of, gathered, item_row, open_letters, paged, set_row, stored
+from redrive.store.ways import Way
 
 __all__ = [
     "advance",
@@ -116,12 +117,12 @@ async def _mark(line: Line, now: int, set: SetRow, marks: Sequence[ItemMark]) ->
 async def _gather(line: Line, set: SetRow, values: dict[str, Any]) -> bool:
     """List the next letters that a filter names; True if those were the last."""
     values = await weighed(line, _stored(values))
-    end = await edge(line, values, newest_first=False)
-    values = up_to(values, end, newest_first=False)
-    statement = prepare(PARTS["gather"].format(conditions=_wanted(values)))
-    asked = {**parameters(values, list), "set": set.id, "owner": set.tenant, "most": GATHERED}
-    found = await line.rows(statement, **asked)
-    last, reached = gathered([row["number"] for row in found], GATHERED, end, values["above"])
+    async with line.transaction(**PLANS):
+        choice = await choose(line, "letters", values, newest_first=False)
+        values = up_to(values, choice.edge, newest_first=False)
+        asked = {**parameters(values, list), "set": set.id, "set_tenant": set.tenant, "most": GATHERED}
+        found = await line.rows(_along("gather", choice.way, values, newest_first=False), **asked)
+    last, reached = gathered([row["number"] for row in found], GATHERED, choice.edge, values["above"])
     await line.rows(SQL["note_gathered"], set=set.id, count=len(found), reached=reached, listed=int(last))
     return last
 
@@ -170,8 +171,9 @@ async def set_endings(line: Line, set: SetRow) -> dict[RunStatus, int]:
 
 async def count_letters(line: Line, where: LetterFilter) -> int:
     """How many open letters match."""
-    values = _stored(open_letters(where))
-    statement = prepare(PARTS["count_letters"].format(conditions=_wanted(values)))
+    values = await weighed(line, _stored(open_letters(where)))
+    choice = await choose(line, "letters", values, newest_first=True)
+    statement = _along("count_letters", choice.way, values, newest_first=True)
     return int(await line.value(statement, **parameters(values, list)))
 
 
@@ -185,8 +187,9 @@ async def _now(line: Line, clock: DatabaseClock) -> int:
     return clock.heard(await line.value(MOMENT, now=clock.given()))
 
 
-def _wanted(values: dict[str, Any]) -> str:
-    return clauses(LISTS, "letters", values)
+def _along(name: str, way: Way, values: Mapping[str, Any], *, newest_first: bool) -> Statement:
+    wanted, order = along("letters", way, values, newest_first=newest_first)
+    return prepare(PARTS[name].format(conditions=wanted, order=order))
 
 
 def _stored(values: dict[str, Any]) -> dict[str, Any]:

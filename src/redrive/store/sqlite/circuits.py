@@ -91,7 +91,7 @@ def circuits(
     window = request.window
     values = list_values(where, window)
     wanted = " AND ".join(SQL[f"circuits.{name}"] for name in values) or "true"
-    order = "DESC" if window.above is None else "ASC"
+    order = "DESC" if window.down else "ASC"
     statement = SQL["circuits"].format(conditions=wanted, order=order)
     rows = con.execute(statement, {**values, "counted": MOST_COUNTED, "most": window.most})
     return request.page([circuit_row(row) for row in rows])

@@ -71,7 +71,7 @@ def groups(
 def _select(con: sqlite3.Connection, now: int, values: dict[str, Any], window: Window) -> list[GroupRow]:
     bounded = conditions(values, window)
     wanted = " AND ".join(SQL[f"groups.{name}"] for name in bounded)
-    order = "DESC" if window.above is None else "ASC"
+    order = "DESC" if window.down else "ASC"
     statement = SQL["groups"].format(conditions=wanted, order=order)
     rows = con.execute(statement, {**bounded, "most": window.most}).fetchall()
     asked = {

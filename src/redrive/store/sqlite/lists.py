@@ -7,19 +7,15 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from redrive.core.states import RunStatus
+from redrive.core.states import LetterStatus, RunStatus
 from redrive.store.filters import (
     CLOCK_STEP,
     FEW,
-    SCANNED,
     Found,
     clauses,
     conditions,
     given,
-    hint,
     joined,
-    letter_states,
-    narrowing,
     parameters,
     popular,
     states,
@@ -30,25 +26,25 @@ from redrive.store.pages import Request, Window
 from redrive.store.records import AuditRow, LetterRow, Page, RunRow
 from redrive.store.rows import audit_row, letter_row, run_row
 from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
-from redrive.store.statements import load
+from redrive.store.sqlite.ways import SQL, by, choose
+from redrive.store.ways import by_state
 
-__all__ = ["Query", "audit", "edge", "facets", "glances", "json_list", "letters", "runs", "weighed"]
-
-SQL = load(__package__, "lists.sql")
+__all__ = ["SQL", "Query", "audit", "facets", "glances", "json_list", "letters", "runs", "weighed"]
 
 
 def runs(con: sqlite3.Connection, where: RunFilter, limit: int, cursor: str | None) -> Page[RunRow]:
     """A page of runs, newest first."""
     request = Request.of(limit, cursor)
-    query = Query(con, "runs", given(where), run_row)
-    return request.page(query.fetch(request.window, states(where.status, RunStatus)).rows)
+    query = Query(con, "runs", weighed(con, given(where)), run_row)
+    found = query.fetch(request.window, states(where.status, RunStatus))
+    return request.page(found.rows, found.reached)
 
 
 def letters(con: sqlite3.Connection, where: LetterFilter, limit: int, cursor: str | None) -> Page[LetterRow]:
     """A page of dead letters, newest first."""
     request = Request.of(limit, cursor)
     query = Query(con, "letters", weighed(con, given(where)), letter_row)
-    found = query.fetch(request.window, letter_states(where))
+    found = query.fetch(request.window, states(where.status, LetterStatus))
     return request.page(found.rows, found.reached)
 
 
@@ -56,12 +52,12 @@ def facets(con: sqlite3.Connection, where: LetterFilter, most: int) -> Facets:
     """How the newest letters that match are spread."""
     slim = {**SQL, "letters": SQL["letters.facets"]}
     query = Query(con, "letters", weighed(con, given(where)), facet_row, slim)
-    return spread((query.fetch(Window(most=most), letter_states(where))).rows)
+    return spread((query.fetch(Window(most=most), states(where.status, LetterStatus))).rows)
 
 
 def glances(con: sqlite3.Connection, where: RunFilter, most: int, *, oldest: bool) -> list[RunGlance]:
     """The newest or oldest runs that match, with little about each."""
-    query = Query(con, "runs", given(where), run_glance, {**SQL, "runs": SQL["runs.glances"]})
+    query = Query(con, "runs", weighed(con, given(where)), run_glance, {**SQL, "runs": SQL["runs.glances"]})
     window = Window(most=most, above=0) if oldest else Window(most=most)
     return (query.fetch(window, states(where.status, RunStatus))).rows
 
@@ -69,8 +65,8 @@ def glances(con: sqlite3.Connection, where: RunFilter, most: int, *, oldest: boo
 def audit(con: sqlite3.Connection, where: AuditFilter, limit: int, cursor: str | None) -> Page[AuditRow]:
     """A page of the audit log, newest first."""
     request = Request.of(limit, cursor)
-    query = Query(con, "audit", given(where), audit_row)
-    return request.page(query.fetch(request.window, None).rows)
+    found = Query(con, "audit", given(where), audit_row).fetch(request.window, None)
+    return request.page(found.rows, found.reached)
 
 
 def json_list(texts: list[str]) -> str:
@@ -87,18 +83,6 @@ def weighed(con: sqlite3.Connection, values: dict[str, Any]) -> dict[str, Any]:
 def _having(con: sqlite3.Connection, wanted: Any) -> int:
     values = {**parameters({"index_0": wanted}, json_list), "most": FEW + 1}
     return int(con.execute(SQL["having"], values).fetchone()[0])
-
-
-def edge(con: sqlite3.Connection, values: dict[str, Any], *, newest_first: bool) -> int | None:
-    """The last letter to look at for what no index finds; None if there are not so many."""
-    narrow = narrowing(values)
-    if len(narrow) == len(values):
-        return None
-    order = "DESC" if newest_first else "ASC"
-    statement = SQL["letters.edge"].format(conditions=clauses(SQL, "letters", narrow), order=order)
-    asked = {**parameters(narrow, json_list), "scanned": SCANNED}
-    count, lowest, highest = con.execute(statement, asked).fetchone()
-    return None if count < SCANNED else lowest if newest_first else highest
 
 
 class Query:
@@ -121,21 +105,19 @@ class Query:
     def fetch(self, window: Window, states: Sequence[str] | None) -> Found:
         """The rows of a window. Each state is asked for by itself, in the order of its index, and merged."""
         values = conditions(self._values, window, *self._bounds())
-        if states is None:
-            return self._select(window, values, [])
-        found = [
-            self._select(window, {**values, "status": state}, hint(self._table, state)) for state in states
-        ]
-        return joined(found, window)
+        if states is None and not by_state(self._table, values):
+            return self._select(window, values)
+        each = LetterStatus if states is None else states
+        return joined([self._select(window, {**values, "status": state}) for state in each], window)
 
-    def _select(self, window: Window, values: dict[str, Any], hints: list[str]) -> Found:
-        down = window.above is None
-        reached = edge(self._con, values, newest_first=down) if self._table == "letters" else None
-        values = up_to(values, reached, newest_first=down)
-        wanted = clauses(self._sql, self._table, [*values, *hints])
-        statement = self._sql[self._table].format(conditions=wanted, order="DESC" if down else "ASC")
+    def _select(self, window: Window, values: dict[str, Any]) -> Found:
+        choice = choose(self._con, self._table, values, newest_first=window.down)
+        values = up_to(values, choice.edge, newest_first=window.down)
+        wanted = clauses(self._sql, self._table, [*values, *choice.way.said])
+        order = "DESC" if window.down else "ASC"
+        statement = self._sql[self._table].format(conditions=wanted, order=order, by=by(choice.way))
         rows = self._con.execute(statement, {**parameters(values, json_list), "most": window.most})
-        return Found([self._record(row) for row in rows], reached)
+        return Found([self._record(row) for row in rows], choice.edge)
 
     def _bounds(self) -> tuple[int | None, int | None]:
         """An id below all rows since a time, and one above all rows until a time."""

@@ -46,8 +46,9 @@ def messages(
 ) -> Page[MessageRow]:
     """A page of messages with their deliveries, newest first."""
     request = Request.of(limit, cursor)
-    query = Query(con, "messages", wanted_messages(where, json_list), message_row, SQL)
-    return request.page(_with_deliveries(con, query.fetch(request.window, None).rows))
+    query = Query(con, "messages", wanted_messages(where, json_list), message_row)
+    found = query.fetch(request.window, None)
+    return request.page(_with_deliveries(con, found.rows), found.reached)
 
 
 def _with_deliveries(con: sqlite3.Connection, rows: Sequence[MessageRow]) -> list[MessageRow]:

@@ -67,7 +67,7 @@ class SqliteNotices:
         request = Request.of(limit, cursor)
         window = request.window
         values = wanted(where, json.dumps, window)
-        order = "DESC" if window.above is None else "ASC"
+        order = "DESC" if window.down else "ASC"
         rows = await self._asked("notifications", values, reader, order=order, most=window.most)
         return request.page([notification_row(row) for row in rows])
 

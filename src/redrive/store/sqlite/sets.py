@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,11 +13,13 @@ from redrive.store.filters import clauses, parameters, up_to
 from redrive.store.pages import Request
 from redrive.store.records import ItemMark, NewSet, Page, SetItemRow, SetItemStatus, SetRow
 from redrive.store.selection import LetterFilter
-from redrive.store.sqlite.lists import SQL as LISTS
-from redrive.store.sqlite.lists import edge, json_list, weighed
+from redrive.store.sqlite.lists import json_list, weighed
+from redrive.store.sqlite.ways import SQL as LISTS
+from redrive.store.sqlite.ways import by, choose
 from redrive.store.sqlite.writes import note
 from redrive.store.statements import load
 from redrive.store.wanted import conditions_of, gathered, item_row, open_letters, paged, set_row, stored
+from redrive.store.ways import Way
 
 __all__ = [
     "Turn",
@@ -117,12 +119,11 @@ def _mark(con: sqlite3.Connection, now: int, set: SetRow, marks: Sequence[ItemMa
 def _gather(con: sqlite3.Connection, set: SetRow, values: dict[str, Any]) -> bool:
     """List the next letters that a filter names; True if those were the last."""
     values = weighed(con, values)
-    end = edge(con, values, newest_first=False)
-    values = up_to(values, end, newest_first=False)
-    wanted = clauses(LISTS, "letters", values)
-    asked = {**parameters(values, json_list), "set": set.id, "owner": set.tenant, "most": GATHERED}
-    found = con.execute(SQL["gather"].format(conditions=wanted), asked).fetchall()
-    last, reached = gathered([number for (number,) in found], GATHERED, end, values["above"])
+    choice = choose(con, "letters", values, newest_first=False)
+    values = up_to(values, choice.edge, newest_first=False)
+    asked = {**parameters(values, json_list), "set": set.id, "set_tenant": set.tenant, "most": GATHERED}
+    found = con.execute(_along("gather", values, choice.way), asked).fetchall()
+    last, reached = gathered([number for (number,) in found], GATHERED, choice.edge, values["above"])
     how_far = {"set": set.id, "count": len(found), "reached": reached, "listed": last}
     con.execute(SQL["note_gathered"], how_far)
     return last
@@ -170,10 +171,15 @@ def set_endings(con: sqlite3.Connection, set: SetRow) -> dict[RunStatus, int]:
 
 def count_letters(con: sqlite3.Connection, where: LetterFilter) -> int:
     """How many open letters match."""
-    values = open_letters(where)
-    statement = SQL["count_letters"].format(conditions=clauses(LISTS, "letters", values))
-    (count,) = con.execute(statement, parameters(values, json_list)).fetchone()
+    values = weighed(con, open_letters(where))
+    way = choose(con, "letters", values, newest_first=True).way
+    (count,) = con.execute(_along("count_letters", values, way), parameters(values, json_list)).fetchone()
     return int(count)
+
+
+def _along(statement: str, values: Mapping[str, Any], way: Way) -> str:
+    wanted = clauses(LISTS, "letters", [*values, *way.said])
+    return SQL[statement].format(conditions=wanted, by=by(way))
 
 
 def purge(con: sqlite3.Connection, before: int, limit: int) -> int:

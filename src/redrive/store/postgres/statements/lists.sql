@@ -1,28 +1,29 @@
 -- Lists of runs, letters and audit lines: the body of a query, and the conditions it is put together from.
+-- No index serves IS NOT DISTINCT FROM: the way to the rows is said apart (ways.py), and the planner gets no other.
 
 -- name: runs
 -- A page of runs; the conditions and the order are filled in.
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
        r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout
-FROM redrive.runs AS r WHERE {conditions} ORDER BY r.id {order} LIMIT CAST(:most AS bigint);
+FROM redrive.runs AS r WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
 
 -- name: runs.glances
 -- The same rows as a page of runs, with little about each.
 SELECT r.id, r.status, r.created_at, r.finished_at, r.available_at
-FROM redrive.runs AS r WHERE {conditions} ORDER BY r.id {order} LIMIT CAST(:most AS bigint);
+FROM redrive.runs AS r WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
 
 -- name: runs.tenant
 -- Runs of one tenant.
-r.tenant = :tenant;
+r.tenant IS NOT DISTINCT FROM :tenant;
 
 -- name: runs.workflow
 -- Runs of one workflow.
-r.workflow = :workflow;
+r.workflow IS NOT DISTINCT FROM :workflow;
 
 -- name: runs.status
 -- Runs in one state.
-r.status = :status;
+r.status IS NOT DISTINCT FROM :status;
 
 -- name: runs.indexed
 -- Said in addition for states that the index by state covers, so that the planner knows it may be used.
@@ -38,24 +39,37 @@ r.id = ANY (ARRAY(SELECT held.id FROM redrive.runs AS held WHERE held.worker IS 
 
 -- name: runs.correlation_id
 -- Runs that belong together.
-left(r.correlation_id, 256) = left(:correlation_id, 256) AND r.correlation_id = :correlation_id;
+r.correlation_id IS NOT DISTINCT FROM :correlation_id;
 
 -- name: runs.idempotency_key
 -- Runs started with this key.
-r.id IN (SELECT k.run FROM redrive.idempotency AS k WHERE k.given = :idempotency_key);
+r.id = ANY (ARRAY(SELECT k.run FROM redrive.idempotency AS k WHERE k.given = :idempotency_key));
 
 -- name: runs.handler_for
 -- Runs that handle the failure of one run, and what those started.
-r.handler_for = :handler_for;
+r.handler_for IS NOT DISTINCT FROM :handler_for;
+
+-- name: runs.handling
+-- Said in addition for runs that handle failures, which have an index of their own.
+r.handler_for IS NOT NULL;
+
+-- name: runs.correlated
+-- Said in addition for runs that belong together, for the same reason.
+r.correlation_id IS NOT NULL;
 
 -- name: runs.queue
 -- Runs of one queue.
-r.queue = :queue;
+r.queue IS NOT DISTINCT FROM :queue;
 
 -- name: runs.index
 -- Runs that have one of these values in a field to search by.
 r.id = ANY (ARRAY(SELECT x.run FROM redrive.run_index AS x
          WHERE x.field = :index_0_field AND x.value = ANY (CAST(:index_0_values AS text[]))));
+
+-- name: runs.popular
+-- The same, where there are so many of those runs that they are looked at one by one.
+EXISTS (SELECT 1 FROM redrive.run_index AS x WHERE x.field = :index_0_field
+        AND x.value = ANY (CAST(:index_0_values AS text[])) AND x.run = r.id OFFSET 0);
 
 -- name: runs.since
 -- Runs accepted at this time or later.
@@ -72,6 +86,11 @@ r.id < :below;
 -- name: runs.above
 -- Runs newer than a place.
 r.id > :above;
+
+-- name: runs.edge
+-- How far runs are looked through: how many there are up to there, and the ids at both ends.
+SELECT count(*) AS count, min(id) AS lowest, max(id) AS highest FROM (
+    SELECT r.id FROM redrive.runs AS r WHERE {conditions} ORDER BY {order} LIMIT CAST(:scanned AS bigint)) AS met;
 
 -- name: runs.at
 -- When the first run from an id on was accepted.
@@ -93,56 +112,68 @@ SELECT l.id, l.public_id, l.tenant, l.run, l.run_id, l.workflow, l.status, l.cod
        l.failure, l.fingerprint, l.payload_hash, l.input, l.options, l.step, l.step_index, l.attempts,
        l.replay_count, l.owner, l.correlation_id, l.version, l.created_at, l.failed_at, l.closed_at, l.closed_by,
        l.resolution, l.expires_at, l.tags
-FROM redrive.letters AS l WHERE {conditions} ORDER BY l.id {order} LIMIT CAST(:most AS bigint);
+FROM redrive.letters AS l WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
 
 -- name: letters.facets
 -- The same rows as a page of letters, with those columns alone that are counted by.
 SELECT l.id, l.code, l.stage, l.workflow, l.step, l.owner
-FROM redrive.letters AS l WHERE {conditions} ORDER BY l.id {order} LIMIT CAST(:most AS bigint);
+FROM redrive.letters AS l WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
 
 -- name: letters.tenant
 -- Letters of one tenant.
-l.tenant = :tenant;
+l.tenant IS NOT DISTINCT FROM :tenant;
 
 -- name: letters.status
 -- Letters in one state.
-l.status = :status;
+l.status IS NOT DISTINCT FROM :status;
 
 -- name: letters.code
 -- Letters that ended for one reason.
-l.code = :code;
+l.code IS NOT DISTINCT FROM :code;
 
 -- name: letters.stage
 -- Letters that ended at one stage.
-l.stage = :stage;
+l.stage IS NOT DISTINCT FROM :stage;
 
 -- name: letters.early_or_late
--- Letters that ended at another stage than most; the rest is said so that the index made for that may be used.
-l.stage = :early_or_late AND l.stage <> 'exec';
+-- Letters that ended at another stage than most.
+l.stage IS NOT DISTINCT FROM :early_or_late;
+
+-- name: letters.unusual
+-- Said in addition for those, which have an index of their own.
+l.stage <> 'exec';
 
 -- name: letters.category
 -- Letters with failures of one category.
-l.category = :category;
+l.category IS NOT DISTINCT FROM :category;
 
 -- name: letters.workflow
 -- Letters of one workflow.
-l.workflow = :workflow;
+l.workflow IS NOT DISTINCT FROM :workflow;
 
 -- name: letters.step
 -- Letters in which one step failed.
-l.step = :step;
+l.step IS NOT DISTINCT FROM :step;
 
 -- name: letters.fingerprint
 -- Letters with one cause.
-l.fingerprint = :fingerprint;
+l.fingerprint IS NOT DISTINCT FROM :fingerprint;
 
 -- name: letters.owner
 -- Letters that somebody looks after.
-l.owner IS NOT NULL AND l.owner = :owner;
+l.owner IS NOT DISTINCT FROM :owner;
+
+-- name: letters.owned
+-- Said in addition for those, which have an index of their own.
+l.owner IS NOT NULL;
 
 -- name: letters.tag
 -- Letters marked with a word.
-l.tags <> '[]' AND EXISTS (SELECT 1 FROM json_array_elements_text(CAST(l.tags AS json)) AS tag WHERE tag = :tag);
+EXISTS (SELECT 1 FROM json_array_elements_text(CAST(l.tags AS json)) AS tag WHERE tag = :tag);
+
+-- name: letters.tagged
+-- Said in addition for letters that are marked, which have an index of their own.
+l.tags <> '[]';
 
 -- name: letters.index
 -- Letters of runs that have one of these values in a field to search by.
@@ -177,7 +208,7 @@ l.id > :above;
 -- name: letters.edge
 -- How far letters are looked through: how many there are up to there, and the ids at both ends.
 SELECT count(*) AS count, min(id) AS lowest, max(id) AS highest FROM (
-    SELECT l.id FROM redrive.letters AS l WHERE {conditions} ORDER BY l.id {order} LIMIT CAST(:scanned AS bigint)) AS l;
+    SELECT l.id FROM redrive.letters AS l WHERE {conditions} ORDER BY {order} LIMIT CAST(:scanned AS bigint)) AS met;
 
 -- name: letters.at
 -- When the first letter from an id on was written.
@@ -190,15 +221,15 @@ SELECT COALESCE(max(id), 0) FROM redrive.letters;
 -- name: audit
 -- A page of the audit log; the conditions and the order are filled in.
 SELECT a.id, a.tenant, a.at, a.event, a.by, a.subject, a.letter, a.before, a.after, a.reason
-FROM redrive.audit AS a WHERE {conditions} ORDER BY a.id {order} LIMIT CAST(:most AS bigint);
+FROM redrive.audit AS a WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
 
 -- name: audit.tenant
 -- Lines about one tenant.
-a.tenant = :tenant;
+a.tenant IS NOT DISTINCT FROM :tenant;
 
 -- name: audit.event
 -- Lines of one event.
-a.event = :event;
+a.event IS NOT DISTINCT FROM :event;
 
 -- name: audit.kind
 -- Lines of all events that begin like this.
@@ -206,19 +237,27 @@ a.event >= :kind AND a.event < CAST(:kind AS text) || '~';
 
 -- name: audit.by
 -- Lines about what the engine did by itself, which most of them are.
-a.by = :by;
+a.by IS NOT DISTINCT FROM :by;
 
 -- name: audit.person
--- Lines about what one person did; the rest is said so that the index made for that may be used.
-a.by = :person AND a.by <> 'redrive';
+-- Lines about what one person did.
+a.by IS NOT DISTINCT FROM :person;
+
+-- name: audit.by_person
+-- Said in addition for those, which have an index of their own.
+a.by <> 'redrive';
 
 -- name: audit.subject
 -- Lines about one run, policy or workflow.
-a.subject = :subject;
+a.subject IS NOT DISTINCT FROM :subject;
 
 -- name: audit.letter
 -- Lines about one letter.
-a.letter = :letter;
+a.letter IS NOT DISTINCT FROM :letter;
+
+-- name: audit.about_letter
+-- Said in addition for lines about letters, for the same reason.
+a.letter IS NOT NULL;
 
 -- name: audit.since
 -- Lines from this time on.
@@ -235,6 +274,11 @@ a.id < :below;
 -- name: audit.above
 -- Lines newer than a place.
 a.id > :above;
+
+-- name: audit.edge
+-- How far lines are looked through: how many there are up to there, and the ids at both ends.
+SELECT count(*) AS count, min(id) AS lowest, max(id) AS highest FROM (
+    SELECT a.id FROM redrive.audit AS a WHERE {conditions} ORDER BY {order} LIMIT CAST(:scanned AS bigint)) AS met;
 
 -- name: audit.at
 -- When the first line from an id on was written.

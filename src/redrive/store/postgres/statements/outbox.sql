@@ -135,15 +135,15 @@ WHERE d.message = CAST(:message AS bigint) AND d.sink = :sink;
 -- name: messages
 -- A page of messages; the conditions and the order are filled in.
 SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at, m.trace
-FROM redrive.messages AS m WHERE {conditions} ORDER BY m.id {order} LIMIT CAST(:most AS bigint);
+FROM redrive.messages AS m WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
 
 -- name: messages.tenant
 -- Messages of one tenant.
-m.tenant = :tenant;
+m.tenant IS NOT DISTINCT FROM :tenant;
 
 -- name: messages.topic
 -- Messages on one topic.
-m.topic = :topic;
+m.topic IS NOT DISTINCT FROM :topic;
 
 -- name: messages.topics
 -- Messages on all topics that begin alike.
@@ -151,7 +151,7 @@ starts_with(m.topic, :topics);
 
 -- name: messages.key
 -- Messages with one key.
-m.key = :key;
+m.key IS NOT DISTINCT FROM :key;
 
 -- name: messages.run_id
 -- Messages of one run; their ids begin with its id.
@@ -189,6 +189,11 @@ m.id < CAST(:below AS bigint);
 -- name: messages.above
 -- Messages newer than a place.
 m.id > CAST(:above AS bigint);
+
+-- name: messages.edge
+-- How far messages are looked through: how many there are up to there, and the ids at both ends.
+SELECT count(*) AS count, min(id) AS lowest, max(id) AS highest FROM (
+    SELECT m.id FROM redrive.messages AS m WHERE {conditions} ORDER BY {order} LIMIT CAST(:scanned AS bigint)) AS met;
 
 -- name: messages.at
 -- When the first message from an id on was published.

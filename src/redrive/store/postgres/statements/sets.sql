@@ -53,8 +53,8 @@ RETURNING wanted, upto, reached, listed;
 -- name: gather
 -- List the next letters of a set; the conditions are filled in.
 INSERT INTO redrive.set_items (set_id, number, tenant, letter, status)
-SELECT CAST(:set AS bigint), l.id, CAST(:owner AS text), l.public_id, 'PENDING' FROM redrive.letters AS l
-WHERE {conditions} ORDER BY l.id LIMIT CAST(:most AS bigint)
+SELECT CAST(:set AS bigint), l.id, CAST(:set_tenant AS text), l.public_id, 'PENDING' FROM redrive.letters AS l
+WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint)
 RETURNING number;
 
 -- name: note_gathered

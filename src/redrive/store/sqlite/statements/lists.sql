@@ -5,12 +5,12 @@
 SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
        r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
        r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout
-FROM runs AS r WHERE {conditions} ORDER BY r.id {order} LIMIT :most;
+FROM runs AS r {by} WHERE {conditions} ORDER BY r.id {order} LIMIT :most;
 
 -- name: runs.glances
 -- The same rows as a page of runs, with little about each.
 SELECT r.id, r.status, r.created_at, r.finished_at, r.available_at
-FROM runs AS r WHERE {conditions} ORDER BY r.id {order} LIMIT :most;
+FROM runs AS r {by} WHERE {conditions} ORDER BY r.id {order} LIMIT :most;
 
 -- name: runs.tenant
 -- Runs of one tenant.
@@ -48,6 +48,14 @@ r.id IN (SELECT k.run FROM idempotency AS k WHERE k.given = :idempotency_key);
 -- Runs that handle the failure of one run, and what those started.
 r.handler_for = :handler_for;
 
+-- name: runs.handling
+-- Said in addition for runs that handle failures, which have an index of their own.
+r.handler_for IS NOT NULL;
+
+-- name: runs.correlated
+-- Said in addition for runs that belong together, for the same reason.
+r.correlation_id IS NOT NULL;
+
 -- name: runs.queue
 -- Runs of one queue.
 r.queue = :queue;
@@ -56,6 +64,11 @@ r.queue = :queue;
 -- Runs that have one of these values in a field to search by.
 r.id IN (SELECT x.run FROM run_index AS x
          WHERE x.field = :index_0_field AND x.value IN (SELECT value FROM json_each(:index_0_values)));
+
+-- name: runs.popular
+-- The same, where there are so many of those runs that they are looked at one by one.
+EXISTS (SELECT 1 FROM run_index AS x WHERE x.field = :index_0_field
+        AND x.value IN (SELECT value FROM json_each(:index_0_values)) AND x.run = r.id);
 
 -- name: runs.since
 -- Runs accepted at this time or later.
@@ -72,6 +85,11 @@ r.id < :below;
 -- name: runs.above
 -- Runs newer than a place.
 r.id > :above;
+
+-- name: runs.edge
+-- How far runs are looked through: how many there are up to there, and the ids at both ends.
+SELECT count(*) AS count, min(id) AS lowest, max(id) AS highest FROM (
+    SELECT r.id FROM runs AS r {by} WHERE {conditions} ORDER BY r.id {order} LIMIT :scanned) AS met;
 
 -- name: runs.at
 -- When the first run from an id on was accepted.
@@ -93,12 +111,12 @@ SELECT l.id, l.public_id, l.tenant, l.run, l.run_id, l.workflow, l.status, l.cod
        l.failure, l.fingerprint, l.payload_hash, l.input, l.options, l.step, l.step_index, l.attempts,
        l.replay_count, l.owner, l.correlation_id, l.version, l.created_at, l.failed_at, l.closed_at, l.closed_by,
        l.resolution, l.expires_at, l.tags
-FROM letters AS l WHERE {conditions} ORDER BY l.id {order} LIMIT :most;
+FROM letters AS l {by} WHERE {conditions} ORDER BY l.id {order} LIMIT :most;
 
 -- name: letters.facets
 -- The same rows as a page of letters, with those columns alone that are counted by.
 SELECT l.id, l.code, l.stage, l.workflow, l.step, l.owner
-FROM letters AS l WHERE {conditions} ORDER BY l.id {order} LIMIT :most;
+FROM letters AS l {by} WHERE {conditions} ORDER BY l.id {order} LIMIT :most;
 
 -- name: letters.tenant
 -- Letters of one tenant.
@@ -117,8 +135,12 @@ l.code = :code;
 l.stage = :stage;
 
 -- name: letters.early_or_late
--- Letters that ended at another stage than most; the rest is said so that the index made for that may be used.
-l.stage = :early_or_late AND l.stage <> 'exec';
+-- Letters that ended at another stage than most.
+l.stage = :early_or_late;
+
+-- name: letters.unusual
+-- Said in addition for those, which have an index of their own.
+l.stage <> 'exec';
 
 -- name: letters.category
 -- Letters with failures of one category.
@@ -138,11 +160,19 @@ l.fingerprint = :fingerprint;
 
 -- name: letters.owner
 -- Letters that somebody looks after.
-l.owner IS NOT NULL AND l.owner = :owner;
+l.owner = :owner;
+
+-- name: letters.owned
+-- Said in addition for those, which have an index of their own.
+l.owner IS NOT NULL;
 
 -- name: letters.tag
 -- Letters marked with a word.
-l.tags <> '[]' AND EXISTS (SELECT 1 FROM json_each(l.tags) AS tag WHERE tag.value = :tag);
+EXISTS (SELECT 1 FROM json_each(l.tags) AS tag WHERE tag.value = :tag);
+
+-- name: letters.tagged
+-- Said in addition for letters that are marked, which have an index of their own.
+l.tags <> '[]';
 
 -- name: letters.index
 -- Letters of runs that have one of these values in a field to search by.
@@ -177,7 +207,7 @@ l.id > :above;
 -- name: letters.edge
 -- How far letters are looked through: how many there are up to there, and the ids at both ends.
 SELECT count(*) AS count, min(id) AS lowest, max(id) AS highest FROM (
-    SELECT l.id FROM letters AS l WHERE {conditions} ORDER BY l.id {order} LIMIT :scanned) AS l;
+    SELECT l.id FROM letters AS l {by} WHERE {conditions} ORDER BY l.id {order} LIMIT :scanned) AS met;
 
 -- name: letters.at
 -- When the first letter from an id on was written.
@@ -190,7 +220,7 @@ SELECT COALESCE(max(id), 0) FROM letters;
 -- name: audit
 -- A page of the audit log; the conditions and the order are filled in.
 SELECT a.id, a.tenant, a.at, a.event, a.by, a.subject, a.letter, a.before, a.after, a.reason
-FROM audit AS a WHERE {conditions} ORDER BY a.id {order} LIMIT :most;
+FROM audit AS a {by} WHERE {conditions} ORDER BY a.id {order} LIMIT :most;
 
 -- name: audit.tenant
 -- Lines about one tenant.
@@ -209,8 +239,12 @@ a.event >= :kind AND a.event < :kind || '~';
 a.by = :by;
 
 -- name: audit.person
--- Lines about what one person did; the rest is said so that the index made for that may be used.
-a.by = :person AND a.by <> 'redrive';
+-- Lines about what one person did.
+a.by = :person;
+
+-- name: audit.by_person
+-- Said in addition for those, which have an index of their own.
+a.by <> 'redrive';
 
 -- name: audit.subject
 -- Lines about one run, policy or workflow.
@@ -219,6 +253,10 @@ a.subject = :subject;
 -- name: audit.letter
 -- Lines about one letter.
 a.letter = :letter;
+
+-- name: audit.about_letter
+-- Said in addition for lines about letters, for the same reason.
+a.letter IS NOT NULL;
 
 -- name: audit.since
 -- Lines from this time on.
@@ -235,6 +273,11 @@ a.id < :below;
 -- name: audit.above
 -- Lines newer than a place.
 a.id > :above;
+
+-- name: audit.edge
+-- How far lines are looked through: how many there are up to there, and the ids at both ends.
+SELECT count(*) AS count, min(id) AS lowest, max(id) AS highest FROM (
+    SELECT a.id FROM audit AS a {by} WHERE {conditions} ORDER BY a.id {order} LIMIT :scanned) AS met;
 
 -- name: audit.at
 -- When the first line from an id on was written.

@@ -133,7 +133,7 @@ WHERE message = :message AND sink = :sink;
 -- name: messages
 -- A page of messages; the conditions and the order are filled in.
 SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at, m.trace
-FROM messages AS m WHERE {conditions} ORDER BY m.id {order} LIMIT :most;
+FROM messages AS m {by} WHERE {conditions} ORDER BY m.id {order} LIMIT :most;
 
 -- name: messages.tenant
 -- Messages of one tenant.
@@ -187,6 +187,11 @@ m.id < :below;
 -- name: messages.above
 -- Messages newer than a place.
 m.id > :above;
+
+-- name: messages.edge
+-- How far messages are looked through: how many there are up to there, and the ids at both ends.
+SELECT count(*) AS count, min(id) AS lowest, max(id) AS highest FROM (
+    SELECT m.id FROM messages AS m {by} WHERE {conditions} ORDER BY m.id {order} LIMIT :scanned) AS met;
 
 -- name: messages.at
 -- When the first message from an id on was published.

@@ -44,7 +44,7 @@ RETURNING wanted, upto, reached, listed;
 -- name: gather
 -- List the next letters of a set; the conditions are filled in.
 INSERT INTO set_items (set_id, number, tenant, letter, status)
-SELECT :set, l.id, :owner, l.public_id, 'PENDING' FROM letters AS l
+SELECT :set, l.id, :set_tenant, l.public_id, 'PENDING' FROM letters AS l {by}
 WHERE {conditions} ORDER BY l.id LIMIT :most
 RETURNING number;
 
@@ -130,7 +130,7 @@ i.number > :above;
 
 -- name: count_letters
 -- How many letters there are; the conditions are filled in.
-SELECT count(*) FROM letters AS l WHERE {conditions};
+SELECT count(*) FROM letters AS l {by} WHERE {conditions};
 
 -- name: old_items
 -- Letters of sets that ended long enough ago.

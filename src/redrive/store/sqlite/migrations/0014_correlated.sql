@@ -1,0 +1,2 @@
+-- Runs that belong together are found for one tenant, too; here they always were.
+-- oldest code: 2

@@ -1,0 +1,133 @@
+"""No list walks through its table, whatever it is asked for, not even where the planner believes it may.
+
+Within a tenant's transaction, too: policies add a condition of their own there, and what they do not trust
+cannot be looked up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from list_cases import ASKED, FILL, PLACES, ROWS, allowed, cursor
+from postgres_kit import Bench
+from test_postgres_plans import plan, scans
+
+from redrive.store.postgres import lists, messages, sets
+from redrive.store.postgres.line import Line
+from redrive.store.postgres.roles import acting_for
+from redrive.store.postgres.sql import Statement
+from redrive.store.postgres.ways import PLANS
+from redrive.store.records import NewSet
+from redrive.store.selection import AuditFilter, LetterFilter, OutboxFilter, RunFilter
+from redrive.store.wanted import conditions_of, stored
+
+LISTS: dict[type[Any], Callable[..., Any]] = {
+    RunFilter: lists.runs,
+    LetterFilter: lists.letters,
+    AuditFilter: lists.audit,
+    OutboxFilter: messages.messages,
+}
+LISTED = re.compile(r"FROM redrive\.(runs|letters|audit|messages) AS [rlam] ")
+NUMBERS = f"generate_series(1, {ROWS}) AS s (n)"
+NAMES = {"messages_public_id": "messages_public_id_key: ", "run_index": "run_index_pkey: field = "}
+AS_THEY_ARE = {"pkey", "runs_succeeded", "letters_tagged"}
+FEW = {"runs_held", "idempotency_given", "run_index", "messages_public_id", "deliveries_dead"}
+
+
+class Explaining(Line):
+    """A connection that keeps the plan of every statement that reads a list."""
+
+    __slots__ = ("plans",)
+
+    async def rows(self, statement: Statement, **values: Any) -> list[Any]:
+        await self._keep(statement)
+        return await super().rows(statement, **values)
+
+    async def row(self, statement: Statement, **values: Any) -> Any:
+        await self._keep(statement)
+        return await super().row(statement, **values)
+
+    async def _keep(self, statement: Statement) -> None:
+        if LISTED.search(statement.text):
+            self.plans.append(await plan(self, statement))
+
+
+async def fill(bench: Bench) -> None:
+    """One tenant's rows, all alike, of which the planner is told."""
+    for statement in FILL:
+        await bench.sql(statement.format(numbers=NUMBERS))
+    await bench.sql("ANALYZE")
+
+
+@asynccontextmanager
+async def explaining(bench: Bench, tenant: str | None) -> AsyncIterator[Explaining]:
+    async with bench.line() as plain:
+        line = Explaining(plain.con, bench.address, plain.settings)
+        line.plans = []
+        if tenant is None:
+            yield line
+        else:
+            async with acting_for(line, tenant):
+                yield line
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_each_filter_is_read_along_an_index_in_order(bench: Bench, known: bool) -> None:
+    """Where nobody has looked yet what a table holds, and where the planner knows, and is wrong."""
+    if known:
+        await fill(bench)
+    for tenant in (None, "a"):
+        async with explaining(bench, tenant) as line:
+            for kind, cases in ASKED.items():
+                for asked, index in cases:
+                    for place in PLACES:
+                        line.plans.clear()
+                        await LISTS[kind](line, kind(tenant=tenant, **asked), 10, cursor(place))
+                        assert line.plans
+                        for lines in line.plans:
+                            assert is_good(lines, allowed(kind, index, tenant), place), (asked, place, lines)
+    if known:
+        await _pages_begin_at_their_cursor(bench)
+        await _sets_are_listed_in_order(bench)
+
+
+def is_good(lines: list[str], indexes: set[str], place: str | None) -> bool:
+    """Whether rows come from one of these indexes, by what is asked for, and in order unless they are few."""
+    found = scans(lines)
+    named = any(NAMES.get(name, name) in each for name in indexes for each in found)
+    as_they_are = bool(indexes & AS_THEY_ARE) and place is None
+    aimless = [each for each in found if each.endswith(": ") and not each.startswith(tuple(FEW))]
+    in_order = not any("Sort" in each for each in lines) or bool(indexes & FEW)
+    return (
+        named and (not aimless or as_they_are) and in_order and not any("Seq Scan" in each for each in lines)
+    )
+
+
+async def _pages_begin_at_their_cursor(bench: Bench) -> None:
+    """A tenant's letters in all states, of which most have none: the planner would go along the ids."""
+    async with explaining(bench, "a") as line:
+        await lists.letters(line, LetterFilter(tenant="a"), 10, cursor("<200"))
+    assert len(line.plans) == 5
+    for lines in line.plans:
+        (met,) = scans(lines)
+        assert met.startswith("letters_of_tenant_by_status: "), lines
+        assert all(part in met for part in ("tenant = ", "status = ", "AND id < ")), lines
+
+
+async def _sets_are_listed_in_order(bench: Bench) -> None:
+    for where, index in (
+        (LetterFilter(), "letters_by_status"),
+        (LetterFilter(tenant="a"), "letters_of_tenant_by_status"),
+        (LetterFilter(tenant="b", fingerprint="f"), "letters_of_tenant_by_status"),
+    ):
+        new = NewSet(public_id="s", tenant="a", action="REPLAY", by="ann", where=where, request="{}")
+        values = conditions_of(stored(new) or "", above=0, upto=ROWS)
+        async with bench.line() as line, line.transaction(**PLANS):
+            choice = await sets.choose(line, "letters", values, newest_first=False)
+            lines = await plan(line, sets._along("gather", choice.way, values, newest_first=False))
+        assert [each.partition(":")[0] for each in scans(lines)] == [index], lines
+        assert not [each for each in lines if "Sort" in each or "Seq Scan" in each], lines

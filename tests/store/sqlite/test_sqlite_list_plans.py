@@ -1,0 +1,112 @@
+"""No list walks through its table, whatever it is asked for: each is read along an index made for it."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from list_cases import ASKED, FILL, PLACES, ROWS, allowed, cursor
+
+from redrive.store.migrate import known
+from redrive.store.records import NewSet
+from redrive.store.selection import AuditFilter, LetterFilter, OutboxFilter, RunFilter
+from redrive.store.sqlite import lists, messages, schema, sets
+from redrive.store.wanted import conditions_of, stored
+
+LISTS: dict[type[Any], Callable[..., Any]] = {
+    RunFilter: lists.runs,
+    LetterFilter: lists.letters,
+    AuditFilter: lists.audit,
+    OutboxFilter: messages.messages,
+}
+NUMBERS = (
+    f"(WITH RECURSIVE s (n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM s WHERE n < {ROWS}) SELECT n FROM s)"
+)
+NAMES = {
+    "pkey": "",
+    "run_index": "x USING PRIMARY KEY (field=? AND value=?",
+    "messages_public_id": "sqlite_autoindex_messages_1 (public_id>? AND public_id<?)",
+}
+AS_THEY_ARE = {"pkey", "runs_succeeded", "letters_tagged"}  # every row, or every row that has something
+FEW = {"runs_held", "idempotency_given", "run_index", "messages_public_id", "deliveries_dead"}
+
+
+@pytest.fixture(scope="module")
+def con() -> Iterator[sqlite3.Connection]:
+    con = sqlite3.connect(":memory:", isolation_level=None)
+    for migration in known("redrive.store.sqlite"):
+        for statement in schema.split(migration.text):
+            con.execute(statement)
+    for statement in FILL:
+        con.execute(statement.format(numbers=NUMBERS).replace("redrive.", ""))
+    con.execute("ANALYZE")
+    yield con
+    con.close()
+
+
+def plans(con: sqlite3.Connection, work: Callable[[], Any]) -> list[list[str]]:
+    """The plans of the statements that read rows of a list while something is done."""
+    heard: list[str] = []
+    con.set_trace_callback(heard.append)
+    try:
+        work()
+    finally:
+        con.set_trace_callback(None)
+    listed = [text for text in heard if re.search(r"FROM (runs|letters|audit|messages) AS \w ", text)]
+    assert listed
+    return [[row[3] for row in con.execute(f"EXPLAIN QUERY PLAN {text}")] for text in listed]
+
+
+@pytest.mark.parametrize("tenant", [None, "a", "b"])
+@pytest.mark.parametrize("kind", LISTS)
+def test_each_filter_is_read_along_an_index_in_order(
+    con: sqlite3.Connection, kind: type[Any], tenant: str | None
+) -> None:
+    for asked, index in ASKED[kind]:
+        for place in PLACES:
+            where, place_of = kind(tenant=tenant, **asked), cursor(place)
+            found = plans(con, lambda where=where, at=place_of: LISTS[kind](con, where, 10, at))
+            for steps in found:
+                assert is_good(steps, allowed(kind, index, tenant), place), (asked, place, steps)
+
+
+def is_good(steps: list[str], indexes: set[str], place: str | None) -> bool:
+    """Whether rows come from one of these indexes, by what is asked for, and in order unless they are few."""
+    (met,) = [step for step in steps if re.match(r"(SEARCH|SCAN) [rlam]\b", step)]
+    named = any(NAMES.get(name, name) in step for name in indexes for step in steps)
+    in_order = met.startswith("SCAN") and bool(indexes & AS_THEY_ARE) and place is None
+    aimed = met.startswith("SEARCH") and ("=?" in met or bool(indexes & AS_THEY_ARE) or "public_id>?" in met)
+    sorted_ = any("TEMP B-TREE" in step for step in steps)
+    return named and (aimed or in_order) and (not sorted_ or bool(indexes & FEW))
+
+
+def test_a_page_behind_a_cursor_does_not_come_past_what_is_newer(con: sqlite3.Connection) -> None:
+    """A tenant's letters in all states, of which most have none: the planner would go along the ids."""
+    for steps in plans(con, lambda: lists.letters(con, LetterFilter(tenant="a"), 10, cursor("<200"))):
+        assert any(
+            "letters_of_tenant_by_status (tenant=? AND status=? AND id<?)" in step for step in steps
+        ), steps
+
+
+@pytest.mark.parametrize(
+    ("where", "index"),
+    [
+        (LetterFilter(), "letters_by_status (status=? AND id>? AND id<?)"),
+        (LetterFilter(tenant="a"), "letters_of_tenant_by_status (tenant=? AND status=? AND id>? AND id<?)"),
+        (LetterFilter(tenant="b", fingerprint="f"), "letters_of_tenant_by_status (tenant=? AND status=?"),
+    ],
+)
+def test_a_set_is_listed_in_order_of_an_index(
+    con: sqlite3.Connection, where: LetterFilter, index: str
+) -> None:
+    new = NewSet(public_id="s", tenant="a", action="REPLAY", by="ann", where=where, request="{}")
+    values = conditions_of(stored(new) or "", above=0, upto=ROWS)
+    way = sets.choose(con, "letters", values, newest_first=False).way
+    statement = sets._along("gather", values, way)
+    given = {**values, "set": 1, "set_tenant": "a", "most": 10}
+    steps = [row[3] for row in con.execute(f"EXPLAIN QUERY PLAN {statement}", given)]
+    assert any(index in step for step in steps), steps
+    assert not any("TEMP B-TREE" in step for step in steps), steps
