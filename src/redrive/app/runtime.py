@@ -125,7 +125,8 @@ class Runtime:
 
     def new_set_worker(self, store: Store) -> SetWorker:
         """The chore that carries out sets, on the store or on another face of it."""
-        return SetWorker(store, Batches(store, self.clock, self._replayer(store, self.clock)).decide)
+        replayer = self._replayer(store, self.clock)
+        return SetWorker(store, Batches(store, self.clock, replayer, lambda: self.worker).decide)
 
     def new_releaser(self, store: Store) -> Releaser:
         """The chore that turns circuits and lets parked runs go on, on the store or on another face of it."""

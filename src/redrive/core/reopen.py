@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -29,12 +29,13 @@ from redrive.core.transition import (
 )
 from redrive.policy import RetryPolicy
 
-__all__ = ["Decision", "reopened", "restarted"]
+__all__ = ["Decision", "journal_after", "reopened", "restarted"]
 
 # A set of letters makes a hundred thousand of each.
 _Transition, _Reopening = quick(Transition), quick(Reopening)
 _LetterMove, _ReplayWrite, _AuditWrite = quick(LetterMove), quick(ReplayWrite), quick(AuditWrite)
 _GOES_ON = RunWrite(status=RunStatus.PENDING, wake_in=0, take=True, deaths=0, diverged=False)
+_IS_TAKEN = RunWrite(status=RunStatus.RUNNING, take=True, deaths=0, diverged=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,7 @@ class Decision:
     """A request for one run: planned, with its values checked and encoded, and with who asks for it.
 
     `letter` is the id of the run's letter, written or not; `is_open` says that there is one to be moved.
+    `worker` has time to go on with the run at once.
     """
 
     request: ReplayRequest
@@ -55,6 +57,7 @@ class Decision:
     changes: str | None = None
     output: str | None = None
     skipped: Mapping[str, str] = field(default_factory=dict)
+    worker: int | None = None
 
 
 def reopened(run: RunView, status: RunStatus, decision: Decision) -> Transition:
@@ -66,6 +69,7 @@ def reopened(run: RunView, status: RunStatus, decision: Decision) -> Transition:
     if request.new_operation:
         given = (*given, _new_generation(plan, given))
     written = {entry.index for entry in given}
+    worker = None if given else decision.worker  # what is written anew is read by whoever claims the run
     reopening = _Reopening(
         letter=decision.letter,
         supersedes=tuple(entry.index for entry in plan.again if entry.index not in written),
@@ -75,18 +79,35 @@ def reopened(run: RunView, status: RunStatus, decision: Decision) -> Transition:
         options=_with_override(run, request),
         new_operation=request.new_operation,
         index=_indexed(run, decision),
+        worker=worker,
     )
     return _Transition(
         run=run.id,
         tenant=run.tenant,
         fence=run.fence,
         entries=given,
-        change=_GOES_ON,
+        change=_GOES_ON if worker is None else _IS_TAKEN,
         reopens=reopening,
         move=_move(decision),
         replay=_replay(decision, run.public_id),
         audit=(_audit(run, status, decision, run.public_id),),
     )
+
+
+def journal_after(journal: Sequence[EntryRow], reopening: Reopening) -> tuple[EntryRow, ...]:
+    """The journal of a run that goes on, as whoever claims it would read it. Nothing was given by hand."""
+    if not reopening.supersedes and not reopening.loosens:
+        return tuple(journal)
+    number = max(entry.superseded for entry in journal) + 1
+    return tuple(_as_reopened(entry, reopening, number) for entry in journal)
+
+
+def _as_reopened(entry: EntryRow, reopening: Reopening, number: int) -> EntryRow:
+    if entry.index in reopening.supersedes and not entry.superseded:
+        entry = replace(entry, superseded=number, limit_at=None)
+    if entry.index in reopening.loosens:
+        entry = replace(entry, loose=1)
+    return entry
 
 
 def restarted(run: RunView, status: RunStatus, decision: Decision, new: NewRun) -> Transition:

@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from redrive.clock import Clock
 from redrive.core.keys import letter_id
@@ -17,12 +18,14 @@ from redrive.core.outcome import Closed
 from redrive.core.quick import quick
 from redrive.core.replay import Mode, ReplayRequest
 from redrive.core.states import LetterStatus
+from redrive.core.transition import Answer
 from redrive.desk.closing import closing
-from redrive.desk.replaying import Order, Prepared, Replay, Replayer
+from redrive.desk.handing import Handing, Hands, Taker, Taking, as_claimed
+from redrive.desk.replaying import Order, Prepared, Replayer
 from redrive.errors import ConfigurationError, Conflict, DataRefused, RedriveError, StoreError
 from redrive.settle.settler import LocalSettler
 from redrive.store.port import Store
-from redrive.store.records import Case, ItemMark, SetItemRow, SetItemStatus, SetRow
+from redrive.store.records import Case, Claimed, ItemMark, SetItemRow, SetItemStatus, SetRow
 from redrive.store.seal import is_sealed, why_sealed
 
 __all__ = ["REPLAY", "Batches", "order_of", "why_not"]
@@ -34,14 +37,18 @@ CLOSINGS = {"RESOLVE": LetterStatus.RESOLVED, "IGNORE": LetterStatus.IGNORED}
 _ItemMark = quick(ItemMark)
 _BREATH = 25  # items between which others get their turn
 
+_STARTS = (Mode.FULL, Mode.ROLLBACK)  # the run itself does not go on with its function
+
 Cases = dict[str, Case]
+_Decided = tuple[ItemMark, Claimed | None]
 
 
 class Batches:
     """Carries out what a set asks for."""
 
-    def __init__(self, store: Store, clock: Clock, replayer: Replayer) -> None:
+    def __init__(self, store: Store, clock: Clock, replayer: Replayer, hands: Hands = lambda: None) -> None:
         self._store = store
+        self._handing = Handing(store, hands)
         self._replayer = replayer
         self._settler = LocalSettler(store, clock)
 
@@ -65,38 +72,83 @@ class Batches:
 
     async def _replay(self, row: SetRow, items: Sequence[SetItemRow], cases: Cases) -> list[ItemMark]:
         order = order_of(row)
+        marks, left = await self._hand_over(order, items, cases)
+        rest = await self._decided(order, left, cases, None)
+        return marks + [mark for mark, _ in rest]
+
+    async def _hand_over(
+        self, order: Order, items: Sequence[SetItemRow], cases: Cases
+    ) -> tuple[list[ItemMark], Sequence[SetItemRow]]:
+        """Let the worker beside go on with runs, as many as it has time for; returns what is left, too."""
         marks: list[ItemMark] = []
+        taker = None if order.request.mode in _STARTS else await self._handing.taker()
+        while taker is not None and items:
+            some, rest = items[: taker.most], items[taker.most :]
+            give = partial(self._give, taker, order, some, cases, marks)
+            if not await self._handing.took(taker, len(some), give):
+                break
+            items = rest
+        return marks, items
+
+    async def _give(
+        self,
+        taker: Taker,
+        order: Order,
+        items: Sequence[SetItemRow],
+        cases: Cases,
+        marks: list[ItemMark],
+        worker: int,
+    ) -> tuple[list[Claimed], int]:
+        """Decide on letters whose runs are the worker's then; they are marked, too."""
+        taking = Taking(worker, await self._handing.workflows(taker))
+        decided = await self._decided(order, items, cases, taking)
+        marks += [mark for mark, _ in decided]
+        claimed = [each for _, each in decided if each is not None]
+        return claimed, self._store.now()
+
+    async def _decided(
+        self, order: Order, items: Sequence[SetItemRow], cases: Cases, taking: Taking | None
+    ) -> list[_Decided]:
+        """What became of each, with the run where that is the taker's now."""
+        decided: list[_Decided] = []
         prepared: list[tuple[SetItemRow, Prepared]] = []
         for number, item in enumerate(items):
-            found = await self._prepared(order, item, cases.get(item.letter))
+            found = await self._prepared(order, item, cases.get(item.letter), taking)
             if isinstance(found, Prepared):
                 prepared.append((item, found))
             else:
-                marks.append(found)
+                decided.append((found, None))
             if number % _BREATH == 0:
                 await asyncio.sleep(0)
-        return marks + await self._apply(prepared)
+        return decided + await self._apply(prepared, None if taking is None else taking.worker)
 
-    async def _prepared(self, order: Order, item: SetItemRow, case: Case | None) -> Prepared | ItemMark:
+    async def _prepared(
+        self, order: Order, item: SetItemRow, case: Case | None, taking: Taking | None
+    ) -> Prepared | ItemMark:
         try:
             if case is None:
                 return _refused(item, f"there is no dead letter {item.letter!r}, or its run was purged")
             before = await self._replayer.answered_before(case, order)
-            return _done(item, before) if before else await self._replayer.prepare(case, order)
+            if before is not None:
+                return _done(item, before.run_id)
+            worker = taking.worker if taking is not None and taking.may_have(case) else None
+            return await self._replayer.prepare(case, order, worker=worker)
         except Exception as error:
             return _refused(item, why_not(error, item.letter))
 
-    async def _apply(self, prepared: Sequence[tuple[SetItemRow, Prepared]]) -> list[ItemMark]:
+    async def _apply(
+        self, prepared: Sequence[tuple[SetItemRow, Prepared]], worker: int | None
+    ) -> list[_Decided]:
         if not prepared:
             return []
         try:
-            answers = await self._replayer.apply([each for _, each in prepared])
+            answers = await self._replayer.write([each for _, each in prepared], worker=worker)
         except DataRefused as error:
             if len(prepared) == 1:
-                return [_refused(prepared[0][0], str(error))]
-            return [mark for each in prepared for mark in await self._apply([each])]
+                return [(_refused(prepared[0][0], str(error)), None)]
+            return [one for each in prepared for one in await self._apply([each], worker)]
         pairs = zip(prepared, answers, strict=True)
-        return [_done(item, answer) for (item, _), answer in pairs if answer is not None]
+        return [_written(item, each, answer) for (item, each), answer in pairs if answer.kept]
 
     # -- closing -----------------------------------------------------------------------------------------
 
@@ -149,8 +201,17 @@ def _closing(row: SetRow, item: SetItemRow, case: Case | None) -> Closed | ItemM
     return outcome or _done(item, None)
 
 
-def _done(item: SetItemRow, answer: Replay | None) -> ItemMark:
-    return _ItemMark(id=item.id, status=SetItemStatus.DONE, run_id=None if answer is None else answer.run_id)
+def _written(item: SetItemRow, prepared: Prepared, answer: Answer) -> _Decided:
+    """A decision that the store kept."""
+    transition = prepared.transition
+    assert transition.replay is not None
+    taken = transition.reopens is not None and transition.reopens.worker is not None
+    claimed = as_claimed(prepared.case, transition, answer.now) if taken else None
+    return _done(item, transition.replay.run_id), claimed
+
+
+def _done(item: SetItemRow, run_id: str | None) -> ItemMark:
+    return _ItemMark(id=item.id, status=SetItemStatus.DONE, run_id=run_id)
 
 
 def _refused(item: SetItemRow, why: str) -> ItemMark:

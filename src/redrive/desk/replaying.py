@@ -26,7 +26,7 @@ from redrive.core.reopen import Decision, reopened, restarted
 from redrive.core.replay import Mode, Plan, ReplayRequest, Subject, plan, skipped_key
 from redrive.core.saga import ledger, unfinished
 from redrive.core.states import CLOSED, FINAL, EntryKind, LetterStatus, RunStatus
-from redrive.core.transition import NewRun, ReplayWrite, Transition
+from redrive.core.transition import Answer, NewRun, ReplayWrite, Transition
 from redrive.desk.checks import Checker, a_flag, as_json, is_id, long_text, person, short_text
 from redrive.desk.effects import effects_of
 from redrive.desk.shapes import changes_of, moment
@@ -146,17 +146,21 @@ class Replayer:
 
     async def apply(self, prepared: Sequence[Prepared]) -> list[Replay | None]:
         """Write decisions; None where the run has changed since it was looked at."""
-        transitions = [each.transition for each in prepared]
-        answers = await until_answered(lambda: self._store.apply(transitions), self._clock)
-        given = [
+        answers = await self.write(prepared)
+        return [
             _answer(each, answer.now) if answer.kept else None
             for each, answer in zip(prepared, answers, strict=True)
         ]
+
+    async def write(self, prepared: Sequence[Prepared], *, worker: int | None = None) -> list[Answer]:
+        """The same, with the store's own answers; nothing is kept if a worker is named that does not live."""
+        transitions = [each.transition for each in prepared]
+        answers = await until_answered(lambda: self._store.apply(transitions, worker=worker), self._clock)
         for each, answer in zip(prepared, answers, strict=True):
             if self._tally is not None and answer.kept:
                 self._tally.replayed(each.case.run.workflow, each.decision.request.mode.value)
             self._on_change(each.case.run.public_id)
-        return given
+        return answers
 
     async def answered_before(self, case: Case, order: Order) -> Replay | None:
         """The answer that the same decision got; Conflict if another one is in force."""
@@ -189,8 +193,11 @@ class Replayer:
         started = await self._store.run(last.run_id)
         return None if started is None else started.status
 
-    async def prepare(self, case: Case, order: Order) -> Prepared:
-        """Plan the decision and check its values; every reason to refuse it is found here."""
+    async def prepare(self, case: Case, order: Order, *, worker: int | None = None) -> Prepared:
+        """Plan the decision and check its values; every reason to refuse it is found here.
+
+        A worker that is named goes on with the run at once, if what it needs for that is in the case.
+        """
         request, run = order.request, case.run
         if run.input is None:
             raise Conflict(
@@ -211,6 +218,7 @@ class Replayer:
             changes=json.dumps([each.to_json() for each in edits]) if request.edits else None,
             output=await self._output(intended, request),
             skipped=await self._skipped(request.skip_steps),
+            worker=worker,
         )
         return _Prepared(case=case, decision=decision, transition=self._transition(case, decision))
 

@@ -2,12 +2,14 @@
 
     claim      ask the store for as many runs as there is room for; the bell and time say when to ask again
     start      runs that are started in this process, while it has time for them: no claim is needed
+    go on      runs that are replayed in this process: the same
 
 A worker that stops waits for what is on its way here, and gives it back.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -27,9 +29,12 @@ if TYPE_CHECKING:
     from redrive.store.records import Claimed, Lane, Started
     from redrive.worker.loop import Worker
 
-__all__ = ["Claiming", "unreadable"]
+__all__ = ["Claiming", "Give", "unreadable"]
 
 log = logging.getLogger("redrive.worker")
+
+Give = Callable[[int], Awaitable[tuple[list["Claimed"], int]]]
+"""Gives runs to a worker, by its id: returns those that it has now, and since when."""
 
 _PAUSE = 1.0  # how long to leave a store alone that gives out no work because it fails
 
@@ -45,6 +50,7 @@ class Claiming:
         self._worker = worker
         self._after: Lane | None = None
         self._asking = False  # the store may be giving us runs right now
+        self._waiting: list[tuple[int, asyncio.Future[bool]]] = []  # for room for so many runs
         self.under_way = False
         self.more_due = True
         self.promised = 0
@@ -58,6 +64,7 @@ class Claiming:
         """Claim for as long as the task lives."""
         while True:
             wait = await self._once()
+            self._keep_promises()
             if wait > 0:
                 await self._worker.bell.wait(wait)
 
@@ -106,32 +113,85 @@ class Claiming:
 
     def has_time_for(self, runs: Sequence[NewRun]) -> bool:
         """True if it could take these at once, and nobody who was there before has to wait for that."""
-        worker = self._worker
+        known = self._worker.workflows
         return (
-            not (self.more_due or worker.is_claiming)
-            and len(runs) <= worker.room
-            and worker.lease.healthy()
-            and all(run.delay <= 0 and run.workflow in worker.workflows for run in runs)
+            not self._worker.is_claiming
+            and self._has_room_for(len(runs))
+            and all(run.delay <= 0 and run.workflow in known for run in runs)
         )
+
+    def _has_room_for(self, count: int) -> bool:
+        """True if, as far as is known, nothing is due that such runs would take the place of."""
+        worker = self._worker
+        return not self.more_due and count <= worker.room and worker.lease.healthy()
 
     async def begin_with(
         self, runs: Sequence[NewRun], accept: Callable[[int], Awaitable[list[Started]]]
     ) -> list[Started]:
         """Have runs accepted under the worker's name, and begin with them."""
-        worker, me = self._worker, self._worker.id
+        started: list[Started] = []
+
+        async def ours(me: int) -> tuple[list[Claimed], int]:
+            started.extend(await accept(me))
+            claimed = [each.claimed for each in started if each.claimed is not None]
+            return claimed, claimed[0].created_at if claimed else 0
+
         self.promised += len(runs)
+        await self._begin(len(runs), ours)
+        return started
+
+    async def take_over(self, count: int, give: Give, patience: float) -> bool:
+        """Have up to `count` runs given to the worker as soon as it has room for them, and begin with them.
+
+        False if it has not within so many seconds, or others are due: nothing was asked for then.
+        """
+        if not self._worker.is_claiming and self._has_room_for(count):
+            self.promised += count
+        elif not await self._promise(count, patience):
+            return False
+        await self._begin(count, give)
+        return True
+
+    async def _promise(self, count: int, patience: float) -> bool:
+        """Wait for a look at the store that finds nothing due, and room for so many."""
+        promise: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((count, promise))
+        timer = self._worker.clock.call_later(patience, lambda: _refuse(promise))
         try:
-            started = await accept(me)
+            return await promise
+        except asyncio.CancelledError:
+            if not promise.cancelled() and promise.result():
+                self.promised -= count  # nobody is left to take what was promised a moment ago
+            raise
+        finally:
+            timer.cancel()
+            self._waiting.remove((count, promise))
+
+    def _keep_promises(self) -> None:
+        """After a look: whoever waits has the room that is left, if nothing else is due."""
+        for count, promise in self._waiting:
+            if not promise.done() and self._has_room_for(count):
+                self.promised += count
+                promise.set_result(True)
+
+    async def _begin(self, count: int, give: Give) -> None:
+        """Have runs given to the worker, by its id, and begin with them; room for them was promised."""
+        worker, me = self._worker, self._worker.id
+        try:
+            claimed, now = await give(me)
             if worker.circuits.wanted:
                 await worker.circuits.catch_up()  # as after a claim
         finally:
-            self.promised -= len(runs)
+            self.promised -= count
             worker.look_for_calm()
-        claimed = [each.claimed for each in started if each.claimed is not None]
-        worker.take(claimed if me == worker.id else [], claimed[0].created_at if claimed else 0)
-        if len(claimed) < len(started):
+        worker.take(claimed if me == worker.id else [], now)
+        if len(claimed) < count:
             worker.bell.ring()
-        return started
+
+
+def _refuse(promise: asyncio.Future[bool]) -> None:
+    if not promise.done():
+        promise.set_result(False)
 
 
 def unreadable(claimed: Claimed, error: Exception) -> Escaped:

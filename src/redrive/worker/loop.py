@@ -33,7 +33,7 @@ from redrive.worker.beats import Beats
 from redrive.worker.bell import Bell
 from redrive.worker.branch import install_task_factory
 from redrive.worker.circuits import Circuits, Heeding
-from redrive.worker.claims import Claiming, unreadable
+from redrive.worker.claims import Claiming, Give, unreadable
 from redrive.worker.committer import Committer
 from redrive.worker.definition import Step, WorkflowDefinition
 from redrive.worker.execution import Execution
@@ -250,6 +250,11 @@ class Worker:
     # -- runs ---------------------------------------------------------------------------------------
 
     @property
+    def most(self) -> int:
+        """How many runs it executes at a time."""
+        return self.settings.concurrency
+
+    @property
     def room(self) -> int:
         """How many more runs it could execute."""
         taken = len(self.held) - len(self._resting) + self.claiming.promised
@@ -264,6 +269,10 @@ class Worker:
     ) -> list[Started]:
         """Have runs accepted under this worker's name, and begin with them: no claim is needed for these."""
         return await self.claiming.begin_with(runs, accept)
+
+    async def take_over(self, count: int, give: Give, patience: float) -> bool:
+        """Have runs given to this worker when it has room for them; False if it has no time."""
+        return self._automatic and await self.claiming.take_over(count, give, patience)
 
     def take(self, runs: Iterable[Claimed], now: int) -> None:
         """Begin with runs that are ours from now on, or give them back if we stop."""

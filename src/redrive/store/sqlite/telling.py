@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from redrive.core.states import CLOSED
-from redrive.core.transition import LetterMove, Reopening, ReplayWrite, Transition
+from redrive.core.transition import LetterMove, Reopening, ReplayWrite, RunWrite, Transition
 from redrive.store.named import named
 from redrive.store.sqlite import starts
 from redrive.store.statements import load
@@ -59,7 +59,7 @@ def _write(con: sqlite3.Connection, statement: str, rows: Iterable[tuple[_Row, A
 
 def _reopen(con: sqlite3.Connection, now: int, transitions: Sequence[Transition]) -> None:
     pairs = [(each, each.reopens) for each in transitions if each.reopens]
-    _write(con, "reopen_run", [(_going_on(r, now), [each.run, r.letter]) for each, r in pairs])
+    _write(con, "reopen_run", [(_going_on(r, each.change, now), [each.run, r.letter]) for each, r in pairs])
     edited = [
         {"run": each.run, "input": r.input, "options": r.options}
         for each, r in pairs
@@ -74,8 +74,21 @@ def _reopen(con: sqlite3.Connection, now: int, transitions: Sequence[Transition]
             starts.put_index(con, each.run, each.tenant, r.index)
 
 
-def _going_on(reopening: Reopening, now: int) -> _Row:
-    return {"sole_step": reopening.sole_step, "new_operation": reopening.new_operation, "now": now}
+def _going_on(reopening: Reopening, change: RunWrite | None, now: int) -> _Row:
+    """What a reopened run becomes, with all else that is said about it: so its row is written once."""
+    return {
+        "status": None if change is None else change.status._value_,
+        "wake_in": None if change is None else change.wake_in,
+        "release": change is not None and change.release,
+        "worker": reopening.worker,
+        "take": change is not None and change.take,
+        "deaths": None if change is None else change.deaths,
+        "diverged": None if change is None else change.diverged,
+        "parked_on": None if change is None else change.parked_on,
+        "sole_step": reopening.sole_step,
+        "new_operation": reopening.new_operation,
+        "now": now,
+    }
 
 
 def _indexes(indexes: Sequence[int]) -> _Row:
@@ -84,7 +97,7 @@ def _indexes(indexes: Sequence[int]) -> _Row:
 
 def _move(move: LetterMove, now: int) -> _Row:
     return {
-        "status": move.status.value,
+        "status": move.status._value_,
         "closed": move.status in CLOSED,
         "by": move.by,
         "resolution": move.resolution,

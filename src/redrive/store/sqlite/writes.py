@@ -132,7 +132,8 @@ class _Rows:
             self._probes.append((*place, mark.generation, transition.run, transition.fence, mark.index))
 
     def _add_change(self, transition: Transition, change: RunWrite) -> None:
-        self._changes.append(_change_row(transition, change, self._now))
+        if transition.reopens is None:  # a reopened run is told what it becomes with the rest
+            self._changes.append(_change_row(transition, change, self._now))
         if change.ends_as is not None:
             self._ends.append((change.ends_as._value_, transition.run))
         if change.output is not None or change.failure is not None or change.status in FINAL:

@@ -1,0 +1,132 @@
+"""Handing replayed runs to the worker beside the desk: it goes on with them at once, and nobody claims them.
+
+A set that is carried out where the only worker is would write runs as due, and have them read and written
+again by a claim. What it read to decide is what that claim would bring. See ADR 0026.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+from redrive.core.journal import EntryRow
+from redrive.core.quick import quick
+from redrive.core.reopen import journal_after
+from redrive.core.transition import Transition
+from redrive.store.port import Store
+from redrive.store.records import Case, Claimed
+from redrive.store.seal import SEALED_ERROR, is_sealed
+
+__all__ = ["Handing", "Hands", "Taker", "Taking", "as_claimed"]
+
+_Claimed = quick(Claimed)
+_FEW = 25  # a worker for fewer runs than these at a time is not worth a commit for each of its fills
+_PATIENCE = 1.0  # seconds to wait for room in the worker
+_PUT_OFF = 20  # batches that go without it after it had no time
+
+Give = Callable[[int], Awaitable[tuple[list[Claimed], int]]]
+
+
+class Taker(Protocol):
+    """The worker of this process, as far as a set needs to know it."""
+
+    @property
+    def workflows(self) -> Collection[str]:
+        """The workflows whose runs it executes."""
+
+    @property
+    def most(self) -> int:
+        """How many runs it executes at a time."""
+
+    async def take_over(self, count: int, give: Give, patience: float) -> bool:
+        """Have runs given to it when it has room; False if it has no time, and nothing was given."""
+
+
+Hands = Callable[[], Taker | None]
+"""Who that worker is, if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taking:
+    """A worker that takes runs over: its id, and the workflows of which it may have some."""
+
+    worker: int
+    workflows: frozenset[str]
+
+    def may_have(self, case: Case) -> bool:
+        """True if a claim could give it this run, and would bring nothing that is not in the case."""
+        return case.run.workflow in self.workflows and case.run.fence > 0 and _is_readable(case)
+
+
+class Handing:
+    """Asks the worker beside the desk to take over what is replayed, while that makes sense.
+
+    It has to be the only one that lives: others would have nothing to do. One that has no time is left
+    alone for a while.
+    """
+
+    def __init__(self, store: Store, hands: Hands) -> None:
+        self._store = store
+        self._hands = hands
+        self._put_off = 0
+
+    async def taker(self) -> Taker | None:
+        """The worker to ask, if there is one."""
+        taker = self._hands()
+        if self._put_off or taker is None or taker.most < _FEW:
+            self._put_off = max(0, self._put_off - 1)
+            return None
+        living = [each for each in await self._store.workers() if each.state == "LIVE"]
+        return taker if len(living) == 1 else None
+
+    async def workflows(self, taker: Taker) -> frozenset[str]:
+        """The workflows whose runs it may have now."""
+        return frozenset(taker.workflows) - (await self._store.paused()).keys()
+
+    async def took(self, taker: Taker, count: int, give: Give) -> bool:
+        """Have so many runs given to the worker when it has room; False if it has no time."""
+        if not await taker.take_over(count, give, _PATIENCE):
+            self._put_off = _PUT_OFF
+            return False
+        return True
+
+
+def as_claimed(case: Case, transition: Transition, now: int) -> Claimed:
+    """What a claim would bring of a run that was reopened at that time, for a worker that has it since."""
+    run, reopening = case.run, transition.reopens
+    assert reopening is not None
+    return _Claimed(
+        id=run.id,
+        public_id=run.public_id,
+        tenant=run.tenant,
+        workflow=run.workflow,
+        fence=run.fence + 1,
+        version=run.version,
+        input=reopening.input or run.input or "",
+        options=reopening.options or run.options or "",
+        deadline=None if run.timeout is None else now + run.timeout,
+        deaths=0,
+        correlation_id=run.correlation_id,
+        root=run.root,
+        generation=run.generation + reopening.new_operation,
+        created_at=run.created_at,
+        diverged_at=None,
+        letter=reopening.letter,
+        sole_step=reopening.sole_step,
+        started_at=run.started_at,
+        handler_for=run.handler_for,
+        journal=journal_after(case.journal, reopening),
+    )
+
+
+def _is_readable(case: Case) -> bool:
+    """True if nothing of the run is sealed that this process cannot open; a claim says what is wrong then."""
+    return not any(map(_is_closed, case.journal))
+
+
+def _is_closed(entry: EntryRow) -> bool:
+    texts = (entry.input, entry.output, entry.options)
+    return any(text is not None and is_sealed(text) for text in texts) or (
+        entry.failure is not None and SEALED_ERROR in entry.failure
+    )

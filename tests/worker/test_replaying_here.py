@@ -1,0 +1,202 @@
+"""A set that is carried out beside the only worker lets that one go on with the runs: nobody claims them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import cluster
+import engines
+import pytest
+from real import at_work, make_app, until, worker_of
+from wrapped import replacing
+
+from redrive import Redrive, RetryPolicy
+from redrive.core.states import RunStatus
+from redrive.errors import StoreUnavailable
+from redrive.store.port import Store
+from redrive.store.records import Catalogue, Claim, Claims, NewWorker
+from redrive.store.selection import LetterFilter, RunFilter
+
+COUNT = 60  # letters; the worker takes 25 at a time
+
+
+class Parcels:
+    """Parcels that fail while the carrier is down, in an app whose store's calls can be watched."""
+
+    def __init__(self, app: Redrive) -> None:
+        self.app = app
+        self.is_down = True
+        self.packed: Counter[int] = Counter()
+        self.shipped: Counter[int] = Counter()
+        self.claimed = 0
+        self.loses = 0
+        self.go_on = asyncio.Event()
+
+        @app.step
+        async def pack(number: int) -> int:
+            self.packed[number] += 1
+            return number
+
+        @app.step(retry=RetryPolicy(max_retries=0))
+        async def ship(number: int) -> int:
+            if self.is_down:
+                raise ConnectionError("the carrier is down")
+            self.shipped[number] += 1
+            return number
+
+        @app.workflow
+        async def parcel(number: int) -> int:
+            return await ship(await pack(number))
+
+        @app.step
+        async def wait() -> None:
+            await self.go_on.wait()
+
+        @app.workflow
+        async def slow() -> None:
+            await wait()
+
+        self.parcel, self.slow = parcel, slow
+
+    def around(self, store: Store) -> Store:
+        return replacing(replacing(store, "claim", self._claim), "apply", self._apply)
+
+    def _claim(self, claim: Callable[[Claim], Any]) -> Callable[[Claim], Any]:
+        async def counted(wanted: Claim) -> Claims:
+            claims: Claims = await claim(wanted)
+            self.claimed += len(claims.runs)
+            return claims
+
+        return counted
+
+    def _apply(self, apply: Callable[..., Any]) -> Callable[..., Any]:
+        async def losing(transitions: Any, *, worker: int | None = None) -> Any:
+            answers = await apply(transitions, worker=worker)
+            if self.loses and transitions[0].reopens is not None:
+                self.loses -= 1
+                raise StoreUnavailable("the answer was lost")
+            return answers
+
+        return losing
+
+    async def fail(self) -> None:
+        """Have a letter for each parcel, and the carrier back."""
+        await self.parcel.start_many([(number,) for number in range(COUNT)])
+        await self.until_letters("OPEN")
+        self.is_down, self.claimed = False, 0
+
+    async def until_letters(self, status: str) -> None:
+        """Wait until every letter stands like this."""
+
+        async def they_do() -> bool:
+            page = await self.app.dlq.list(LetterFilter(status=status), limit=100)
+            return len(page.items) == COUNT
+
+        await until(they_do, f"all letters are {status}")
+
+    async def until_set(self, id: str) -> None:
+        """Wait until every letter of the set was decided on."""
+
+        async def it_is() -> bool:
+            return (await self.app.dlq.set(id)).status == "DONE"
+
+        await until(it_is, "the set is done")
+
+    def went_out_once(self) -> bool:
+        """True if every parcel was packed once, before it failed, and shipped once."""
+        return set(self.packed.values()) == set(self.shipped.values()) == {1} and len(self.shipped) == COUNT
+
+
+@pytest.fixture(params=engines.KINDS)
+async def parcels(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Parcels]:
+    """Parcels on each kind of database."""
+    if request.param == "sqlite":
+        yield Parcels(make_app(tmp_path, concurrency=25))
+        return
+    cluster.need_postgres()
+    async with cluster.fresh(request.param) as url:
+        yield Parcels(Redrive(url, concurrency=25, lease=1.5, chores=0.1, grace=5.0))
+
+
+async def test_the_only_worker_goes_on_with_them_without_a_claim(parcels: Parcels) -> None:
+    async with at_work(parcels.app, parcels.around):
+        await parcels.fail()
+        begun = await parcels.app.dlq.replay_many(LetterFilter(), by="ann", reason="the carrier is back")
+        await parcels.until_letters("RESOLVED")
+        await parcels.until_set(begun.id)
+        ended = await parcels.app.dlq.set(begun.id)
+        (letter,) = (await parcels.app.dlq.list(LetterFilter(status="RESOLVED"), limit=1)).items
+        history = [(line.event, line.by) for line in (await parcels.app.dlq.get(letter.id)).history]
+    assert parcels.claimed == 0
+    assert parcels.went_out_once()
+    assert (ended.done, ended.failed, ended.succeeded) == (COUNT, 0, COUNT)
+    assert [line for line in history if line[0].startswith("dlq.re")] == [
+        ("dlq.retry", "ann"),
+        ("dlq.replay_succeeded", "redrive"),
+    ]
+
+
+async def test_where_the_answer_is_lost_each_goes_on_once_all_the_same(parcels: Parcels) -> None:
+    """The repeat is refused; the worker hears from its heartbeat which runs it holds, and gives them back."""
+    async with at_work(parcels.app, parcels.around):
+        await parcels.fail()
+        parcels.loses = 1
+        begun = await parcels.app.dlq.replay_many(LetterFilter(), by="ann")
+        await parcels.until_letters("RESOLVED")
+        await parcels.until_set(begun.id)
+        ended = await parcels.app.dlq.set(begun.id)
+    assert parcels.went_out_once()
+    assert (ended.done, ended.failed) == (COUNT, 0)
+    assert 0 < parcels.claimed < COUNT
+
+
+async def test_where_others_live_they_are_left_to_whoever_claims_them(parcels: Parcels) -> None:
+    async with at_work(parcels.app, parcels.around):
+        await parcels.fail()
+        other = NewWorker(name="other", version="v", workflows=("parcel",), lease=60_000_000)
+        await parcels.app.runtime.store.enlist(other, Catalogue(version="v", workflows=(), steps=()))
+        await parcels.app.dlq.replay_many(LetterFilter(), by="ann")
+        await parcels.until_letters("RESOLVED")
+    assert parcels.claimed == COUNT
+    assert parcels.went_out_once()
+
+
+async def test_a_worker_without_time_is_not_waited_for_and_pauses_hold(parcels: Parcels) -> None:
+    async with at_work(parcels.app, parcels.around) as worker:
+        await parcels.fail()
+        app = parcels.app
+        await app.workflows.pause("parcel", by="ann")
+        held = await app.dlq.replay_many(LetterFilter(), by="ann")
+        await parcels.until_set(held.id)
+        waiting = await app.runtime.store.runs(RunFilter(workflow="parcel"), limit=100, cursor=None)
+        assert {run.status for run in waiting.items} == {RunStatus.PENDING}
+        parcels.is_down = True
+        await app.workflows.resume("parcel", by="ann")
+        await parcels.until_letters("OPEN")
+        parcels.is_down, parcels.claimed = False, 0
+        await parcels.slow.start_many([() for _ in range(25)])
+        await until(lambda: not worker.room, "the worker is busy")
+        late = await app.dlq.replay_many(LetterFilter(), by="ann")
+        await parcels.until_set(late.id)
+        assert not parcels.shipped
+        parcels.go_on.set()
+        await parcels.until_letters("RESOLVED")
+    assert parcels.claimed >= COUNT
+    assert parcels.went_out_once()
+
+
+async def test_a_worker_that_stops_meanwhile_gives_them_back(parcels: Parcels) -> None:
+    async with at_work(parcels.app, parcels.around) as worker:
+        await parcels.fail()
+        worker.hurry()
+        await parcels.app.dlq.replay_many(LetterFilter(), by="ann")
+        await until(lambda: parcels.shipped, "some have gone on")
+        await worker.stop()
+        store = parcels.app.runtime.store
+        left = await store.runs(RunFilter(workflow="parcel"), limit=100, cursor=None)
+        assert {run.worker for run in left.items} == {None}
+        assert worker_of(parcels.app).claiming.promised == 0
