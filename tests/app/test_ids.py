@@ -18,11 +18,10 @@ clock = SystemClock()
 clock.new_id()
 pid = os.fork()
 random.seed(1)
-print(clock.new_id()[10:], flush=True)
 if pid:
-    os.waitpid(pid, 0)
-else:
-    os._exit(0)
+    os.waitpid(pid, 0)  # one after the other, or their lines could mix
+print(clock.new_id()[10:], flush=True)
+os._exit(0)
 """
 
 
