@@ -23,6 +23,7 @@ if typing.TYPE_CHECKING:
     from redrive.core.classify import Category, Rule
     from redrive.core.handlers import FailureEvent
     from redrive.core.saying import Notification
+    from redrive.core.schedules import Schedule
     from redrive.errors import NonRetryable, RedriveError, RetryAfter, RunFailed, StepFailed
     from redrive.policy import Circuit, RetryPolicy
     from redrive.sinks import Message, Sink
@@ -51,6 +52,7 @@ __all__ = [
     "RunFailed",
     "RunFilter",
     "RunHandle",
+    "Schedule",
     "Sink",
     "Sql",
     "Start",
@@ -73,6 +75,7 @@ _HOMES = {
     "redrive.core.classify": ("Category", "Rule"),
     "redrive.core.handlers": ("FailureEvent",),
     "redrive.core.saying": ("Notification",),
+    "redrive.core.schedules": ("Schedule",),
     "redrive.errors": ("NonRetryable", "RedriveError", "RetryAfter", "RunFailed", "StepFailed"),
     "redrive.policy": ("Circuit", "RetryPolicy"),
     "redrive.sinks": ("Message", "Sink"),

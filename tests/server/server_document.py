@@ -38,7 +38,7 @@ class Operation:
     def url(self, ids: dict[str, str]) -> str:
         """The path with the ids of a tenant in it, and what it needs in its query."""
         values = {"id": ids[_KIND.get(self.path.split("/")[3].partition(":")[0], "run")], **ids}
-        values |= {"name": _NAMED.get(self.path.split("/")[3], ids["tenant"])}
+        values |= {"workflow": "remind", "name": _NAMED.get(self.path.split("/")[3], ids["tenant"])}
         return self.path.format_map(values)
 
     def body(self) -> Any:
@@ -57,7 +57,7 @@ _KIND = {
     "tenants": "tenant",
     "outbox": "message",
 }
-_NAMED = {"workflows": "fulfil", "sinks": "nowhere"}
+_NAMED = {"workflows": "fulfil", "sinks": "nowhere", "schedules": "daily"}
 _NAMES = {
     "workflow": "fulfil",
     "role": "VIEWER",

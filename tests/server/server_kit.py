@@ -159,6 +159,7 @@ async def _tenant(app: Redrive, fulfil: Any, tenant: str, world: World) -> dict[
     booked = await _stopped_rollback(app, tenant)
     begun = await app.dlq.resolve_many([f"dl-{good.id}"], by="test", tenant=tenant)
     spare = await access.create_token(NewToken(tenant=tenant, role=Role.VIEWER, name="spare"))
+    await app.runtime.scheduler.run_once()
     return {
         "run": bad.id,
         "good": good.id,

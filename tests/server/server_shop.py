@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import redrive
-from redrive import Message, NonRetryable, Redrive
+from redrive import Message, NonRetryable, Redrive, Schedule
 
 app = Redrive()
 
@@ -20,7 +20,7 @@ async def fulfil(order: str, amount: int = 1, api_key: str = "") -> str:
     return await charge(order, amount, api_key)
 
 
-@app.workflow
+@app.workflow(schedule=Schedule("0 0 29 2 *", tenant="acme", name="daily"))
 async def remind(to: str = "") -> None:
     return None
 

@@ -28,6 +28,7 @@ from redrive.desk.outbox import Outbox
 from redrive.desk.policies import Policies
 from redrive.desk.runs import Runs
 from redrive.desk.saga import Ledger
+from redrive.desk.schedules import Schedules
 from redrive.desk.sinks import Sinks
 from redrive.desk.starting import Starter
 from redrive.desk.workflows import Workflows
@@ -38,6 +39,7 @@ from redrive.remote.outbox import RemoteOutbox, RemoteSinks
 from redrive.remote.people import RemotePeople
 from redrive.remote.runs import RemoteRuns, RemoteStarter
 from redrive.remote.sagas import RemoteLedger
+from redrive.remote.schedules import RemoteSchedules
 from redrive.remote.settings import RemoteAudit, RemotePolicies, RemoteWorkflows
 from redrive.server.auth.access import Access
 from redrive.server.auth.first import operator
@@ -54,6 +56,7 @@ PAIRS = [
     (Circuits, RemoteCircuits), (Outbox, RemoteOutbox), (Sinks, RemoteSinks), (Audit, RemoteAudit),
     (Policies, RemotePolicies), (Workflows, RemoteWorkflows), (Ledger, RemoteLedger),
     (Managing, RemotePeople), (Notifications, RemoteNotifications),
+    (Schedules, RemoteSchedules),
 ]  # fmt: skip
 
 
@@ -212,6 +215,22 @@ def test_dead_letters(both: Both, tmp_path: Path) -> None:
     assert both.there("dlq", "sets", "stop", begun.stdout.strip()).exit_code == 0
     both.same("dlq", "show", "dl-" + "0" * 26, code=3)
     assert six
+
+
+def test_schedules(both: Both) -> None:
+    both.same("schedules", "list", tenant=True)
+    both.same("schedules", "list", "--json")
+    one = ("remind", "daily")
+    acme = ("--tenant", "acme")
+    both.same("schedules", "pause", *one, *acme, "--dry-run", by=True)
+    assert "paused remind/daily" in both.same("schedules", "pause", *one, *acme, by=True).stdout
+    assert "was paused before" in both.same("schedules", "pause", *one, *acme, by=True).stdout
+    assert f"paused by {WHO}" in both.same("schedules", "list").stdout
+    both.same("schedules", "resume", *one, *acme, "--json", by=True)
+    both.same("schedules", "resume", "remind", *acme, by=True, code=3)
+    both.same("schedules", "forget", *one, *acme, "--dry-run", by=True)
+    both.same("schedules", "forget", *one, *acme, "--reason", "moved", by=True)
+    both.same("schedules", "forget", *one, *acme, by=True, code=3)
 
 
 def test_rollbacks_and_messages(both: Both) -> None:

@@ -19,10 +19,12 @@ from redrive.app.opening import make_store
 from redrive.app.registering_steps import StepRequest, register_step
 from redrive.app.registering_workflows import WorkflowRequest, register_workflow
 from redrive.app.runtime import Runtime
+from redrive.app.scheduling import check_inputs
 from redrive.app.undoing import Followers, How
 from redrive.app.workflow import Workflow
 from redrive.clock import SystemClock
 from redrive.core.classify import Rule
+from redrive.core.schedules import Schedule
 from redrive.desk.audit import Audit
 from redrive.desk.circuits import Circuits
 from redrive.desk.dlq import DeadLetters
@@ -31,6 +33,7 @@ from redrive.desk.outbox import Outbox
 from redrive.desk.policies import Policies
 from redrive.desk.runs import Runs
 from redrive.desk.saga import Ledger
+from redrive.desk.schedules import Schedules
 from redrive.desk.sinks import Sinks
 from redrive.desk.workflows import Workflows
 from redrive.duration import Duration
@@ -149,6 +152,7 @@ class Redrive:
         index: Sequence[str] = (),
         on_failure: Workflow[Any, Any, Any] | str | None = None,
         notify: Mapping[str, Any] | None = None,
+        schedule: Schedule | Sequence[Schedule] | None = None,
     ) -> WorkflowDecorator: ...
     def workflow(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Register a function as a workflow.
@@ -159,7 +163,8 @@ class Redrive:
         `dlq_retention` is how long its dead letters wait for a decision, if not as long as the setting says;
         `index` names fields of the input to search runs and dead letters by, as in `["customer.email"]`;
         `on_failure` is a workflow, or its name, that is started with a `FailureEvent` when a run fails;
-        `notify` says which people are told of what, as in `{"email": ["ops@example.org"]}`.
+        `notify` says which people are told of what, as in `{"email": ["ops@example.org"]}`;
+        `schedule` is a `Schedule`, or a list of them, by which workers start it themselves.
         """
         check_options("workflow", WorkflowRequest, options)
         names = sys._getframe(1).f_locals
@@ -329,6 +334,7 @@ class Redrive:
         for signature in signatures:
             signature.prepare()  # whatever is wrong with a type shows now, not in a run
         self.handlers.check()
+        check_inputs(self, runtime.clock.now())
         for follower in self.followers.all:
             follower.check_types()
         if self._runtime is not None:
@@ -430,6 +436,11 @@ class Redrive:
     def circuits(self) -> Circuits:
         """Look at circuits, open and close them, change their settings."""
         return self.runtime.circuits
+
+    @property
+    def schedules(self) -> Schedules:
+        """Look at schedules, pause and resume them."""
+        return self.runtime.schedules
 
     @property
     def workflows(self) -> Workflows:

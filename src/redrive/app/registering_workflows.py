@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from redrive.app.checks import check_flags, check_retry, chosen_name, time_limit
+from redrive.app.scheduling import read_schedules
 from redrive.app.workflow import Workflow
 from redrive.core.index import MOST_FIELDS, parts
 from redrive.core.payload import Signature
+from redrive.core.schedules import Schedule
 from redrive.core.starting import START_OPTIONS
 from redrive.duration import Duration
 from redrive.errors import RegistrationError
@@ -37,6 +39,7 @@ class WorkflowRequest:
     index: Sequence[str] = ()
     on_failure: Workflow[Any, Any, Any] | str | None = None
     notify: Mapping[str, Any] | None = None
+    schedule: Schedule | Sequence[Schedule] | None = None
 
 
 def register_workflow(
@@ -81,6 +84,7 @@ def _workflow(
         index=_index(what, asked.index, definition.signature),
         rollback=asked.rollback,
         notify=None if asked.notify is None else app.channels.rule(definition.name, asked.notify),
+        schedules=read_schedules(what, asked.schedule),
     )
 
 

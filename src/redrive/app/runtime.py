@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redrive.app.notifying import Notifying
 from redrive.app.results import Results
-from redrive.chores import Folder, Purger, Reaper, Relay, Releaser, SetWorker, Watch, every
+from redrive.app.scheduling import planned
+from redrive.chores import Folder, Purger, Reaper, Relay, Releaser, Scheduler, SetWorker, Watch, every
 from redrive.clock import MICROS, Clock
 from redrive.core.redact import Redactor
 from redrive.core.starting import Startable
@@ -30,6 +31,7 @@ from redrive.desk.preview import Previewer
 from redrive.desk.replaying import Replayer
 from redrive.desk.runs import Runs
 from redrive.desk.saga import Sagas
+from redrive.desk.schedules import Schedules
 from redrive.desk.shapes import Shaper
 from redrive.desk.sinks import Sinks
 from redrive.desk.starting import Starter
@@ -59,6 +61,7 @@ T = TypeVar("T")
 
 _POLL = 1.0  # how long an idle worker trusts the bell
 _PATIENCE = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)  # seconds between asking a store that does not answer
+_LATE = 3  # times of a schedule are looked at once in an interval; so many of them are no delay
 _PATIENTLY = 30  # purging and watching are done once in so many intervals of the reaper
 
 
@@ -75,6 +78,7 @@ class Desk:
     audit: Audit
     starter: Starter
     notifications: Notifications
+    schedules: Schedules
 
 
 class Runtime:
@@ -102,6 +106,7 @@ class Runtime:
         self.outbox = desk.outbox
         self.audit = desk.audit
         self.notifications = desk.notifications
+        self.schedules = desk.schedules
         self.workflows = Workflows(store, clock, self.ring, app.registered_workflows)
         self.sinks = Sinks(store, clock)
         self.reaper = self.new_reaper(store)
@@ -109,6 +114,7 @@ class Runtime:
         self.folder = Folder(store)
         self.set_worker = self.new_set_worker(store)
         self.releaser = self.new_releaser(store)
+        self.scheduler = self.new_scheduler(store)
         self.watch = Watch(store)
         self._acting = Acting(app.followers.connections, app.followers.allowed)
         self.worker: Worker | None = None
@@ -131,6 +137,16 @@ class Runtime:
     def new_releaser(self, store: Store) -> Releaser:
         """The chore that turns circuits and lets parked runs go on, on the store or on another face of it."""
         return Releaser(store, self.turned)
+
+    def new_scheduler(self, store: Store) -> Scheduler:
+        """The chore that starts what schedules say, on the store or on another face of it."""
+        return Scheduler(
+            store,
+            planned(self._app),
+            worker=lambda: 0 if self.worker is None else self.worker.id,
+            on_start=self.ring,
+            punctual=int(_LATE * self._app.settings.chores * MICROS),
+        )
 
     def turned(self, row: CircuitRow) -> None:
         """A circuit stands like this: let the worker of this process know, and look for work."""
@@ -180,6 +196,7 @@ class Runtime:
             audit=Audit(store, shaper),
             starter=self._starter(store, clock),
             notifications=Notifications(store, clock, self._showing(), self._rules_changed),
+            schedules=Schedules(store, clock),
         )
 
     def _showing(self) -> Showing:
@@ -277,6 +294,7 @@ class Runtime:
                 asyncio.create_task(every(settings.chores, self.folder.run_once, self.clock)),
                 asyncio.create_task(every(settings.chores, self.set_worker.run_once, self.clock)),
                 asyncio.create_task(every(settings.chores, self.releaser.run_once, self.clock)),
+                asyncio.create_task(every(settings.chores, self.scheduler.run_once, self.clock)),
                 asyncio.create_task(every(settings.chores * _PATIENTLY, self.purger.run_once, self.clock)),
                 asyncio.create_task(every(settings.chores * _PATIENTLY, self.watch.run_once, self.clock)),
             ]

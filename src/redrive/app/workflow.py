@@ -13,7 +13,8 @@ from redrive.clock import MICROS
 from redrive.core.notify import NotifyRule
 from redrive.core.options import RunOptions
 from redrive.core.payload import check_size
-from redrive.core.starting import START_OPTIONS, Startable, clash, for_event, new_run
+from redrive.core.schedules import Schedule
+from redrive.core.starting import START_OPTIONS, Startable, clash, for_event, for_schedule, new_run
 from redrive.core.transition import NewRun
 from redrive.errors import Conflict, InputError
 from redrive.policy import RetryPolicy
@@ -62,6 +63,7 @@ class Workflow(Generic[P, R, T]):
         index: tuple[str, ...] = (),
         rollback: bool = False,
         notify: NotifyRule | None = None,
+        schedules: tuple[Schedule, ...] = (),
     ) -> None:
         functools.update_wrapper(self, definition.fn)
         self.definition = definition
@@ -69,6 +71,7 @@ class Workflow(Generic[P, R, T]):
         self.fn: Callable[P, R] = definition.fn
         self.signature = definition.signature
         self.timeout = timeout
+        self.schedules = schedules
         self._app = app
         self.own_options = RunOptions(
             retry=retry,
@@ -222,11 +225,9 @@ class Workflow(Generic[P, R, T]):
 
     def _new_run(self, start: Start, parent: Claimed | None, trace: str | None) -> NewRun:
         runtime, settings = self._app.runtime, self._app.settings
-        text = self.definition.signature.encode(start.args, dict(start.kwargs))
-        check_size(text, settings.max_payload, f"the input of workflow {self.name!r}")
         return new_run(
             self.startable(),
-            text,
+            self.input_text(start.args, start.kwargs),
             start.options,
             public_id=runtime.clock.new_id(),
             now=runtime.store.now(),
@@ -235,6 +236,19 @@ class Workflow(Generic[P, R, T]):
             handler_for=None if parent is None else parent.handler_for,
             trace=trace,
         )
+
+    def input_text(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """The arguments as a run carries them; PayloadError if they do not fit, or are too large."""
+        text = self.definition.signature.encode(args, dict(kwargs))
+        check_size(text, self._app.settings.max_payload, f"the input of workflow {self.name!r}")
+        return text
+
+    def scheduled(self, schedule: Schedule, at: int) -> NewRun:
+        """The run for a time of one of its schedules: the same one, whoever makes it."""
+        start = Start((), schedule.input_at(at), {"tenant": schedule.tenant})
+        with self._app.runtime.starting(self.name) as trace:
+            run = self._new_run(start, None, trace)
+        return for_schedule(run, schedule.name, at, 2 * schedule.catch_up)
 
     def startable(self) -> Startable:
         """What starting it takes, whoever does so."""

@@ -9,7 +9,19 @@ from redrive.chores.purge import Purger
 from redrive.chores.reap import Reaper
 from redrive.chores.relay import Relay
 from redrive.chores.release import Releaser
+from redrive.chores.schedule import Planned, Scheduler
 from redrive.chores.sets import SetWorker
 from redrive.chores.watch import Watch
 
-__all__ = ["Folder", "Purger", "Reaper", "Relay", "Releaser", "SetWorker", "Watch", "every"]
+__all__ = [
+    "Folder",
+    "Planned",
+    "Purger",
+    "Reaper",
+    "Relay",
+    "Releaser",
+    "Scheduler",
+    "SetWorker",
+    "Watch",
+    "every",
+]

@@ -4,7 +4,8 @@ This module and the commands' own modules import nothing but click, so that `red
 at once; what a command needs it imports when it is called.
 
 begin      demo, init, dev     run    worker (serve, supervise), server, migrate, reencrypt, doctor (health)
-commands   runs, dlq, saga, outbox, notifications, audit, policies, circuits, workflows     shell  completion
+commands   runs, dlq, saga, outbox, notifications, audit, policies, circuits, workflows, schedules
+shell      completion
 access     users, tenants, tokens (access: on the store itself)
 shared     place: which store    output: tables, JSON, ids    ids: prefixes, standard input    paging
            change: dry runs, asking first     target: module:app     exits: errors and exit codes
@@ -30,6 +31,7 @@ from redrive.cli.policies import policies
 from redrive.cli.reencrypt import reencrypt
 from redrive.cli.runs import runs
 from redrive.cli.saga import saga
+from redrive.cli.schedules import schedules
 from redrive.cli.server import server
 from redrive.cli.tenants import tenants
 from redrive.cli.tokens import tokens
@@ -74,6 +76,7 @@ for command in (
     policies,
     circuits,
     workflows,
+    schedules,
     users,
     tenants,
     tokens,

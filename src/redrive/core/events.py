@@ -49,6 +49,9 @@ class Event(StrEnum):
     NOTIFY_DELETED = "notify.deleted"
     WORKFLOW_PAUSED = "workflow.paused"
     WORKFLOW_RESUMED = "workflow.resumed"
+    SCHEDULE_PAUSED = "schedule.paused"
+    SCHEDULE_RESUMED = "schedule.resumed"
+    SCHEDULE_REMOVED = "schedule.removed"
     MESSAGE_DEAD = "outbox.dead"
     MESSAGE_RETRIED = "outbox.retried"
     MESSAGE_SKIPPED = "outbox.skipped"
@@ -110,6 +113,9 @@ EVENTS: dict[str, Label] = {
     _E.NOTIFY_DELETED: Label("A rule about notifications was deleted", "Usunięto zasady powiadomień"),
     _E.WORKFLOW_PAUSED: Label("A workflow was paused", "Wstrzymano przepływ pracy"),
     _E.WORKFLOW_RESUMED: Label("A workflow was resumed", "Wznowiono przepływ pracy"),
+    _E.SCHEDULE_PAUSED: Label("A schedule was paused", "Wstrzymano harmonogram"),
+    _E.SCHEDULE_RESUMED: Label("A schedule was resumed", "Wznowiono harmonogram"),
+    _E.SCHEDULE_REMOVED: Label("A schedule was removed", "Usunięto harmonogram"),
     _E.MESSAGE_DEAD: Label("A message could not be delivered", "Nie udało się dostarczyć wiadomości"),
     _E.MESSAGE_RETRIED: Label("A message was sent again", "Ponowiono dostarczenie wiadomości"),
     _E.MESSAGE_SKIPPED: Label("A message was skipped", "Pominięto dostarczenie wiadomości"),

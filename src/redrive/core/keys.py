@@ -3,6 +3,7 @@
     idem_job:<tenant>:<workflow>:<key>                      starting a run
     idem_evt:<tenant>:<stream>:<event id>                   consuming an event
     idem_flow:<tenant>:<root run>:<step key>:<generation>   a step's outside effect
+    idem_cron:<tenant>:<workflow>:<schedule>:<fire time>    what a schedule starts
 
 Parts are joined with `:`. Inside a part, `:` and `%` and whatever a database or a log could not hold
 (control characters, lone surrogates) are written as `%XX`, so ordinary keys stay readable and
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from datetime import UTC, datetime, timedelta
 
 from redrive.ids import format_id
 
@@ -28,10 +30,12 @@ __all__ = [
     "message_id",
     "payload_hash",
     "run_of",
+    "schedule_key",
 ]
 
 _UNSAFE = re.compile("[%:\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ESCAPES = re.compile(r"(?:%[0-9A-F]{2})+")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def encode(kind: str, *parts: str) -> str:
@@ -60,6 +64,12 @@ def event_key(tenant: str, stream: str, event_id: str) -> str:
 def flow_key(tenant: str, root_run: str, step_key: str, generation: int) -> str:
     """The key a step gives to the outside world, the same however often the step runs."""
     return encode("idem_flow", tenant, root_run, step_key, str(generation))
+
+
+def schedule_key(tenant: str, workflow: str, name: str, at: int) -> str:
+    """The key under which a schedule starts its workflow at most once for one of its times."""
+    time = (_EPOCH + timedelta(microseconds=at)).isoformat().replace("+00:00", "Z")
+    return encode("idem_cron", tenant, workflow, name, time)
 
 
 def letter_id(run_id: str) -> str:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from redrive.core.index import index_values
-from redrive.core.keys import event_hash, event_key, job_key, payload_hash
+from redrive.core.keys import event_hash, event_key, job_key, payload_hash, schedule_key
 from redrive.core.options import RunOptions
 from redrive.core.quick import quick
 from redrive.core.tracing import with_trace
@@ -17,7 +17,7 @@ from redrive.duration import Duration, seconds
 from redrive.errors import InputError
 from redrive.policy import RetryPolicy
 
-__all__ = ["START_OPTIONS", "Startable", "clash", "for_event", "name_text", "new_run"]
+__all__ = ["START_OPTIONS", "Startable", "clash", "for_event", "for_schedule", "name_text", "new_run"]
 
 START_OPTIONS = frozenset(
     {"tenant", "idempotency_key", "delay", "deadline", "priority", "queue", "correlation_id", "retry"}
@@ -87,6 +87,12 @@ def for_event(run: NewRun, event: tuple[str, str]) -> NewRun:
     stream, event_id = event
     key = event_key(run.tenant, name_text("stream", stream, ""), name_text("event_id", event_id, ""))
     return replace(run, key=key, key_hash=event_hash(run.workflow, run.input))
+
+
+def for_schedule(run: NewRun, name: str, at: int, keeps: int) -> NewRun:
+    """The run under the key of a time of a schedule. `keeps`: how long somebody may still try to start it."""
+    key = schedule_key(run.tenant, run.workflow, name, at)
+    return replace(run, key=key, key_hash=payload_hash(run.input), key_keeps=max(run.key_keeps, keeps))
 
 
 def clash(run: NewRun, first: str, event: tuple[str, str] | None) -> str:

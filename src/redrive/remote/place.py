@@ -16,6 +16,7 @@ from redrive.remote.outbox import RemoteOutbox, RemoteSinks
 from redrive.remote.people import RemotePeople
 from redrive.remote.runs import RemoteRuns, RemoteStarter
 from redrive.remote.sagas import RemoteLedger, ledger
+from redrive.remote.schedules import RemoteSchedules
 from redrive.remote.settings import RemoteAudit, RemotePolicies, RemoteWorkflows
 
 __all__ = ["TOKEN", "Remote"]
@@ -44,6 +45,7 @@ class Remote:
         self.sinks = RemoteSinks(client)
         self.policies = RemotePolicies(client, self.home)
         self.workflows = RemoteWorkflows(client)
+        self.schedules = RemoteSchedules(client)
         self.audit = RemoteAudit(client)
         self.notifications = RemoteNotifications(client)
         self.people = RemotePeople(client)

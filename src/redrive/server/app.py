@@ -19,6 +19,7 @@ from redrive.server.routes import (
     people,
     runs,
     sagas,
+    schedules,
     sets,
     settings,
 )
@@ -37,6 +38,7 @@ ROUTES = (
     circuits.routes,
     outbox.routes,
     settings.routes,
+    schedules.routes,
     notifications.routes,
     people.routes,
 )

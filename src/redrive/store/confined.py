@@ -22,6 +22,7 @@ from redrive.errors import InputError, NotAllowed
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import CircuitCase, CircuitRow, CircuitTurn, Turned
 from redrive.store.confined_notices import ConfinedNotices
+from redrive.store.confined_schedules import ConfinedSchedules
 from redrive.store.glances import Facets, RunGlance, spread
 from redrive.store.notices import Notices
 from redrive.store.outbox import BlockedKey, DeliveryDecision, MessageRow
@@ -42,6 +43,7 @@ from redrive.store.records import (
     Started,
     Triage,
 )
+from redrive.store.schedules import Schedules
 from redrive.store.selection import (
     AuditFilter,
     CircuitFilter,
@@ -78,6 +80,10 @@ class Confined:
     @property
     def notices(self) -> Notices:
         return ConfinedNotices(self._inner.notices, self._tenant, self._workflows)
+
+    @property
+    def schedules(self) -> Schedules:
+        return ConfinedSchedules(self._inner.schedules, self._tenant, self._workflows)
 
     # -- accepting work ------------------------------------------------------------------------------
 

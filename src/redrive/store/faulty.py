@@ -29,6 +29,7 @@ from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.faulty_accounts import FaultyAccounts
 from redrive.store.faulty_notices import FaultyNotices
+from redrive.store.faulty_schedules import FaultySchedules
 from redrive.store.figures import Figures
 from redrive.store.glances import Facets, RunGlance
 from redrive.store.notices import Notices
@@ -60,6 +61,7 @@ from redrive.store.records import (
     Triage,
     WorkerRow,
 )
+from redrive.store.schedules import Schedules
 from redrive.store.selection import (
     AuditFilter,
     CircuitFilter,
@@ -306,6 +308,10 @@ class FaultyStore:
     @property
     def notices(self) -> Notices:
         return FaultyNotices(self._inner.notices, self._desk.call)
+
+    @property
+    def schedules(self) -> Schedules:
+        return FaultySchedules(self._inner.schedules, self._desk.call)
 
     def lease_line(self) -> LeaseLine:
         return _FaultyLease(self._inner.lease_line(), self._desk)

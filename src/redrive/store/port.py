@@ -51,6 +51,7 @@ from redrive.store.records import (
     Triage,
     WorkerRow,
 )
+from redrive.store.schedules import Schedules
 from redrive.store.selection import (
     AuditFilter,
     CircuitFilter,
@@ -110,6 +111,10 @@ class People(Protocol):
     @property
     def notices(self) -> Notices:
         """The calls about notifications."""
+
+    @property
+    def schedules(self) -> Schedules:
+        """The calls about schedules."""
 
     # -- accepting work -------------------------------------------------------------------------------
 

@@ -54,9 +54,11 @@ from redrive.store.records import (
     Triage,
     WorkerRow,
 )
+from redrive.store.schedules import Schedules
 from redrive.store.seal import Keyring, is_sealed, why_sealed
 from redrive.store.sealed_accounts import SealedAccounts
 from redrive.store.sealed_notices import SealedNotices
+from redrive.store.sealed_schedules import SealedSchedules
 from redrive.store.sealing import Sealer, remade
 from redrive.store.selection import (
     AuditFilter,
@@ -168,6 +170,10 @@ class SealedStore:
     @property
     def notices(self) -> Notices:
         return SealedNotices(self._inner.notices, self._sealer)
+
+    @property
+    def schedules(self) -> Schedules:
+        return SealedSchedules(self._inner.schedules, self._sealer)
 
     # -- accepting work ------------------------------------------------------------------------------
 

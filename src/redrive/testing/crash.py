@@ -96,7 +96,7 @@ async def crash_everywhere(
 
     A crash takes time, as it does in production: the lease must pass, then the run waits for its
     backoff. A workflow whose way depends on how long things take (time limits shorter than that, races)
-    may rightly come to another end; test those with `faults`.
+    may rightly come to another end; test those with `faults`. Schedules start nothing meanwhile.
     """
     trials = _Trials(workflow, args, options, setup, check)
     comparison, points = await trials.learn()
@@ -245,7 +245,9 @@ class _Trials:
 async def _opened(app: Redrive, recorder: _Recorder, seed: int, start: datetime) -> AsyncIterator[Engine]:
     clock = VirtualClock(seed=seed, start=start)
     store = open_store("sqlite:///:memory:", clock)
-    world = World(app, store, clock, plan=recorder, patience=_PATIENCE, faults=recorder.strike)
+    world = World(
+        app, store, clock, plan=recorder, patience=_PATIENCE, faults=recorder.strike, schedules=False
+    )
     recorder.world = world
     await world.open()
     try:

@@ -138,8 +138,14 @@ class Engine:
         return [await self.finish(self.app.handle(each)) for each in await handled_by(self.store, id)]
 
     async def finish_all(self) -> None:
-        """Let time pass until every run has ended."""
+        """Let time pass until every run has ended. Not ended after a year is an error."""
+        until = self.clock.now() + _LONGEST_RUN
         while unfinished := await self._world.unfinished():
+            if self.clock.now() > until:
+                raise TimeoutError(
+                    f"after a year of virtual time {len(unfinished)} runs have not ended, and schedules may "
+                    "always start new ones; let time pass with advance() instead"
+                )
             await self.finish(self.app.handle(unfinished[0].public_id))
 
     async def _report(self, handle: RunHandle[Any]) -> RunReport:

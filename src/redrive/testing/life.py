@@ -36,7 +36,16 @@ class Life:
 
     worker: Worker
 
-    def __init__(self, app: Redrive, store: Store, clock: VirtualClock, plan: Plan, bodies: Bodies) -> None:
+    def __init__(
+        self,
+        app: Redrive,
+        store: Store,
+        clock: VirtualClock,
+        plan: Plan,
+        bodies: Bodies,
+        *,
+        schedules: bool = True,
+    ) -> None:
         self.bodies = bodies
         self._heard = self._reaped = True
         self._lost: Lease | None = None
@@ -45,6 +54,7 @@ class Life:
         self.witness = Witness(self._line)
         self._folder = Folder(self._line)
         self._purged_at = clock.now()
+        self._schedules = schedules
         self._chores: asyncio.Task[None] | None = None
         self._last_turns = _LAST_TURNS
 
@@ -55,6 +65,7 @@ class Life:
         self._reaper = runtime.new_reaper(self._line)
         self._set_worker = runtime.new_set_worker(store)
         self._releaser = runtime.new_releaser(store)
+        self._scheduler = runtime.new_scheduler(self._line) if self._schedules else None
         self._notifying = runtime.new_notifying(store)
         self._purger = runtime.new_purger(self._line)
         self.worker = await runtime.work(automatic=False, store=store, around_step=self.bodies.around)
@@ -136,6 +147,8 @@ class Life:
             await self._folder.run_once()
             decided = await self._set_worker.run_once() + await self._releaser.run_once()
             await self._notifying.run_once()
+            if self._scheduler is not None:
+                await self._scheduler.run_once()
             if self._clock.now() - self._purged_at >= _PURGE_EVERY:
                 self._purged_at = self._clock.now()
                 await self._purger.run_once()

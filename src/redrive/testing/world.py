@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from redrive.app import Redrive
 from redrive.app.runtime import Runtime
+from redrive.app.scheduling import planned
 from redrive.clock import MICROS, SystemClock
 from redrive.core.states import FINAL, RunStatus
 from redrive.duration import words
@@ -51,6 +52,7 @@ class World:
         plan: Plan,
         patience: float,
         faults: Faults = injected,
+        schedules: bool = True,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -60,6 +62,7 @@ class World:
         self._app = app
         self._plan = plan
         self._faults = faults
+        self._planned = planned(app) if schedules else []
         self._runtime = Runtime(app, store, clock)
         self._life: Life | None = None
         self._graves: list[int] = []
@@ -140,7 +143,8 @@ class World:
     async def _be_born(self) -> None:
         while True:
             bodies = Bodies(self._app, self.clock, self.calls, self._faults)
-            life = Life(self._app, self.store, self.clock, self._plan, bodies)
+            fires = bool(self._planned)
+            life = Life(self._app, self.store, self.clock, self._plan, bodies, schedules=fires)
             try:
                 await self._driven(life.begin(self._runtime))
             except Crash:
@@ -177,7 +181,12 @@ class World:
         self._graves = [until for until in self._graves if until > self.clock.now()]
 
     async def next_moment(self) -> int | None:
-        """When something happens next: a timer, a due run, a deadline, the end of a dead worker's lease."""
+        """When something happens next: what goes on goes on, or a schedule starts something new."""
+        moments = [await self._next_of_what_goes_on(), *await self._fire_times()]
+        return min((at for at in moments if at is not None), default=None)
+
+    async def _next_of_what_goes_on(self) -> int | None:
+        """A timer, a due run, a deadline, the end of a dead worker's lease."""
         now = self.clock.now()
         soon = now + MICROS if self._life is not None and self._life.is_behind else None
         runs = await self.unfinished()
@@ -201,6 +210,16 @@ class World:
         waves = [max(row.next_wave_at, soon) for row in waiting]
         return waves + [row.until for row in rows if row.until is not None]
 
+    async def _fire_times(self) -> list[int]:
+        """When schedules start something; soon, where one was not looked at yet."""
+        if not self._planned:
+            return []
+        now = self.clock.now()
+        rows = {row.place: row for row in await self.store.schedules.known()}
+        known = [(each, rows.get(each.declared.place)) for each in self._planned]
+        moments = [now if row is None else each.next(row) for each, row in known]
+        return [at if at > now else now + MICROS for at in moments if at is not None]
+
     async def unfinished(self) -> list[RunRow]:
         """All runs that have not ended."""
         found: list[RunRow] = []
@@ -219,7 +238,7 @@ class World:
             while not task.done():
                 await self.calm(task)
                 if not task.done():
-                    await self._let_pass(await self.next_moment())
+                    await self._let_pass(await self._next_of_what_goes_on())
         except BaseException:
             task.cancel()
             await asyncio.wait([task])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import re
@@ -9,11 +10,13 @@ import re
 import httpx2
 import pytest
 from pages_kit import Looked, of_role, once
-from server_kit import World
+from server_kit import World, opened
 
 from redrive.core.events import Event
 from redrive.server.pages.audit import KINDS
 from redrive.server.pages.labels import ROLES
+from redrive.store.records import Catalogue, NewWorker
+from redrive.store.schedules import NewSchedule
 
 LISTS = ("/runs", "/circuits", "/policies", "/workflows", "/workers", "/audit", "/health", "/notifications")
 POSTS = {
@@ -191,6 +194,22 @@ def test_a_workflow_is_paused_for_all_by_an_owner_only(site: World) -> None:
         assert "fulfil was paused by" in Looked(client.get("/health").text).text
         assert sent(client, "/workflows", "/workflows/resume", name="fulfil").status_code == 303
         assert client.post("/workflows/pause", data={"once": "w1", "name": "nothing"}).status_code == 404
+
+
+def test_a_workflow_tells_when_a_schedule_of_the_tenant_starts_it_next(site: World) -> None:
+    daily = NewSchedule(tenant="acme", workflow="remind", name="daily", expression="0 6 * * *", zone="UTC")
+    new = NewWorker(name="w", version="1", workflows=(), lease=3_600_000_000)
+
+    async def kept() -> None:
+        async with opened(site.url) as store:
+            worker = await store.enlist(new, Catalogue(version="1", workflows=(), steps=()))
+            await store.schedules.keep([daily], worker=worker)
+
+    asyncio.run(kept())
+    for tenant, told in (("acme", True), ("globex", False)):
+        with of_role(site, "VIEWER", tenant) as client:
+            assert ("remind Starts by itself" in Looked(client.get("/workflows").text).text) is told
+    assert site.client("acme", "VIEWER").get("/schedules").json()[0]["next"][0].endswith("T06:00:00Z")
 
 
 def test_what_other_tenants_wait_for_is_told_to_owners_only(site: World) -> None:

@@ -26,6 +26,7 @@ KINDS = {
     "saga.": N("decisions about rollbacks"),
     "policy.": N("policies"),
     "workflow.": N("workflows"),
+    "schedule.": N("schedules"),
     "outbox.": N("messages"),
     "notify.": N("notifications"),
     "payload.": N("encryption"),

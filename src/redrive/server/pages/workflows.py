@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import Request
@@ -28,7 +28,10 @@ routes = pages()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """A workflow as it is shown. `stranded`: due runs of it that no live worker can take."""
+    """A workflow as it is shown. `stranded`: due runs of it that no live worker can take.
+
+    `next_at`: when a schedule of this tenant starts it next.
+    """
 
     name: str
     version: str
@@ -36,6 +39,7 @@ class Registered:
     workers: int
     stranded: int
     input: Any
+    next_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,7 @@ async def registered(asked: Asking) -> list[Registered]:
     paused, stranded = await asked.view.paused(), await _stranded(asked)
     live = [each for each in await working(asked) if each.live]
     having = Counter(name for each in live for name in each.workflows)
+    fires = await _next_times(asked)
     return [
         Registered(
             name=item.name,
@@ -65,9 +70,17 @@ async def registered(asked: Asking) -> list[Registered]:
             workers=having[item.name],
             stranded=stranded.get(item.name, 0),
             input=json.loads(item.schema_in or "{}"),
+            next_at=fires.get(item.name),
         )
         for item in await asked.view.workflows()
     ]
+
+
+async def _next_times(asked: Asking) -> Mapping[str, datetime]:
+    """When schedules start workflows of this tenant next."""
+    known = await asked.desk.schedules.list()
+    times = [(each.workflow, each.next[0].astimezone(UTC)) for each in known if each.next]
+    return dict(sorted(times, key=lambda one: one[1], reverse=True))  # the first one stays
 
 
 async def _stranded(asked: Asking) -> Mapping[str, int]:

@@ -47,6 +47,7 @@ from redrive.store.postgres.line import session
 from redrive.store.postgres.lines import Lines
 from redrive.store.postgres.notices import PostgresNotices
 from redrive.store.postgres.opening import prepare
+from redrive.store.postgres.schedules import PostgresSchedules
 from redrive.store.postgres.transactions import StepTransaction
 from redrive.store.records import (
     AttemptRow,
@@ -73,6 +74,7 @@ from redrive.store.records import (
     Triage,
     WorkerRow,
 )
+from redrive.store.schedules import Schedules
 from redrive.store.selection import (
     AuditFilter,
     CircuitFilter,
@@ -151,6 +153,10 @@ class PostgresStore:
     @property
     def notices(self) -> Notices:
         return PostgresNotices(self._lines, self._clock)
+
+    @property
+    def schedules(self) -> Schedules:
+        return PostgresSchedules(self._lines, self._clock)
 
     # -- accepting work ------------------------------------------------------------------------------
 

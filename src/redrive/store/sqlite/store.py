@@ -43,6 +43,7 @@ from redrive.store.records import (
     Triage,
     WorkerRow,
 )
+from redrive.store.schedules import Schedules
 from redrive.store.selection import (
     AuditFilter,
     CircuitFilter,
@@ -74,6 +75,7 @@ from redrive.store.sqlite.connection import Address, locate, unhurried
 from redrive.store.sqlite.lease import FileLease, MemoryLease
 from redrive.store.sqlite.lines import Inline, Threaded
 from redrive.store.sqlite.notices import SqliteNotices
+from redrive.store.sqlite.schedules import SqliteSchedules
 from redrive.store.sqlite.schema import prepare
 from redrive.store.sqlite.transactions import StepTransaction
 
@@ -126,6 +128,10 @@ class SqliteStore:
     @property
     def notices(self) -> Notices:
         return SqliteNotices(self._lines, self.now)
+
+    @property
+    def schedules(self) -> Schedules:
+        return SqliteSchedules(self._lines, self.now)
 
     # -- accepting work ------------------------------------------------------------------------------
 

@@ -1,0 +1,154 @@
+"""`redrive schedules`: when workflows are started by themselves, and pausing that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from redrive.cli.change import Change, changing
+from redrive.cli.hints import hint
+from redrive.cli.output import Column, Output, shown, told_tenant
+from redrive.cli.place import Place, ask, at_a_place
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+    from redrive.desk.schedules import KnownSchedule
+
+__all__ = ["schedules"]
+
+
+@click.group(short_help="List schedules; pause and resume them.")
+def schedules() -> None:
+    """List schedules; pause one, resume it later. They are made in code, on their workflows.
+
+    \b
+    Examples:
+      redrive schedules list
+      redrive schedules pause report
+      redrive schedules resume report
+    """
+
+
+@schedules.command("list")
+@click.option("--tenant", metavar="NAME", help="Of this tenant only.  [default: all]")
+@shown
+@at_a_place
+def list_(tenant: str | None, place: Place, output: Output) -> None:
+    """List schedules with their next times, as clocks in their zones show them.
+
+    \b
+    Examples:
+      redrive schedules list
+      redrive schedules list --tenant acme --json
+    """
+    columns: list[Column[KnownSchedule]] = [
+        Column("WORKFLOW", lambda one: one.workflow),
+        Column("NAME", lambda one: one.name),
+        Column("CRON", lambda one: one.cron),
+        Column("ZONE", lambda one: one.timezone),
+        Column("NEXT", _next),
+        Column("LAST RUN", lambda one: one.last_run),
+        Column("STATUS", lambda one: one.last_status),
+        Column("TENANT", lambda one: told_tenant(one.tenant)),
+    ]
+    output.list(
+        ask(place, lambda app: app.schedules.list(tenant=tenant)),
+        columns,
+        id=lambda one: f"{one.workflow}/{one.name}",
+        empty="No worker whose workflows have schedules was started yet.",
+    )
+
+
+def _next(one: KnownSchedule) -> str:
+    """Its next times, or why there are none."""
+    if one.paused_by is not None:
+        return f"paused by {one.paused_by}"
+    return ", ".join(map(_short, one.next)) if one.live else "no live worker has it"
+
+
+def _short(at: datetime) -> str:
+    return f"{at:%a %d %b %H:%M}"
+
+
+def _deciding(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        at_a_place,
+        shown,
+        changing,
+        click.option("--reason", metavar="TEXT", help="Why, for the record."),
+        click.option("--tenant", metavar="NAME", default="default", show_default=True, help="Whose it is."),
+        click.argument("name", default="default"),
+        click.argument("workflow"),
+    ):
+        command = option(command)
+    return command
+
+
+@schedules.command()
+@_deciding
+def pause(**what: Any) -> None:
+    """Start nothing for a schedule of WORKFLOW until it is resumed. NAME tells which, if it has several.
+
+    \b
+    Examples:
+      redrive schedules pause report
+      redrive schedules pause report month-end --tenant acme --reason "books are closed"
+    """
+    _decide("pause", ("paused", "was paused before"), **what)
+
+
+@schedules.command()
+@_deciding
+def resume(**what: Any) -> None:
+    """Go on with a schedule's next time; those that came meanwhile are not made up for.
+
+    \b
+    Examples:
+      redrive schedules resume report
+    """
+    _decide("resume", ("resumed", "was not paused"), **what)
+
+
+@schedules.command()
+@_deciding
+def forget(**what: Any) -> None:
+    """Forget a schedule that is in no code any more.
+
+    \b
+    Examples:
+      redrive schedules forget report old-one
+    """
+    _decide("remove", ("forgot", ""), **what)
+
+
+def _decide(
+    verb: str,
+    done: tuple[str, str],
+    *,
+    workflow: str,
+    name: str,
+    tenant: str,
+    reason: str | None,
+    change: Change,
+    output: Output,
+    place: Place,
+) -> None:
+    what = f"{workflow}/{name}"
+    change.confirm(f"{verb} schedule {what} of tenant {tenant}")
+
+    async def work(app: Redrive) -> bool | None:
+        act = getattr(app.schedules, verb)
+        found: bool | None = await act(
+            workflow, name, tenant=tenant, by=change.by, reason=reason, dry_run=change.dry_run
+        )
+        return found
+
+    changed = ask(place, work) is not False
+    told = f"would {verb} {what}" if change.dry_run else f"{done[0]} {what}"
+    text = told if changed else f"{what} {done[1]}"
+    if verb == "pause" and changed and not change.dry_run:
+        text += f"; to go on: {hint('schedules', 'resume', workflow, name)}"
+    output.done(what, {"workflow": workflow, "name": name, "tenant": tenant, "changed": changed}, text)

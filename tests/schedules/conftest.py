@@ -1,0 +1,31 @@
+"""Databases of every kind, for nodes and for engines."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import cluster
+import engines
+import pytest
+from engines import OnStore
+from schedule_kit import Place, placed
+
+
+@pytest.fixture(params=engines.KINDS)
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
+    """An empty database that several nodes may open."""
+    if request.param == "sqlite":
+        async with placed(f"sqlite:///{tmp_path}/redrive.db") as opened:
+            yield opened
+        return
+    cluster.need_postgres()
+    async with cluster.fresh(request.param) as url, placed(url) as opened:
+        yield opened
+
+
+@pytest.fixture(params=engines.KINDS)
+async def on_store(request: pytest.FixtureRequest) -> AsyncIterator[OnStore]:
+    """`engine` on an empty database of each kind."""
+    async with engines.on(request.param) as opened:
+        yield opened

@@ -1,0 +1,103 @@
+"""Nodes that do nothing but start what schedules say, on one database and one clock."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from redrive.chores import Planned, Scheduler
+from redrive.core.options import RunOptions
+from redrive.core.schedules import Schedule
+from redrive.core.starting import Startable, for_schedule, new_run
+from redrive.core.transition import NewRun
+from redrive.duration import Duration, seconds
+from redrive.store import open_store
+from redrive.store.faulty import FaultyStore, Plan, no_faults
+from redrive.store.port import Store
+from redrive.store.records import Catalogue, NewWorker
+from redrive.store.selection import RunFilter
+from redrive.testing.clock import VirtualClock
+
+SECOND = 1_000_000
+WORKFLOW = Startable(name="report", version="1", options=RunOptions(), text=RunOptions().to_json())
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+@dataclass
+class Node:
+    """A process with a worker and schedules. It lives until it is stopped or time passes without it."""
+
+    store: Store
+    worker: int
+    scheduler: Scheduler
+
+    async def look(self) -> int:
+        """What its chore does once a second."""
+        return await self.scheduler.run_once()
+
+    async def beat(self) -> None:
+        """Go on living for another lease."""
+        line = self.store.lease_line()
+        try:
+            line.beat(self.worker, {})
+        finally:
+            line.close()
+
+    async def stop(self) -> None:
+        await self.store.retire(self.worker)
+
+
+@dataclass
+class Place:
+    """A database, and the clock that all its nodes go by."""
+
+    url: str
+    clock: VirtualClock = field(default_factory=lambda: VirtualClock(start=NOON))
+    stores: list[Store] = field(default_factory=list)
+
+    async def store(self) -> Store:
+        opened = open_store(self.url, self.clock)
+        await opened.open()
+        self.stores.append(opened)
+        return opened
+
+    async def node(
+        self, *schedules: Schedule, plan: Plan = no_faults, before_run: Callable[[], object] = int
+    ) -> Node:
+        """Start a node with these schedules of one workflow; `before_run` is called when it makes a run."""
+        store: Store = FaultyStore(await self.store(), plan, clock=self.clock)
+        new = NewWorker(name="node", version="1", workflows=("report",), lease=30 * SECOND)
+        worker = await self.stores[-1].enlist(new, Catalogue(version="1", workflows=(), steps=()))
+        planned = [self.planned(store, each, before_run) for each in schedules]
+        return Node(store, worker, Scheduler(store, planned, worker=lambda: worker, on_start=lambda: None))
+
+    def planned(self, store: Store, schedule: Schedule, before_run: Callable[[], object]) -> Planned:
+        def run(at: int) -> NewRun:
+            before_run()
+            given = {"tenant": schedule.tenant, "correlation_id": f"{schedule.cron.local(at):%m-%d %H:%M}"}
+            id, day = self.clock.new_id(), 86_400 * SECOND
+            new = new_run(WORKFLOW, "{}", given, public_id=id, now=store.now(), key_keeps=day)
+            return for_schedule(new, schedule.name, at, schedule.catch_up)
+
+        return Planned(workflow="report", schedule=schedule, run=run)
+
+    def wait(self, duration: Duration) -> None:
+        self.clock.move_to(self.clock.now() + int(seconds(duration) * SECOND))
+
+    async def started(self) -> list[str]:
+        """For which times runs were started, in order."""
+        page = await self.stores[0].runs(RunFilter(), limit=500, cursor=None)
+        assert page.next is None
+        return [row.correlation_id or "" for row in reversed(page.items)]
+
+
+@asynccontextmanager
+async def placed(url: str) -> AsyncIterator[Place]:
+    place = Place(url)
+    try:
+        yield place
+    finally:
+        for store in place.stores:
+            await store.close()

@@ -1,0 +1,220 @@
+"""Schedules on several nodes at once: every time is started once, whatever becomes of a node."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+from schedule_kit import SECOND, Node, Place
+
+from redrive import Schedule
+from redrive.core.transition import NewRun
+from redrive.store.faulty import FAIL, LOSE, Call, Fault, crash_after, crash_before
+from redrive.store.port import Store
+from redrive.store.records import Started
+
+MINUTELY = Schedule("* * * * *")
+HOURLY = Schedule("0 * * * *")
+
+
+class Killed(BaseException):
+    """What the process of a node dies of."""
+
+
+async def test_eight_nodes_start_every_time_once(place: Place) -> None:
+    """The line of traps.md: cron fired twice by a stale leader. Here is no leader."""
+    two = [MINUTELY, Schedule("*/2 * * * *", name="even")]
+    nodes = [await place.node(*two) for _ in range(8)]
+    await asyncio.gather(*(node.look() for node in nodes))
+    began = 0
+    for _ in range(6):
+        place.wait("1m")
+        await nodes[0].beat()
+        began += sum(await asyncio.gather(*(node.look() for node in nodes)))
+    times = ["12:01", "12:02", "12:02", "12:03", "12:04", "12:04", "12:05", "12:06", "12:06"]
+    assert await place.started() == [f"05-01 {time}" for time in times]
+    assert began == len(times)
+
+
+class Slow:
+    """A store whose `start` waits until it is told to go on, as if the process had been stopped."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.came, self.go_on = asyncio.Event(), asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[Started]:
+        self.came.set()
+        await self.go_on.wait()
+        return await self._store.start(runs, worker=worker)
+
+
+async def test_a_node_that_slept_starts_nothing_that_others_have_started(place: Place) -> None:
+    stale, other = await place.node(HOURLY), await place.node(HOURLY)
+    slow = Slow(stale.store)
+    stale.scheduler._store = cast(Store, slow)
+    await stale.look()
+    place.wait("1h")
+    late = asyncio.create_task(stale.look())
+    await slow.came.wait()
+    assert await other.look() == 1
+    place.wait("2h")
+    assert await other.look() == 1
+    slow.go_on.set()
+    assert await late == 0
+    assert await place.started() == ["05-01 13:00", "05-01 15:00"]
+    assert [row.last_at for row in await other.store.schedules.known()] == [place.clock.now()]
+
+
+CALLS = ("schedules.keep", "start", "schedules.mark")
+FAULTS = {
+    "fails": FAIL,
+    "loses its reply": LOSE,
+    "is never made": crash_before(Killed()),
+    "kills the node": crash_after(Killed()),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+async def test_whatever_call_goes_wrong_each_time_is_started_once(place: Place, fault: Fault) -> None:
+    for number, name in enumerate(CALLS):
+        schedule = Schedule("0 * * * *", name=name)
+
+        due = place.clock.now() + 3600 * SECOND
+
+        def strike(call: Call, wanted: str = name, since: int = due) -> Fault | None:
+            return fault if call.name == wanted and place.clock.now() >= since else None
+
+        broken, sound = await place.node(schedule, plan=strike), await place.node(schedule)
+        await broken.look()
+        place.wait("1h")
+        with pytest.raises((Killed, Exception)):
+            await broken.look()
+        await sound.look()
+        await sound.look()
+        assert len(await place.started()) == number + 1
+        (row,) = [row for row in await sound.store.schedules.known() if row.name == name]
+        assert row.passed == row.last_at == due
+
+
+@pytest.mark.parametrize(
+    ("cron", "catch_up", "down", "started", "says"),
+    [
+        ("30,35 * * * *", "1h", "40m", ["05-01 12:35"], "only the latest, 2026-05-01 12:35:00"),
+        ("0 * * * *", "1h", "4h22m", ["05-01 16:00"], "missed its times from 2026-05-01 13:00:00"),
+        ("0 * * * *", "10m", "4h22m", [], "too long ago"),
+        ("30 * * * *", "0s", "31m", ["05-01 12:30"], None),
+        ("30 * * * *", "0s", "31m1s", [], "too long ago"),
+        ("* * * * *", "30d", "29d", ["05-30 12:00"], "only the latest"),
+    ],
+)
+async def test_of_what_was_missed_the_latest_is_made_up_for_unless_it_is_too_late(
+    place: Place,
+    caplog: pytest.LogCaptureFixture,
+    cron: str,
+    catch_up: str,
+    down: str,
+    started: list[str],
+    says: str | None,
+) -> None:
+    schedule = Schedule(cron, catch_up=catch_up)
+    before = await place.node(schedule)
+    await before.look()
+    await before.stop()
+    place.wait(down)
+    with caplog.at_level(logging.WARNING, "redrive.chores"):
+        for _ in range(2):
+            await (await place.node(schedule)).look()
+    assert await place.started() == started
+    assert [(says or "?") in record.message for record in caplog.records] == [True] * (says is not None)
+
+
+async def test_a_schedule_that_is_new_starts_nothing_for_the_past(place: Place) -> None:
+    node = await place.node(HOURLY, Schedule("59 11 * * *", name="a minute ago", catch_up="1d"))
+    assert await node.look() == 0
+    place.wait("59m")
+    assert await node.look() == 0
+    assert await place.started() == []
+
+
+async def test_a_changed_expression_is_in_force_when_the_last_keeper_is_gone(place: Place) -> None:
+    """A deploy: at any moment one expression is in force, and a new one does not reach back."""
+    old, new = await place.node(HOURLY), await place.node(Schedule("30 * * * *"))
+    for node in (old, new):
+        await node.look()
+    for _ in range(4):
+        place.wait("20m")
+        await old.beat()
+        for node in (old, new):
+            await node.look()
+    assert await place.started() == ["05-01 13:00"]
+    place.wait("15m")
+    await old.stop()
+    for _ in range(5):
+        await new.look()
+        place.wait("15m")
+        await new.beat()
+    assert await place.started() == ["05-01 13:00", "05-01 14:30"]
+    # Back to the code before; the one that is deployed now dies without a word.
+    back = await place.node(HOURLY)
+    await back.look()
+    assert [row.expression for row in await back.store.schedules.known()] == ["30 * * * *"]
+    place.wait("1m")
+    await back.look()
+    place.wait("10m")
+    await back.look()
+    assert await place.started() == ["05-01 13:00", "05-01 14:30", "05-01 15:00"]
+
+
+async def test_a_removed_schedule_starts_nothing_and_can_be_forgotten(place: Place) -> None:
+    old = await place.node(HOURLY, Schedule("30 * * * *", name="half past"))
+    await old.look()
+    await old.stop()
+    new = await place.node(HOURLY)
+    place.wait("1h")
+    await new.beat()
+    await new.look()
+    assert await place.started() == ["05-01 13:00"]
+    assert [(row.name, row.kept) for row in await new.store.schedules.known()] == [
+        ("default", True),
+        ("half past", False),
+    ]
+
+
+async def test_an_input_that_cannot_be_made_keeps_nothing_else_back_and_loses_no_time(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    inputs: list[str] = []
+    broken = await place.node(HOURLY, before_run=inputs.pop)
+    sound = await place.node(Schedule("0 * * * *", tenant="other"))
+    both = [broken, sound]
+    await asyncio.gather(*map(Node.look, both))
+    place.wait("1h")
+    for _ in range(3):
+        await asyncio.gather(*map(Node.look, both))
+    assert await place.started() == ["05-01 13:00"]
+    complaints = [record.message for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(complaints) == 1
+    assert "could not be started for 2026-05-01 13:00:00" in complaints[0]
+    inputs.append("{}")
+    place.wait("10m")
+    assert await broken.look() == 1
+    assert await place.started() == ["05-01 13:00"] * 2
+
+
+async def test_a_node_asks_the_store_only_when_something_may_be_due(place: Place) -> None:
+    node = await place.node(HOURLY)
+    store = cast(Any, node.store)
+    for _ in range(10):
+        await node.look()
+        place.wait("5s")
+    assert store.calls.count("schedules.keep") == 1
+    place.wait("10s")
+    await node.look()
+    assert store.calls.count("schedules.keep") == 2

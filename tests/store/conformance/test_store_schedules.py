@@ -1,0 +1,123 @@
+"""What a store knows of schedules: how far they are, who keeps them, and whether they are paused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from store_kit import HOUR, LEASE, SECOND, Kit, noted
+
+from redrive.errors import NotAllowed
+from redrive.store.schedules import NewSchedule, ScheduleMark, ScheduleRow
+from redrive.store.selection import AuditFilter
+
+DAILY = NewSchedule(tenant="default", workflow="w", name="daily", expression="0 6 * * *", zone="UTC")
+PLACE = DAILY.place
+OTHERS = replace(DAILY, tenant="other")
+LATER = replace(DAILY, expression="0 7 * * *")
+
+
+async def keep(kit: Kit, worker: int, schedule: NewSchedule = DAILY) -> ScheduleRow:
+    (row,) = await kit.store.schedules.keep([schedule], worker=worker)
+    return row
+
+
+async def test_a_schedule_begins_when_it_is_first_seen(kit: Kit) -> None:
+    worker, began = await kit.worker(), kit.clock.now()
+    first = await keep(kit, worker)
+    assert (first.place, first.expression, first.zone) == (PLACE, "0 6 * * *", "UTC")
+    assert (first.passed, first.last_run, first.paused_at, first.kept) == (began, None, None, True)
+    kit.clock.move(SECOND)
+    rows = await kit.store.schedules.keep([OTHERS, DAILY], worker=worker)
+    assert [row.place for row in rows] == [OTHERS.place, PLACE]
+    assert [row.passed for row in rows] == [began + SECOND, began]
+
+
+async def test_it_moves_on_once_and_only_forwards(kit: Kit) -> None:
+    worker, now = await kit.worker(), kit.clock.now()
+    await kit.store.schedules.keep([DAILY, OTHERS], worker=worker)
+    first = ScheduleMark(schedule=DAILY, at=now + HOUR, run="r1")
+    other = ScheduleMark(schedule=OTHERS, at=now + HOUR, run=None)
+    assert await kit.store.schedules.mark([other, first]) == [True, True]
+    assert await kit.store.schedules.mark([first, other]) == [False, False]
+    assert await kit.store.schedules.mark([replace(first, at=now + 1, run="r0")]) == [False]
+    assert await kit.store.schedules.mark([replace(first, at=now + 2 * HOUR, run=None)]) == [True]
+    row = await keep(kit, worker)
+    assert (row.passed, row.last_at, row.last_run) == (now + 2 * HOUR, now + HOUR, "r1")
+
+
+async def test_another_expression_is_in_force_when_the_keeper_is_gone(kit: Kit) -> None:
+    old, new, began = await kit.worker(), await kit.worker(), kit.clock.now()
+    await keep(kit, old)
+    kit.clock.move(SECOND)
+    assert (await keep(kit, new, LATER)).expression == DAILY.expression
+    await kit.store.retire(old)
+    changed = await keep(kit, new, LATER)
+    assert (changed.expression, changed.passed) == (LATER.expression, began + SECOND)
+    stale = ScheduleMark(schedule=DAILY, at=began + HOUR, run="r1")
+    assert await kit.store.schedules.mark([stale]) == [False]
+    assert (await keep(kit, old)).expression == LATER.expression
+
+
+async def test_a_schedule_that_did_not_change_goes_on_where_it_was(kit: Kit) -> None:
+    old, began = await kit.worker(), kit.clock.now()
+    await keep(kit, old)
+    kit.clock.move(LEASE + HOUR)
+    assert [row.kept for row in await kit.store.schedules.known()] == [False]
+    row = await keep(kit, await kit.worker())
+    assert (row.passed, row.kept) == (began, True)
+
+
+async def test_a_pause_is_noted_once_and_what_came_meanwhile_is_over(kit: Kit) -> None:
+    schedules, worker = kit.store.schedules, await kit.worker()
+    await keep(kit, worker)
+    assert await schedules.pause(PLACE, noted("schedule.paused"))
+    assert not await schedules.pause(PLACE, noted("schedule.paused", by="bob"))
+    assert not await schedules.pause(OTHERS.place, noted("schedule.paused"))
+    row = await keep(kit, worker)
+    assert (row.paused_at, row.paused_by) == (kit.clock.now(), "ann")
+    kit.clock.move(HOUR)
+    assert await schedules.resume(PLACE, noted("schedule.resumed"))
+    assert not await schedules.resume(PLACE, noted("schedule.resumed"))
+    row = await keep(kit, worker)
+    assert (row.paused_at, row.paused_by, row.passed) == (None, None, kit.clock.now())
+    page = await kit.store.audit(AuditFilter(), limit=10, cursor=None)
+    assert [(line.event, line.by) for line in page.items] == [
+        ("schedule.resumed", "ann"),
+        ("schedule.paused", "ann"),
+    ]
+
+
+async def test_only_what_nobody_alive_keeps_is_removed(kit: Kit) -> None:
+    schedules, worker = kit.store.schedules, await kit.worker()
+    await keep(kit, worker)
+    assert not await schedules.remove(PLACE, noted("schedule.removed"))
+    await kit.store.retire(worker)
+    assert await schedules.remove(PLACE, noted("schedule.removed"))
+    assert await schedules.known() == []
+
+
+async def test_a_view_shows_and_changes_the_schedules_of_its_tenant_and_workflows_only(kit: Kit) -> None:
+    worker = await kit.worker()
+    second = replace(DAILY, workflow="v")
+    await kit.store.schedules.keep([DAILY, OTHERS, second], worker=worker)
+    view = kit.store.confined("default").schedules
+    assert [(row.place, row.kept) for row in await view.known()] == [(second.place, True), (PLACE, True)]
+    assert await view.known(tenant="other") == []
+    assert [row.place for row in await kit.store.confined("default", ["v"]).schedules.known()] == [
+        second.place
+    ]
+    assert await view.pause(PLACE, noted("schedule.paused"))
+    assert await view.resume(PLACE, noted("schedule.resumed"))
+    assert not await view.remove(PLACE, noted("schedule.removed"))
+    for wrong in (OTHERS.place, PLACE):
+        narrow = kit.store.confined("default", ["v"]).schedules
+        with pytest.raises(NotAllowed):
+            await narrow.pause(wrong, noted("schedule.paused"))
+    with pytest.raises(NotAllowed):
+        await view.resume(OTHERS.place, noted("schedule.resumed"))
+    with pytest.raises(NotAllowed):
+        await view.keep([DAILY], worker=worker)
+    with pytest.raises(NotAllowed):
+        await view.mark([])
+    assert [row.paused_at for row in await kit.store.schedules.known()] == [None, None, None]
