@@ -10,6 +10,7 @@ may run on it. "Code" is counted in schema versions too: the newest one it knows
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ class Migration:
     @property
     def checksum(self) -> str:
         """Differs whenever the file's text differs, whatever its line ends."""
-        return hashlib.sha256(self.text.replace("\r\n", "\n").encode()).hexdigest()
+        return _checksum(self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +49,18 @@ class Applied:
     oldest_code: int
 
 
+@functools.cache
+def _checksum(text: str) -> str:
+    return hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()
+
+
 def known(package: str) -> list[Migration]:
-    """The migrations in a package's `migrations` folder, in order, without a gap."""
+    """The migrations in a package's `migrations` folder, in order, without a gap. They are read once."""
+    return list(_known(package))
+
+
+@functools.cache
+def _known(package: str) -> tuple[Migration, ...]:
     found = [
         read(item.name, item.read_text("utf-8"))
         for item in files(package).joinpath("migrations").iterdir()
@@ -60,7 +71,7 @@ def known(package: str) -> list[Migration]:
         raise ConfigurationError(
             f"the migrations of {package} are not numbered 0001, 0002, ... without a gap"
         )
-    return found
+    return tuple(found)
 
 
 def read(file: str, text: str) -> Migration:

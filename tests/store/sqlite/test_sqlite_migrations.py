@@ -151,7 +151,29 @@ async def test_a_changed_migration_is_refused(tmp_path, clock, ships) -> None:
         await opened(tmp_path, clock)
 
 
+async def test_an_empty_file_is_set_up_whole_or_not_at_all(tmp_path, clock, ships) -> None:
+    ships(*SHIPPED, NEXT, BROKEN)
+    with pytest.raises(StoreError, match="broken"):
+        await opened(tmp_path, clock)
+    assert rows(tmp_path, "SELECT name FROM sqlite_master") == []
+
+
+async def test_stores_in_memory_begin_empty_and_with_what_this_code_ships(clock: HandClock, ships) -> None:
+    stores = [open_store("sqlite:///:memory:", clock) for _ in range(3)]
+    kits = [Kit(store, clock, lambda: None, False) for store in stores]
+    await stores[0].open()
+    await kits[0].start()
+    await stores[1].open()
+    ships(*SHIPPED, NEXT)
+    await stores[2].open()
+    assert [len(await kit.store.runs_by_id(["id000000000000000000000001"])) for kit in kits] == [1, 0, 0]
+    assert [await kit.has_table("next") for kit in kits] == [False, False, True]
+    for store in stores:
+        await store.close()
+
+
 async def test_a_migration_that_fails_leaves_the_one_before_it(tmp_path, clock, ships) -> None:
+    await (await opened(tmp_path, clock)).store.close()
     ships(*SHIPPED, NEXT, BROKEN)
     with pytest.raises(StoreError, match="broken"):
         await opened(tmp_path, clock)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import sqlite3
+import threading
 from collections.abc import Iterator, Sequence
 
 from redrive.errors import SchemaMismatch, StoreError
 from redrive.store.migrate import Applied, Migration, known, outstanding
-from redrive.store.sqlite.connection import Address, writing
+from redrive.store.sqlite.connection import Address, connect, writing
 from redrive.store.statements import load
 
 __all__ = ["applied", "prepare"]
 
 SQL = load(__package__, "schema.sql")
+
+_copying = threading.Lock()
 
 
 def prepare(con: sqlite3.Connection, address: Address, now: int, *, migrate: bool) -> None:
@@ -22,8 +27,29 @@ def prepare(con: sqlite3.Connection, address: Address, now: int, *, migrate: boo
         return
     if not migrate:
         raise SchemaMismatch(f"the schema of {address.path} is not up to date: run `redrive migrate`")
+    if address.in_memory:
+        with _copying:
+            _pattern(address, tuple(ours)).backup(con)
+    else:
+        _bring_up_to_date(con, address, ours, now)
+
+
+@functools.cache
+def _pattern(address: Address, ours: tuple[Migration, ...]) -> sqlite3.Connection:
+    """A database in memory as it is when it is set up, to be copied: tests open hundreds of them."""
+    con = connect(address)
+    atexit.register(con.close)
+    _bring_up_to_date(con, address, ours, 0)
+    return con
+
+
+def _bring_up_to_date(con: sqlite3.Connection, address: Address, ours: Sequence[Migration], now: int) -> None:
+    """Apply what is outstanding.
+
+    Each migration is a transaction of its own, except in an empty file, which is set up by one.
+    """
     while True:
-        with writing(con):  # one transaction per file; another process may have been quicker
+        with writing(con):  # another process may have been quicker
             found = applied(con)
             pending = outstanding(found, ours)
             if not pending:
@@ -33,7 +59,8 @@ def prepare(con: sqlite3.Connection, address: Address, now: int, *, migrate: boo
             else:
                 con.execute(SQL["create_schema"])
             _refuse_taken_names(con, address, pending)
-            _migrate(con, pending[0], now)
+            for migration in pending[:1] if found else pending:
+                _migrate(con, migration, now)
 
 
 def applied(con: sqlite3.Connection) -> list[Applied]:
@@ -67,8 +94,7 @@ def _migrate(con: sqlite3.Connection, migration: Migration, now: int) -> None:
 def _refuse_taken_names(con: sqlite3.Connection, address: Address, pending: Sequence[Migration]) -> None:
     """Tables of the user's own are welcome beside ours, unless one has a name that we need."""
     there = {row[0].lower() for row in con.execute(SQL["taken_names"])}
-    words = (statement.split() for migration in pending for statement in split(migration.text))
-    ours = {_created(parts) for parts in words}
+    ours = {_created(words.split()) for migration in pending for words in split(migration.text)}
     if clash := sorted(there & ours):
         raise StoreError(
             f"{address.path} has a table or index called {clash[0]!r} that is not Redrive's: "
