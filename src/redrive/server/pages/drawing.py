@@ -56,6 +56,7 @@ _environment.globals |= {
     "LANGUAGES": LANGUAGES,
     "P": Permission,
     "labels": labels,
+    "KINDS": labels.KINDS,
     "moment": moment,
 }
 _environment.filters |= {
