@@ -37,6 +37,7 @@ WORKLOADS = {
     "batches": "POST /runs:batch to a server process, and start_many in this one, 500 at a time, in turn",
     "streams": "a server process with 1,000 open streams of hints",
     "lists": "pages over HTTP, and of the dashboard, of 1,000,000 runs and 100,000 letters",
+    "dashboard": "pages, and clicks in a browser, while 1,000 changes a second arrive; and the first load",
     "release": "100,000 parked runs after their circuit is closed, the first ten seconds",
 }
 
@@ -45,7 +46,7 @@ BIG = ("tenants", "memory", "growth", "replays", "letters", "lists")
 
 _ABOUT_LETTERS = ("replays", "letters", "lists")
 
-NAMED = (*BIG, "circuits", "signals", "opening", "release", "batches", "streams")
+NAMED = (*BIG, "circuits", "signals", "opening", "release", "batches", "streams", "dashboard")
 """Measured when they are asked for by name."""
 
 
@@ -115,6 +116,12 @@ METRICS = {
     "page_letters": Metric("a page of letters over HTTP, p99", "ms", more_is_better=False),
     "page_others": Metric("a page of groups or of the log over HTTP, p99", "ms", more_is_better=False),
     "dashboard": Metric("the slowest page of the dashboard, median", "ms", more_is_better=False),
+    "busy": Metric("a page while changes arrive, median", "ms", more_is_better=False),
+    "busy_slow": Metric("the same, p99", "ms", more_is_better=False),
+    "click": Metric("a click until the run is shown, median", "ms", more_is_better=False),
+    "click_slow": Metric("the slowest of these", "ms", more_is_better=False),
+    "changes": Metric("changes that arrived", "/s"),
+    "first_load": Metric("sent with the first page", "kB", more_is_better=False),
     "alone": Metric("a server process without streams", "MB", more_is_better=False),
     "streaming": Metric("the same with open streams", "MB", more_is_better=False),
     "cpu_empty": Metric("CPU per 1,000 steps, empty store", "s", more_is_better=False),
@@ -165,6 +172,7 @@ _OURS = [
     Measurement(workload="release", size=100_000),
     Measurement(workload="batches", size=25_000),
     Measurement(workload="streams", size=1000),
+    Measurement(workload="dashboard", size=100),
 ]
 
 # Peers get smaller sizes, or a round would take very long.

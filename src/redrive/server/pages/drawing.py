@@ -17,6 +17,7 @@ from urllib.parse import quote, urlencode
 from fastapi import Request
 from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from redrive.clock import MICROS
 from redrive.core.roles import ALL_TENANTS, Permission
@@ -26,6 +27,7 @@ from redrive.server.asking import Asking, service_of
 from redrive.server.pages import labels, pictures, values
 from redrive.server.pages.files import packed, static
 from redrive.server.pages.navigation import Place, places
+from redrive.server.pages.sayings import said
 from redrive.server.pages.words import LANGUAGES, Words, best_language
 from redrive.server.signing import is_safe
 
@@ -56,6 +58,7 @@ _environment.globals |= {
     "LANGUAGES": LANGUAGES,
     "P": Permission,
     "labels": labels,
+    "KINDS": labels.KINDS,
     "moment": moment,
 }
 _environment.filters |= {
@@ -164,6 +167,10 @@ class View:
     def ago(self, when: datetime) -> str:
         """How long ago something was, or how soon it will be, in words."""
         return labels.distance(self.t, (self.now - when).total_seconds())
+
+    def said(self, text: str | None) -> Markup:
+        """A sentence of the engine, in the reader's language as far as it is known."""
+        return said(self.t, text)
 
     def span(self, seconds: float | None) -> str:
         """A length of time in words."""

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from redrive.core.states import EntryKind
 from redrive.server.pages.words import N, Words
 
 __all__ = [
     "CODES",
+    "FILTERS",
+    "KINDS",
     "MENDED_BY_EDIT",
     "MODES",
     "ROLES",
@@ -132,6 +135,31 @@ MODES: dict[str, tuple[str, str]] = {
     ),
     "ROLLBACK": (N("Undo what was done"), N("What the run did is undone, the last step first.")),
 }
+
+FILTERS = {
+    "code": N("Reason"),
+    "stage": N("Stage"),
+    "category": N("Category"),
+    "workflow": N("Workflow"),
+    "step": N("Step"),
+    "fingerprint": N("one cause"),
+    "owner": N("Looked after by"),
+    "tag": N("Tag"),
+    "text": N("Text of the error"),
+    "index": N("Field of the input"),
+    "since": N("since"),
+    "until": N("until"),
+}
+"""What a list of letters is narrowed by, for people."""
+
+KINDS = {
+    EntryKind.SLEEP: N("pause"),
+    EntryKind.TIMER: N("time limit"),
+    EntryKind.NOTE: N("note"),
+    EntryKind.START: N("start of a run"),
+    EntryKind.PUBLISH: N("message"),
+}
+"""What a run keeps beside the steps of its author."""
 
 _UNITS = ((86_400, N("{n} d")), (3_600, N("{n} h")), (60, N("{n} min")), (1, N("{n} s")))
 

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 
 from redrive.core.events import Event, label
 from redrive.core.roles import Permission
-from redrive.core.states import LetterStatus
+from redrive.core.states import EXECUTED, LetterStatus
 from redrive.desk.shapes import AuditRecord, DeadLetter, ReplayRecord
 from redrive.errors import InputError, NotFound
 from redrive.server.asking import Asked, Asking, needs
@@ -106,7 +106,7 @@ async def _page(request: Request, found: DeadLetter, *, revealed: bool) -> Respo
         "letter.html",
         letter=found,
         fall=waterfall(found.steps, now=found.failed_at if over else view.now),
-        failed=next((step for step in found.steps if step.index == found.step_index), None),
+        steps=[step for step in found.steps if step.kind in EXECUTED],
         history=told(found, view.lang),
         open=found.status is LetterStatus.OPEN,
         done=DONE.get(request.query_params.get("done", "")),

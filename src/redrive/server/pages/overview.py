@@ -27,16 +27,23 @@ async def overview(request: Request, asked: Asked) -> Response:
     """What is failing now and since when, what waits, and whether anybody works."""
     stands = await standing(asked.view, asked.one_tenant)
     groups = await asked.desk.dlq.groups(asked.one_tenant, limit=_GROUPS)
+    live = sum(each.live for each in await working(asked))
     return await show(
         request,
         "overview.html",
         stands=stands,
         groups=groups,
         circuits=await _not_closed(asked),
-        live=sum(each.live for each in await working(asked)),
+        live=live,
+        first=await _first(asked) if live else None,
         most=MOST,
         nothing=not any([*stands.minutes.started, stands.open_letters, stands.waiting, stands.sleeping]),
     )
+
+
+async def _first(asked: Asking) -> str | None:
+    """A workflow that could be tried out."""
+    return next((item.name for item in await asked.view.workflows()), None)
 
 
 async def _not_closed(asked: Asking) -> list[CircuitRecord]:

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
+from redrive.core.redact import masked_paths
 from redrive.core.replay import Mode
 from redrive.core.roles import Permission
 from redrive.core.states import EXECUTED
@@ -21,7 +22,7 @@ from redrive.server.pages.forms import CHECK, DO, Form, Sent, pages, to
 from redrive.server.pages.leaves import Leaf, leaves
 from redrive.server.pages.letters import PATH
 from redrive.server.pages.values import pretty
-from redrive.server.pages.wishes import EDITABLE, OUTPUTS, Wish, faults_of, wish_of
+from redrive.server.pages.wishes import EDITABLE, Wish, faults_of, wish_of
 from redrive.server.routes.shared import Id
 
 __all__ = ["routes"]
@@ -90,8 +91,8 @@ async def _checked(
         flat=None if flat is None else _fields(flat, wish),
         formable=found_fields is not None,
         text="" if flat is not None else await _text(wish, shown),
+        hidden=bool(masked_paths(shown)),
         editable=wish.mode in EDITABLE,
-        gives=wish.mode in OUTPUTS,
         mends=found.code in labels.MENDED_BY_EDIT,
         path=PATH,
     )

@@ -49,6 +49,7 @@ async def show_run(request: Request, asked: Asked, id: Id) -> Response:
         fall=waterfall(run.steps, begin=run.created_at, now=view_of(request).now),
         steps=own,
         retrying=_retrying(run),
+        said=_said(run),
         can_cancel=can_cancel(run),
         can_retry=can_retry(run),
         can_resume=_stopped(run, ledger),
@@ -60,6 +61,12 @@ def _retrying(run: Run) -> Any:
     """The step that waits for its next attempt, if one does."""
     waiting = [step for step in run.steps if step.status.value == "RETRYING" and not step.superseded]
     return waiting[0] if waiting and run.status not in FINAL else None
+
+
+def _said(run: Run) -> str | None:
+    """What the error said that stopped it, in the words of whoever wrote the code."""
+    tries = [each for step in run.steps if not step.superseded for each in step.attempts if each.message]
+    return max(tries, key=lambda each: each.began_at).message if tries else None
 
 
 def _stopped(run: Run, ledger: Ledger) -> bool:

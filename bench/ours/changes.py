@@ -1,0 +1,39 @@
+"""Somebody who keeps changing runs while others look: `python -m bench.ours.changes URL RUNS-PER-SECOND`.
+
+Says `ready` when it has begun, goes on until its input is closed, and then prints how many runs a second
+were started and ended. Each is two changes: it comes, and it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+from bench.ours.http import TENANT, shop
+from redrive import Start
+from redrive.cli.worker import collect_seldom
+
+EVERY = 0.1
+
+
+async def keep_changing(url: str, rate: int) -> None:
+    """Start so many runs a second, in small batches, and let the worker of this process end them."""
+    app = shop(url)
+    batch = [Start(("A-1", 1), {}, {"tenant": TENANT}) for _ in range(max(1, round(rate * EVERY)))]
+    closed = asyncio.ensure_future(asyncio.to_thread(sys.stdin.read))
+    async with app:
+        workflow = app.find("fulfil")
+        await workflow.start_many(batch)
+        print("ready", flush=True)
+        begun, number = time.perf_counter(), 0
+        while not closed.done():
+            await workflow.start_many(batch)
+            number += 1
+            await asyncio.sleep(max(0, begun + number * EVERY - time.perf_counter()))
+        print(number * len(batch) / (time.perf_counter() - begun), flush=True)
+
+
+if __name__ == "__main__":
+    collect_seldom()
+    asyncio.run(keep_changing(sys.argv[1], int(sys.argv[2])))

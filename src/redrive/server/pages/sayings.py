@@ -1,0 +1,129 @@
+"""What the engine says, in the reader's language.
+
+The engine writes its sentences in English, beside the codes and values they are made of, and what is written
+is not changed. A page recognises the sentence and says the same in another language. What it does not know,
+such as the words of an exception, stays as it is and is marked as English.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from markupsafe import Markup, escape
+
+from redrive.server.pages.words import N, Words
+
+__all__ = ["SENTENCES", "known", "said"]
+
+SENTENCES = (
+    # why a step, a run or a rollback failed
+    N("step '{step}' failed once ({category}): {why}"),
+    N("step '{step}' failed {n} times ({category}): {why}"),
+    N("step '{step}' could not be undone: {why}"),
+    N("workflow '{workflow}' raised {error}"),
+    N("the input of workflow '{workflow}' cannot be used: {why}"),
+    N("what '{step}' was called with cannot be used: {why}"),
+    N("what the store holds of this run cannot be read: {why}"),
+    N("{n} workers died while they executed this run"),
+    N("only step '{step}' was replayed; retrying the run from_failed goes on with it"),
+    N("the run passed its deadline"),
+    N("the run was rolled back"),
+    N("cancelled by {who}"),
+    # what was decided after an attempt
+    N("attempt {n} of {of}, {then}"),
+    N("attempt {n}, {then}"),
+    N("attempt {n}: {then}"),
+    N("HTTP {status}, {then}"),
+    N("timed out, {then}"),
+    N("network error, {then}"),
+    N("rate limited, {then}"),
+    N("server error, {then}"),
+    N("dependency unavailable, {then}"),
+    N("invalid data, {then}"),
+    N("not authorised, {then}"),
+    N("not found, {then}"),
+    N("refused by the other side, {then}"),
+    N("configuration missing, {then}"),
+    N("error in the code, {then}"),
+    N("unclassified error, {then}"),
+    N("waiting {time}, next at {at}"),
+    N("waiting {time}"),
+    N("Retry-After {time} + {more} jitter, next at {at}"),
+    N("Retry-After {time} + {more} jitter"),
+    N("Retry-After {time}, next at {at}"),
+    N("Retry-After {time}"),
+    N("not retried: {why}"),
+    N("succeeded"),
+    N("cancelled"),
+    N("the worker died; the attempt is repeated under the same number"),
+    N("the worker stopped; the attempt is repeated under the same number"),
+    N("cut short: it may have happened, and is not called again"),
+    N("not called: the circuit was open, so it waits at no cost"),
+    # why it is not tried again
+    N("retries are exhausted"),
+    N("the policy allows no retry"),
+    N("another try would pass the limit of {time} since the first"),
+    N("the step runs at most once"),
+    N("it was raised as NonRetryable"),
+    N("the policy names it in never_retry_on"),
+    N("the policy's retry_on does not name it"),
+    N("failures of category {category} are not retried"),
+    # what a dry run warns of
+    N("the code has changed since: recorded with version {version}, the newest is {newest}"),
+    N("no code ever registered workflow '{workflow}': nothing will run until a worker has it"),
+    N("results that are reused were computed from the original input"),
+    N(
+        "{names} is called with the idempotency key of the original input: a service that has seen the key "
+        "may answer as it did then; new_operation sends a new key"
+    ),
+    N(
+        "{names} are called with the idempotency key of the original input: a service that has seen the key "
+        "may answer as it did then; new_operation sends a new key"
+    ),
+    N("outside services will see new idempotency keys and take every call for a new one"),
+    N("{step} was cut short: it may have happened, so look first"),
+    N("{step} succeeded before and acts on the outside world again: {effect}"),
+)
+"""By first match, so what is more particular stands before what is less so."""
+
+_FIELD = re.compile(r"{(\w+)}")
+_NAMES = ("step", "workflow")
+_SENTENCES_WITHIN = ("why", "then")
+_LONGEST = 2_000
+
+
+@cache
+def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
+    return tuple((re.compile(_pattern(text), re.DOTALL), text) for text in SENTENCES)
+
+
+def _pattern(text: str) -> str:
+    fixed, *rest = _FIELD.split(text)
+    pairs = zip(rest[::2], rest[1::2], strict=True)
+    values = (f"(?P<{name}>{_value_of(name)}){re.escape(after)}" for name, after in pairs)
+    return "".join([re.escape(fixed), *values])
+
+
+def _value_of(name: str) -> str:
+    return "[^']+?" if name in _NAMES else ".+?"
+
+
+def known(text: str) -> tuple[str, dict[str, str]] | None:
+    """The sentence that this is, with its values; None if it is none of the engine's."""
+    for pattern, sentence in _patterns():
+        if found := pattern.fullmatch(text):
+            return sentence, found.groupdict()
+    return None
+
+
+def said(t: Words, text: str | None) -> Markup:
+    """A sentence of the engine in the reader's language; one that nobody knows stays English, marked so."""
+    text = (text or "")[:_LONGEST]
+    if t.language == "en":
+        return escape(text)
+    if (found := known(text)) is None:
+        return Markup('<span lang="en" dir="auto">{}</span>').format(text)
+    sentence, values = found
+    within = {name: said(t, value) for name, value in values.items() if name in _SENTENCES_WITHIN}
+    return t(sentence, **{**values, **within})
