@@ -93,7 +93,7 @@ class Prepared:
     transition: Transition
 
 
-_Prepared, _Replay = quick(Prepared), quick(Replay)  # a set makes a hundred thousand
+_Prepared, _Decision = quick(Prepared), quick(Decision)  # a set makes a hundred thousand
 
 
 class Replayer:
@@ -206,7 +206,7 @@ class Replayer:
         _refuse_unreadable(case)
         intended = plan(await self._subject(case, request), request)
         text, edits = await self._edited(case, request)
-        decision = Decision(
+        decision = _Decision(
             request=request,
             plan=intended,
             letter=case.subject,
@@ -395,7 +395,7 @@ def _answer(prepared: Prepared, now: int) -> Replay:
 
 
 def _told(said: ReplayRow | ReplayWrite, number: int, at: int) -> Replay:
-    return _Replay(
+    return Replay(
         letter_id=said.letter,
         number=number,
         mode=said.mode,
