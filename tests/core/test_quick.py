@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from redrive.core.outcome import Place, Returned
-from redrive.core.quick import quick
+from redrive.core.quick import in_order, quick
 from redrive.core.transition import EntryWrite, Transition
 
 
@@ -26,6 +26,7 @@ class Point:
 
 
 QuickParcel, QuickPoint = quick(Parcel), quick(Point)
+ParcelInOrder = in_order(Parcel)
 
 
 def test_what_is_made_is_the_record_itself() -> None:
@@ -76,3 +77,13 @@ def test_the_records_made_quickly_need_nothing_that_would_be_left_out(record: ty
     assert all(
         field.default_factory is dataclasses.MISSING and field.init for field in dataclasses.fields(record)
     )
+
+
+def test_a_row_is_taken_in_the_order_of_the_fields() -> None:
+    made = ParcelInOrder(2, "vase")
+    assert type(made) is Parcel
+    assert made == Parcel(weight=2, label="vase", fragile=False)
+    with pytest.raises(TypeError):
+        ParcelInOrder(1, "a", True, "too much")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.weight = 3  # type: ignore[misc]

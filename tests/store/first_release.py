@@ -37,7 +37,9 @@ async def goes_on(kit: Kit) -> None:
     case = await case_of(kit, "dl-old")
     assert case.letter is not None
     assert (case.run.public_id, case.run.letter, case.replays) == ("old", None, ())
-    assert (case.letter.status, case.letter.tags) == (LetterStatus.OPEN, ())
+    letter = await kit.store.letter("dl-old")
+    assert letter is not None
+    assert (letter.status, letter.tags) == (case.letter.status, ()) == (LetterStatus.OPEN, ())
     assert [(row.index, row.superseded, row.loose) for row in case.journal] == [(0, 0, 0)]
     assert len((await kit.store.letters(LetterFilter(status="OPEN"), limit=5, cursor=None)).items) == 1
     assert (await kit.store.apply([reopens(case.run, supersedes=(0,))]))[0].kept

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any
 
@@ -34,6 +34,7 @@ __all__ = ["Decision", "journal_after", "reopened", "restarted"]
 # A set of letters makes a hundred thousand of each.
 _Transition, _Reopening = quick(Transition), quick(Reopening)
 _LetterMove, _ReplayWrite, _AuditWrite = quick(LetterMove), quick(ReplayWrite), quick(AuditWrite)
+_EntryRow, _ENTRY = quick(EntryRow), [each.name for each in fields(EntryRow)]
 _GOES_ON = RunWrite(status=RunStatus.PENDING, wake_in=0, take=True, deaths=0, diverged=False)
 _IS_TAKEN = RunWrite(status=RunStatus.RUNNING, take=True, deaths=0, diverged=False)
 
@@ -103,11 +104,12 @@ def journal_after(journal: Sequence[EntryRow], reopening: Reopening) -> tuple[En
 
 
 def _as_reopened(entry: EntryRow, reopening: Reopening, number: int) -> EntryRow:
+    values: dict[str, Any] = {}
     if entry.index in reopening.supersedes and not entry.superseded:
-        entry = replace(entry, superseded=number, limit_at=None)
+        values |= {"superseded": number, "limit_at": None}
     if entry.index in reopening.loosens:
-        entry = replace(entry, loose=1)
-    return entry
+        values["loose"] = 1
+    return _EntryRow(**{name: getattr(entry, name) for name in _ENTRY} | values) if values else entry
 
 
 def restarted(run: RunView, status: RunStatus, decision: Decision, new: NewRun) -> Transition:

@@ -23,6 +23,7 @@ from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.journal import EntryRow, entry_key
 from redrive.core.options import StepOptions
 from redrive.core.parking import CIRCUIT_OPEN
+from redrive.core.quick import quick
 from redrive.core.saga import LedgerRow, is_for_person, ledger, unfinished
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.errors import Conflict, InputError
@@ -155,6 +156,9 @@ class Plan:
     rolls_back: bool = False
 
 
+_Plan = quick(Plan)  # a set makes a hundred thousand
+
+
 def plan(subject: Subject, request: ReplayRequest) -> Plan:
     """Decide what the replay does; a request that makes no sense for this run is refused with the reason."""
     rows = ledger(subject.journal)
@@ -191,7 +195,7 @@ def plan(subject: Subject, request: ReplayRequest) -> Plan:
     _refuse_uncertain(cut_off, request)
     kept, loose = _divide(standing, cause, again, edited=request.edits)
     _refuse_overwriting((*kept, *loose), request)
-    return Plan(failed=failed, next_index=next_index, again=again, kept=kept, loose=loose)
+    return _Plan(failed=failed, next_index=next_index, again=again, kept=kept, loose=loose)
 
 
 def _next_index(subject: Subject) -> int:
@@ -404,7 +408,7 @@ def _refuse_all_anew(standing: tuple[EntryRow, ...], request: ReplayRequest) -> 
 
 
 def _refuse_overwriting(staying: tuple[EntryRow, ...], request: ReplayRequest) -> None:
-    for entry in staying:
+    for entry in staying if request.skip_steps else ():
         if _is_skipped(entry, request) and entry.status is StepStatus.SUCCESS:
             raise InputError(
                 f"step {entry.name!r} succeeded and is not called again, so it cannot be skipped; "
@@ -436,4 +440,4 @@ def _at_most_once(entry: EntryRow) -> bool:
 
 
 def _is_skipped(entry: EntryRow, request: ReplayRequest) -> bool:
-    return entry.key in {skipped_key(name) for name in request.skip_steps}
+    return bool(request.skip_steps) and entry.key in {skipped_key(name) for name in request.skip_steps}

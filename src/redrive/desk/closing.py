@@ -7,13 +7,13 @@ from redrive.core.outcome import Closed
 from redrive.core.states import LetterStatus
 from redrive.errors import Conflict
 from redrive.settle.view import view_of
-from redrive.store.records import LetterRow, RunRow
+from redrive.store.records import LetterState, RunRow
 
 __all__ = ["closing"]
 
 
 def closing(
-    run: RunRow, letter: LetterRow, status: LetterStatus, *, by: str, reason: str | None
+    run: RunRow, letter: LetterState, status: LetterStatus, *, by: str, reason: str | None
 ) -> Closed | None:
     """What closes the letter; None if somebody closed it so before. Conflict if it is not open."""
     if letter.status is status and letter.closed_by != ENGINE:

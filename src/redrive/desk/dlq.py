@@ -100,10 +100,18 @@ class DeadLetters:
 
     async def _find(self, id: str, tenant: str | None) -> LetterRow:
         """By its own id, by the id of the run it was written for, or of the one it is about now."""
+        if (row := await self._known(id, tenant)) is not None:
+            return row
+        _, about = await self._replayer.letter(id, tenant=tenant)
+        if (row := await self._known(about.public_id, tenant)) is not None:
+            return row
+        raise NotFound(f"there is no dead letter {id!r:.60}")
+
+    async def _known(self, id: str, tenant: str | None) -> LetterRow | None:
         for known in (id, letter_id(id)) if is_id(id) else ():
             if (row := await self._store.letter(known, tenant=tenant)) is not None:
                 return row
-        return (await self._replayer.letter(id, tenant=tenant))[1]
+        return None
 
     async def list(
         self, filter: LetterFilter | None = None, *, limit: int = 50, cursor: str | None = None

@@ -36,7 +36,7 @@ from redrive.settle.settler import until_answered
 from redrive.settle.view import view_of
 from redrive.signals.tally import Tally
 from redrive.store.port import People
-from redrive.store.records import Case, LetterRow, ReplayRow
+from redrive.store.records import Case, LetterState, ReplayRow
 from redrive.store.seal import SEALED_ERROR, is_sealed, why_sealed
 
 __all__ = ["GOOD", "Order", "Prepared", "Replay", "Replayer", "request_of"]
@@ -93,7 +93,7 @@ class Prepared:
     transition: Transition
 
 
-_Prepared, _Replay = quick(Prepared), quick(Replay)  # a set makes a hundred thousand
+_Prepared, _Decision = quick(Prepared), quick(Decision)  # a set makes a hundred thousand
 
 
 class Replayer:
@@ -134,7 +134,7 @@ class Replayer:
                 return case
         raise NotFound(f"there is no dead letter or run {id!r:.60}")
 
-    async def letter(self, id: str, *, tenant: str | None = None) -> tuple[Case, LetterRow]:
+    async def letter(self, id: str, *, tenant: str | None = None) -> tuple[Case, LetterState]:
         """The same for a dead letter; a run's id names its letter, wherever that is by now."""
         for known in (id, letter_id(id)) if is_id(id) else ():
             for case in await self._store.cases([known]):
@@ -206,7 +206,7 @@ class Replayer:
         _refuse_unreadable(case)
         intended = plan(await self._subject(case, request), request)
         text, edits = await self._edited(case, request)
-        decision = Decision(
+        decision = _Decision(
             request=request,
             plan=intended,
             letter=case.subject,
@@ -272,7 +272,7 @@ def _decided_before(case: Case, request: ReplayRequest) -> Replay | None:
     return next(same, None)
 
 
-def _in_force(letter: LetterRow | None, last: ReplayRow, became: RunStatus | None) -> bool:
+def _in_force(letter: LetterState | None, last: ReplayRow, became: RunStatus | None) -> bool:
     """True while a replay goes on, and ever after if it ended well; a failed one is history."""
     if letter is not None:
         ended_well = last.outcome in GOOD
@@ -351,7 +351,7 @@ def _ending(text: str) -> Ending:
     return Ending.from_json(text)
 
 
-def _refuse(letter: LetterRow | None) -> None:
+def _refuse(letter: LetterState | None) -> None:
     """A letter that is being replayed or closed takes no other decision; its run may be retried by name."""
     if letter is None or letter.status is LetterStatus.OPEN:
         return
@@ -395,7 +395,7 @@ def _answer(prepared: Prepared, now: int) -> Replay:
 
 
 def _told(said: ReplayRow | ReplayWrite, number: int, at: int) -> Replay:
-    return _Replay(
+    return Replay(
         letter_id=said.letter,
         number=number,
         mode=said.mode,

@@ -183,6 +183,18 @@ class AuditRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LetterState:
+    """How a letter stands, without what it tells: all that deciding about it takes."""
+
+    public_id: str
+    run_id: str
+    tenant: str
+    status: LetterStatus
+    closed_by: str | None
+    resolution: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """A run that ended, with its letter and all that deciding about a replay takes.
 
@@ -190,7 +202,7 @@ class Case:
     """
 
     run: RunRow
-    letter: LetterRow | None
+    letter: LetterState | None
     journal: tuple[EntryRow, ...]
     replays: tuple[ReplayRow, ...]
 

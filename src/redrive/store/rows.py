@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from redrive.core.journal import EntryRow
-from redrive.core.quick import quick
+from redrive.core.quick import in_order
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import AttemptEnd
 from redrive.store.records import (
@@ -15,6 +16,7 @@ from redrive.store.records import (
     AuditRow,
     KnownItem,
     LetterRow,
+    LetterState,
     PolicyRow,
     ReplayRow,
     RunRow,
@@ -27,6 +29,7 @@ __all__ = [
     "entry_row",
     "known_item",
     "letter_row",
+    "letter_state",
     "policy_row",
     "replay_row",
     "run_row",
@@ -34,24 +37,13 @@ __all__ = [
 ]
 
 # A set of letters reads a hundred thousand of each.
-_RunRow, _LetterRow, _EntryRow = quick(RunRow), quick(LetterRow), quick(EntryRow)
+_RunRow, _EntryRow = in_order(RunRow), in_order(EntryRow)
+_LetterRow, _LetterState = in_order(LetterRow), in_order(LetterState)
 _KINDS = {kind.value: kind for kind in EntryKind}
 _STEPS = {status.value: status for status in StepStatus}
 _RUNS = {status.value: status for status in RunStatus}
 _LETTERS = {status.value: status for status in LetterStatus}
-_RUN = (
-    "id", "public_id", "tenant", "workflow", "queue", "rank", "status", "fence", "worker", "available_at",
-    "deadline", "deaths", "version", "created_at", "started_at", "finished_at", "correlation_id", "parent",
-    "root", "replay_of", "generation", "parked_on", "diverged_at", "letter", "handler_for", "timeout",
-    "input", "options", "output", "failure",
-)  # fmt: skip
-_LETTER = (
-    "id", "public_id", "tenant", "run", "run_id", "workflow", "status", "code", "stage", "category", "reason",
-    "failure", "fingerprint", "payload_hash", "input", "options", "step", "step_index", "attempts",
-    "replay_count", "owner", "correlation_id", "version", "created_at", "failed_at", "closed_at", "closed_by",
-    "resolution", "expires_at", "tags",
-)  # fmt: skip
-
+_RUN_ENDS, _ENTRY_ENDS = len(fields(RunRow)), len(fields(EntryRow))
 _REPLAY = (
     "letter", "number", "mode", "digest", "request", "run_id", "by", "reason", "key", "changes", "at",
     "ended_at", "outcome",
@@ -61,29 +53,8 @@ _KNOWN = ("kind", "name", "version", "options", "schema_in", "schema_out")
 
 
 def entry_row(row: Sequence[Any]) -> EntryRow:
-    """One row of `entries`. Written out, because claims make many of these."""
-    return _EntryRow(
-        index=row[0],
-        key=row[1],
-        kind=_KINDS[row[2]],
-        name=row[3],
-        status=_STEPS[row[4]],
-        attempt=row[5],
-        done=row[6],
-        first_at=row[7],
-        began_at=row[8],
-        ended_at=row[9],
-        wake_at=row[10],
-        limit_at=row[11],
-        input=row[12],
-        output=row[13],
-        failure=row[14],
-        options=row[15],
-        superseded=row[16],
-        loose=row[17],
-        heartbeat_at=row[18],
-        heartbeat=row[19],
-    )
+    """One row of `entries`, whatever is behind it. Columns are in the order of the record's fields."""
+    return _EntryRow(row[0], row[1], _KINDS[row[2]], row[3], _STEPS[row[4]], *row[5:_ENTRY_ENDS])
 
 
 def attempt_row(row: Sequence[Any]) -> AttemptRow:
@@ -106,19 +77,20 @@ def attempt_row(row: Sequence[Any]) -> AttemptRow:
 
 
 def run_row(row: Sequence[Any]) -> RunRow:
-    """One row of `runs`, with or without the payloads behind it."""
-    values: dict[str, Any] = dict(zip(_RUN, row, strict=False))
-    values["status"] = _RUNS[values["status"]]
-    values["priority"] = -values.pop("rank")
-    return _RunRow(**values)
+    """One row of `runs`, with or without the payloads behind it; the rank is the priority, turned round."""
+    return _RunRow(*row[:5], -row[5], _RUNS[row[6]], *row[7:_RUN_ENDS])
 
 
 def letter_row(row: Sequence[Any]) -> LetterRow:
     """One row of `letters`."""
-    values: dict[str, Any] = dict(zip(_LETTER, row, strict=True))
-    values["status"] = _LETTERS[values["status"]]
-    values["tags"] = () if values["tags"] == "[]" else tuple(json.loads(values["tags"]))
-    return _LetterRow(**values)
+    tags = () if row[-1] == "[]" else tuple(json.loads(row[-1]))
+    return _LetterRow(*row[:6], _LETTERS[row[6]], *row[7:-1], tags)
+
+
+def letter_state(row: Sequence[Any]) -> LetterState:
+    """The few columns of `letters` that deciding takes."""
+    public_id, run_id, tenant, status, closed_by, resolution = row
+    return _LetterState(public_id, run_id, tenant, _LETTERS[status], closed_by, resolution)
 
 
 def worker_row(row: Sequence[Any]) -> WorkerRow:

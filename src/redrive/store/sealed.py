@@ -475,7 +475,6 @@ class SealedStore:
         tenant = case.run.tenant
         opened = {
             "run": self._sealer.open(case.run, tenant),
-            "letter": self._letter(case.letter),
             "journal": tuple(self._entry(entry, tenant) for entry in case.journal),
             "replays": tuple(self._sealer.open(replay, tenant) for replay in case.replays),
         }

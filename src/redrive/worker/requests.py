@@ -221,7 +221,7 @@ class Requests:
         key = entry_key(branch.path, name, branch.count(name))
         entry = journal.ask(key)
         if entry is not None:
-            return Place(entry.index, key, kind, name), entry
+            return _NewPlace(entry.index, key, kind, name), entry
         index = journal.next_index
         if index - journal.set_aside >= MAX_ENTRIES:
             raise TooManyEntries(

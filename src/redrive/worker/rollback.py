@@ -86,7 +86,11 @@ class _Rollback:
         (case,) = await until_answered(
             lambda: execution.worker.store.cases([execution.claimed.public_id]), execution.clock
         )
-        self._run, self._letter = case.run, case.letter
+        self._run, self._letter = case.run, None
+        if case.letter is not None:
+            self._letter = await until_answered(
+                lambda: execution.worker.store.letter_of(execution.claimed.id), execution.clock
+            )
         execution.view = replace(execution.view, unwritten=case.letter is None)
         ending = _UNKNOWN if case.run.failure is None else Ending.from_json(case.run.failure)
         self._cause = ending.cause or ending

@@ -16,8 +16,8 @@ from redrive.store.postgres.reads import runs_by_id
 from redrive.store.postgres.sql import load
 from redrive.store.postgres.telling import audit_lines
 from redrive.store.postgres.text import as_given, as_stored
-from redrive.store.records import Case, KnownItem, LetterRow, ReplayRow, Triage
-from redrive.store.rows import known_item, letter_row, replay_row
+from redrive.store.records import Case, KnownItem, LetterState, ReplayRow, Triage
+from redrive.store.rows import known_item, letter_state, replay_row
 from redrive.store.shapes import owner_and_tags
 
 __all__ = ["cases", "known", "note", "triage", "workflows"]
@@ -45,8 +45,8 @@ async def cases(line: Line, ids: Sequence[str]) -> list[Case]:
     return [replace(case, replays=replays.get(case.subject, ())) if replays else case for case in found]
 
 
-async def _letters(line: Line, statement: str, ids: Sequence[str]) -> list[LetterRow]:
-    return [letter_row(as_given(row)) for row in await line.rows(SQL[statement], ids=ids)]
+async def _letters(line: Line, statement: str, ids: Sequence[str]) -> list[LetterState]:
+    return [letter_state(as_given(row)) for row in await line.rows(SQL[statement], ids=ids)]
 
 
 async def _replays(line: Line, letters: Sequence[str]) -> dict[str, tuple[ReplayRow, ...]]:

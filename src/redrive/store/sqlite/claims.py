@@ -19,7 +19,7 @@ from typing import Any
 
 from redrive.core.fair import Due, in_turn
 from redrive.core.journal import EntryRow
-from redrive.core.quick import quick
+from redrive.core.quick import in_order
 from redrive.core.states import RunStatus
 from redrive.store.lanes import MOST_LANES, START, Look, delay, earlier, end_of_queue, place, visit
 from redrive.store.records import Claim, Claimed, Claims, Lane
@@ -30,7 +30,7 @@ __all__ = ["journals", "lanes", "look", "nothing", "take"]
 
 SQL = load(__package__, "claims.sql")
 
-_Claimed = quick(Claimed)
+_Claimed = in_order(Claimed)
 _STATES = {status.value: status for status in RunStatus}
 
 
@@ -131,8 +131,8 @@ def _next_due(con: sqlite3.Connection, lanes: Sequence[Lane]) -> int | None:
 
 def _gather(con: sqlite3.Connection, ids: Sequence[int]) -> list[Claimed]:
     rows = con.execute(SQL["taken"], (json.dumps(ids),)).fetchall()
-    recorded = journals(con, [row[0] for row in rows if row[5] > 1])
-    return [_claimed(row, recorded.get(row[0], ())) for row in rows]
+    recorded = journals(con, [row[1] for row in rows if row[5] > 1])
+    return [_claimed(row, recorded.get(row[1], ())) for row in rows]
 
 
 def journals(con: sqlite3.Connection, ids: Sequence[int]) -> dict[int, tuple[EntryRow, ...]]:
@@ -140,22 +140,12 @@ def journals(con: sqlite3.Connection, ids: Sequence[int]) -> dict[int, tuple[Ent
     if not ids:
         return {}
     rows = con.execute(SQL["journals"], (json.dumps(ids),)).fetchall()
-    return {
-        run: tuple(entry_row(row[1:]) for row in group) for run, group in groupby(rows, key=itemgetter(0))
-    }
+    return {run: tuple([entry_row(row) for row in group]) for run, group in groupby(rows, key=itemgetter(-1))}
 
 
 def _claimed(row: tuple[Any, ...], journal: tuple[EntryRow, ...]) -> Claimed:
-    values: dict[str, Any] = dict(zip(_CLAIMED, row, strict=True))
-    values["status"], values["journal"] = _STATES[values["status"]], journal
-    return _Claimed(**values)
-
-
-_CLAIMED = (
-    "id", "public_id", "tenant", "workflow", "status", "fence", "version", "input", "options", "deadline",
-    "deaths", "correlation_id", "root", "generation", "created_at", "diverged_at", "letter", "sole_step",
-    "started_at", "handler_for", "ends_as",
-)  # fmt: skip
+    """Columns are in the order of the record's fields, which ends with these two."""
+    return _Claimed(*row[1:], _STATES[row[0]], journal)
 
 
 def _json_lanes(lanes: Sequence[Lane]) -> str:

@@ -10,8 +10,8 @@ from itertools import groupby
 from typing import Any
 
 from redrive.core.quick import quick
-from redrive.store.records import Case, KnownItem, LetterRow, ReplayRow, Triage
-from redrive.store.rows import known_item, letter_row, replay_row
+from redrive.store.records import Case, KnownItem, LetterState, ReplayRow, Triage
+from redrive.store.rows import known_item, letter_state, replay_row
 from redrive.store.shapes import owner_and_tags
 from redrive.store.sqlite.claims import journals
 from redrive.store.sqlite.connection import picture
@@ -44,8 +44,8 @@ def cases(con: sqlite3.Connection, ids: Sequence[str]) -> list[Case]:
     return [replace(case, replays=replays.get(case.subject, ())) if replays else case for case in found]
 
 
-def _letters(con: sqlite3.Connection, statement: str, ids: Sequence[str]) -> list[LetterRow]:
-    return [letter_row(row) for row in con.execute(SQL[statement], (_json(ids),))]
+def _letters(con: sqlite3.Connection, statement: str, ids: Sequence[str]) -> list[LetterState]:
+    return [letter_state(row) for row in con.execute(SQL[statement], (_json(ids),))]
 
 
 def _replays(con: sqlite3.Connection, letters: Iterable[str]) -> dict[str, tuple[ReplayRow, ...]]:

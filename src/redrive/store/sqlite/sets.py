@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -106,12 +107,9 @@ def advance(
 def _mark(con: sqlite3.Connection, now: int, set: SetRow, marks: Sequence[ItemMark]) -> None:
     counts: dict[str, int] = {}
     for status, name in ((SetItemStatus.DONE, "done"), (SetItemStatus.FAILED, "failed")):
-        rows = [
-            {"set": set.id, "number": mark.id, "status": status.value, "run_id": mark.run_id,
-             "error": mark.error, "now": now}
-            for mark in marks if mark.status is status
-        ]  # fmt: skip
-        counts[name] = con.executemany(SQL["mark_item"], rows).rowcount if rows else 0
+        these = [(set.id, mark.id, mark.run_id, mark.error) for mark in marks if mark.status is status]
+        said = {"status": status.value, "now": now, "these": json.dumps(these)}
+        counts[name] = con.execute(SQL["mark_item"], said).rowcount if these else 0
     if any(counts.values()):
         con.execute(SQL["count_marked"], {"set": set.id, **counts})
 

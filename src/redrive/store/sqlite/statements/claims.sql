@@ -86,7 +86,7 @@ WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: taken
 -- Everything it takes to execute these runs, in order of their ids.
-SELECT runs.id, runs.public_id, runs.tenant, runs.workflow, runs.status, runs.fence, runs.version, inputs.input,
+SELECT runs.status, runs.id, runs.public_id, runs.tenant, runs.workflow, runs.fence, runs.version, inputs.input,
        inputs.options, runs.deadline, runs.deaths, runs.correlation_id, runs.root, runs.generation,
        runs.created_at, runs.diverged_at, runs.letter, runs.sole_step, runs.started_at,
        runs.handler_for, runs.ends_as
@@ -96,8 +96,8 @@ ORDER BY runs.id;
 
 -- name: journals
 -- The journals of these runs, as far as they count.
-SELECT run, idx, key, kind, name, status, attempt, done, first_at, began_at, ended_at, wake_at, limit_at, input,
-       output, failure, options, superseded, loose, heartbeat_at, heartbeat
+SELECT idx, key, kind, name, status, attempt, done, first_at, began_at, ended_at, wake_at, limit_at, input,
+       output, failure, options, superseded, loose, heartbeat_at, heartbeat, run
 FROM entries
 WHERE run IN (SELECT value FROM json_each(?))
 ORDER BY run, idx;

@@ -1,18 +1,13 @@
 -- What the failure desk asks: cases to decide on, notes on letters, the catalogue, the audit log.
 
 -- name: letters_by_id
--- Letters, and the runs they are about.
-SELECT id, public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, failure, fingerprint,
-       payload_hash, input, options, step, step_index, attempts, replay_count, owner, correlation_id, version,
-       created_at, failed_at, closed_at, closed_by, resolution, expires_at, tags
+-- How letters stand, and the runs they are about.
+SELECT public_id, run_id, tenant, status, closed_by, resolution
 FROM letters WHERE public_id IN (SELECT value FROM json_each(?));
 
 -- name: letters_of_runs
--- The letters of these runs, found by the runs' public ids.
-SELECT l.id, l.public_id, l.tenant, l.run, l.run_id, l.workflow, l.status, l.code, l.stage, l.category, l.reason,
-       l.failure, l.fingerprint, l.payload_hash, l.input, l.options, l.step, l.step_index, l.attempts,
-       l.replay_count, l.owner, l.correlation_id, l.version, l.created_at, l.failed_at, l.closed_at, l.closed_by,
-       l.resolution, l.expires_at, l.tags
+-- The same for the letters of these runs, found by the runs' public ids.
+SELECT l.public_id, l.run_id, l.tenant, l.status, l.closed_by, l.resolution
 FROM runs AS r CROSS JOIN letters AS l ON l.run = r.id
 WHERE r.public_id IN (SELECT value FROM json_each(?));
 

@@ -28,9 +28,13 @@ RETURNING id, public_id, tenant, action, status, by, reason, request, wanted, li
           ended_at, closed_by, fence;
 
 -- name: mark_item
--- What became of the decision on a letter; said a second time, it changes nothing.
-UPDATE set_items SET status = :status, run_id = :run_id, error = :error, at = :now
-WHERE set_id = :set AND number = :number AND status = 'PENDING';
+-- What became of decisions on letters, where the same became of all; said a second time, it changes nothing. The set is
+-- named with each: named once, all its letters would be walked through to find each of these.
+UPDATE set_items SET status = :status, run_id = this.run_id, error = this.error, at = :now
+FROM (SELECT json_extract(value, '$[0]') AS set_id, json_extract(value, '$[1]') AS number,
+             json_extract(value, '$[2]') AS run_id, json_extract(value, '$[3]') AS error
+      FROM json_each(:these)) AS this
+WHERE set_items.set_id = this.set_id AND set_items.number = this.number AND set_items.status = 'PENDING';
 
 -- name: count_marked
 -- Add what was marked to the set's counts.
