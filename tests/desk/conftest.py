@@ -14,3 +14,10 @@ async def on_store(request: pytest.FixtureRequest) -> AsyncIterator[OnStore]:
     """`engine` on an empty database of each kind."""
     async with engines.on(request.param) as opened:
         yield opened
+
+
+@pytest.fixture(params=engines.KINDS[1:])
+async def on_postgres(request: pytest.FixtureRequest) -> AsyncIterator[OnStore]:
+    """`engine` on a PostgreSQL database of its own, for what is tried many times on SQLite already."""
+    async with engines.on(request.param) as opened:
+        yield opened

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Container
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from desk_kit import Shop, failed, shop
+from engines import OnStore
 
 from redrive import Redrive
 from redrive.app.runtime import Runtime
@@ -23,6 +24,7 @@ from redrive.desk.shapes import DeadLetter
 from redrive.errors import StoreUnavailable
 from redrive.store import open_store
 from redrive.store.faulty import FAIL, LOSE, Call, Fault, FaultyStore, crash_after, crash_before, nth
+from redrive.store.selection import LetterFilter, RunFilter
 from redrive.testing import Crash, Engine, VirtualClock, engine
 
 MODES: list[tuple[str, dict[str, Any], dict[str, int]]] = [
@@ -40,6 +42,7 @@ MANNERS: dict[str, Callable[[], Fault]] = {
     "the failure of": lambda: FAIL,
 }
 # Calls that change nothing: dying at one of them is dying at the next call that does.
+WRITES = {"claim", "apply", "start"}
 LOOKS = {"lease.beat", "bury", "hung", "overdue", "held", "purge", "policies", "workers", "expiring"}
 
 
@@ -79,10 +82,10 @@ async def check(letter: DeadLetter, s: Shop, mode: str) -> None:
     assert Counter(line.event for line in now.history) == Counter(
         ["dlq.created", decided, "dlq.replay_succeeded"]
     )
-    assert len((await s.app.runs.list()).items) == (2 if mode == "FULL" else 1)
-    assert len((await s.app.dlq.list()).items) == 1
-    unfinished = [run for run in (await s.app.runs.list()).items if run.finished_at is None]
-    assert unfinished == []
+    runs = (await s.app.runs.list(RunFilter(tenant=letter.tenant))).items
+    assert len(runs) == (2 if mode == "FULL" else 1)
+    assert len((await s.app.dlq.list(LetterFilter(tenant=letter.tenant))).items) == 1
+    assert [run for run in runs if run.finished_at is None] == []
 
 
 @pytest.mark.parametrize(("mode", "options", "calls"), MODES)
@@ -130,14 +133,15 @@ async def _decide_twice(
 class Once:
     """A plan that, from when it is armed, lets one fault strike at the call of a number."""
 
-    def __init__(self, number: int, fault: Fault) -> None:
+    def __init__(self, number: int, fault: Fault, *, only: Container[str] | None = None) -> None:
         self.armed = False
+        self._only = only
         self.struck: str | None = None
         self._left = number
         self._fault = fault
 
     def __call__(self, call: Call) -> Fault | None:
-        if not self.armed or call.name in LOOKS:
+        if not self.armed or call.name in LOOKS or (self._only is not None and call.name not in self._only):
             return None
         self._left -= 1
         if self._left != 0:
@@ -160,10 +164,35 @@ async def test_the_worker_may_die_at_any_point_of_a_replay(
     assert len(struck) >= 9
 
 
-async def _replay_with(plan: Once, mode: str, options: dict[str, Any], calls: dict[str, int]) -> str | None:
+@pytest.mark.parametrize(("mode", "options", "calls"), MODES)
+async def test_the_worker_may_die_after_any_write_of_a_replay_on_postgres(
+    on_postgres: OnStore, mode: str, options: dict[str, Any], calls: dict[str, int]
+) -> None:
+    """One database for all its lives: each has a tenant of its own, and time goes on."""
+    struck: list[str] = []
+    clock = VirtualClock()
+    while True:
+        plan = Once(len(struck) + 1, MANNERS["a crash after"](), only=WRITES)
+        place = {"opened": on_postgres, "clock": clock, "tenant": f"t{len(struck)}"}
+        if (call := await _replay_with(plan, mode, options, calls, **place)) is None:
+            break
+        struck.append(call)
+    assert {"claim", "apply"} <= set(struck)
+
+
+async def _replay_with(
+    plan: Once,
+    mode: str,
+    options: dict[str, Any],
+    calls: dict[str, int],
+    *,
+    opened: OnStore = engine,
+    clock: VirtualClock | None = None,
+    tenant: str = "default",
+) -> str | None:
     s = shop()
-    async with engine(s.app, plan=plan) as e:
-        letter = await failed(e, s.order, "lamp", 40)
+    async with opened(s.app, plan=plan, clock=clock) as e:
+        letter = await failed(e, s.order, "lamp", 40, tenant=tenant)
         s.ledger.broken.clear()
         plan.armed = True
         await s.app.dlq.replay(letter.id, mode, by="ann", **options)

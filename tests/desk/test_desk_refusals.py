@@ -209,7 +209,9 @@ async def test_a_letter_is_decided_on_by_a_client_that_has_no_code(tmp_path: Pat
         assert (await ended(e, letter.run_id)).result == ["lamp reserved", "41 charged", "lamp shipped"]
 
 
-async def test_a_workflow_that_no_code_ever_registered_cannot_be_edited(tmp_path: Path) -> None:
+async def test_a_workflow_that_no_code_has_is_neither_edited_nor_replayed_alone_or_with_others(
+    tmp_path: Path,
+) -> None:
     url, clock = f"sqlite:///{tmp_path}/redrive.db", VirtualClock()
     s = shop(Redrive(url))
     async with engine(s.app, store=url, clock=clock) as e:
@@ -223,4 +225,13 @@ async def test_a_workflow_that_no_code_ever_registered_cannot_be_edited(tmp_path
             await bare.dlq.replay(letter.id, patch={"amount": 2})
         with pytest.raises(InputError, match="registered a step called 'charge'"):
             await bare.dlq.replay(letter.id, "SKIP", output="paid")
+        for mode in ("FROM_FAILED", "FULL"):
+            with pytest.raises(InputError, match="would go on with it: start a worker that has it"):
+                await bare.dlq.replay(letter.id, mode)
+        assert "order" in (await bare.dlq.replay(letter.id, dry_run=True)).unregistered
         assert await dump(e) == before
+        begun = await bare.dlq.replay_many([letter.id], by="ann")
+        await e.settle()
+        (item,) = (await bare.dlq.set_items(begun.id, status="FAILED")).items
+        assert "registered a workflow called 'order'" in str(item.error)
+        assert (await bare.dlq.get(letter.id)).status == "OPEN"

@@ -132,7 +132,10 @@ class Batches:
             if before is not None:
                 return _done(item, before.run_id)
             worker = taking.worker if taking is not None and taking.may_have(case) else None
-            return await self._replayer.prepare(case, order, worker=worker)
+            prepared = await self._replayer.prepare(case, order, worker=worker)
+            if worker is None:
+                await self._replayer.refuse_unknown(case)
+            return prepared
         except Exception as error:
             return _refused(item, why_not(error, item.letter))
 

@@ -39,6 +39,7 @@ class Checker:
         self._workflow = workflow
         self._step = step
         self._max_payload = max_payload
+        self._seen: set[str] = set()  # workflows that are known to be in the catalogue
 
     async def input(self, workflow: str, value: Any) -> str:
         """A workflow's input as it is stored; InputError names every field that does not fit."""
@@ -67,6 +68,17 @@ class Checker:
         except PayloadError as error:
             raise InputError(f"{what} does not fit: {error}") from None
         return self._sized(text, what)
+
+    async def registered(self, workflow: str) -> None:
+        """Refuse a workflow that nobody could execute: UnknownWorkflow if no code ever registered it."""
+        if workflow in self._seen or self._workflow(workflow) is not None:
+            return
+        if not any(item.kind == "workflow" for item in await self._store.known([workflow])):
+            raise UnknownWorkflow(
+                f"no code that ever ran here registered a workflow called {workflow!r}, so nobody would go "
+                "on with it: start a worker that has it, then decide again"
+            )
+        self._seen.add(workflow)
 
     async def _known(self, kind: str, name: str) -> KnownItem:
         for item in await self._store.known([name]):

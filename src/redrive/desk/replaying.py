@@ -123,9 +123,14 @@ class Replayer:
             if before is not None:
                 return before
             prepared = await self.prepare(case, order)
+            await self.refuse_unknown(case)
             (answer,) = await self.apply([prepared])
             if answer is not None:
                 return answer
+
+    async def refuse_unknown(self, case: Case) -> None:
+        """A run of a workflow that no code has would wait for ever; a dry run only says so."""
+        await self._checker.registered(case.run.workflow)
 
     async def case(self, id: str, *, tenant: str | None = None) -> Case:
         """What there is to know, by the id of a letter or of a run."""
