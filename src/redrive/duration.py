@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 from redrive.errors import ConfigurationError
 
-__all__ = ["LONGEST", "Duration", "seconds", "words"]
+__all__ = ["LONGEST", "Duration", "before", "seconds", "words"]
 
 Duration: TypeAlias = timedelta | float | int | str
 """A span of time: a `timedelta`, a number of seconds, or text such as `"30s"` or `"1h30m"`."""
@@ -47,6 +47,19 @@ def seconds(value: Duration, what: str = "duration") -> float:
     if number > LONGEST:
         raise ConfigurationError(f"{what} is longer than a hundred years. Give {_FORMS}.")
     return number + 0.0  # -0.0 becomes 0.0
+
+
+def before(text: str, now: datetime) -> datetime | None:
+    """A moment as people give it: a length of time before now (`2h`), or a date or time; None if neither."""
+    try:
+        return now - timedelta(seconds=seconds(text))
+    except (ConfigurationError, OverflowError):
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def words(seconds: float) -> str:

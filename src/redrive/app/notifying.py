@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from redrive.clock import MICROS, Clock
+from redrive.core.addresses import circuit_page
 from redrive.core.keys import encode, payload_hash
 from redrive.core.notice import Facts, lane_of, written
 from redrive.core.notify import NoticeEvent, NotifyRule, RuleBook, find_rule
@@ -103,7 +103,7 @@ class Notifying:
             next="calls wait until a probe shows that the dependency is back",
             next_at=row.until,
             at=row.changed_at,
-            path=f"/app/circuits/one?key={quote(row.key, safe='')}",
+            path=circuit_page(row.key),
         )
         name = payload_hash(encode("circuit", row.tenant, row.key))[:16]
         return NewNotice(

@@ -16,24 +16,17 @@ class _Moment(click.ParamType["datetime"]):
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        from datetime import UTC, datetime, timedelta
+        from datetime import UTC, datetime
 
         from redrive.clock import MICROS, SystemClock
-        from redrive.duration import seconds
-        from redrive.errors import ConfigurationError
+        from redrive.duration import before
 
         if isinstance(value, datetime):
             return value
-        try:
-            passed = timedelta(seconds=seconds(value))
-            return datetime.fromtimestamp(SystemClock().now() / MICROS, UTC) - passed
-        except ConfigurationError:
-            pass
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
+        found = before(value, datetime.fromtimestamp(SystemClock().now() / MICROS, UTC))
+        if found is None:
             self.fail(f"{value!r} is no time: give 2h (ago), 2026-03-01 or 2026-03-01T14:00:00Z", param, ctx)
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return found
 
 
 class _Span(click.ParamType[str]):

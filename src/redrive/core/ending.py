@@ -14,7 +14,7 @@ from redrive.core.classify import Category
 from redrive.core.failure import Failure
 from redrive.errors import StepFailed
 
-__all__ = ["Ending", "LetterCode", "Stage", "code_for", "step_failed"]
+__all__ = ["MENDED_BY_EDIT", "Ending", "LetterCode", "Stage", "code_for", "step_failed"]
 
 
 class Stage(StrEnum):
@@ -40,6 +40,9 @@ class LetterCode(StrEnum):
     DEPENDENCY_UNAVAILABLE = "dependency_unavailable"
     NON_RETRYABLE = "non_retryable"
 
+
+MENDED_BY_EDIT = frozenset({LetterCode.VALIDATION_FAILED, LetterCode.PARSE_ERROR, LetterCode.NON_RETRYABLE})
+"""Reasons for which to correct the input is the first thing to try."""
 
 _DEPENDENCY = frozenset(
     {Category.NETWORK, Category.SERVER_ERROR, Category.RATE_LIMIT, Category.DEPENDENCY_UNAVAILABLE}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["EVENTS", "Event", "Label", "label"]
+__all__ = ["EVENTS", "OF_REPLAYS", "Event", "Label", "label"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,19 @@ class Event(StrEnum):
 
 
 _E = Event
+
+OF_REPLAYS = frozenset(
+    {
+        _E.LETTER_RETRIED,
+        _E.LETTER_COMPLETED,
+        _E.REPLAY_SUCCEEDED,
+        _E.REPLAY_FAILED,
+        _E.SAGA_RESUMED,
+        _E.SAGA_SKIPPED,
+        _E.SAGA_MARKED_DONE,
+    }
+)
+"""What a letter's story tells once, as a replay with how it ended."""
 
 EVENTS: dict[str, Label] = {
     _E.ERROR_RECORDED: Label("A failure was recorded", "Zapisano błąd"),

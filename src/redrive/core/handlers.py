@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from redrive.core.addresses import run_page
 from redrive.core.ending import Ending
 from redrive.core.index import index_values
 from redrive.core.keys import handler_id
@@ -102,7 +103,7 @@ def event_text(run: RunView, ending: Ending, rules: OnFailure, now: int) -> str:
         "attempts": ending.attempts,
         "started_at": None if run.started_at is None else _iso(run.started_at),
         "failed_at": _iso(now),
-        "url": f"{rules.base_url}/app/runs/{run.public_id}" if rules.base_url else "",
+        "url": rules.base_url + run_page(run.public_id) if rules.base_url else "",
     }
     text = json.dumps(facts)[:-1]
     size = len(text) + len(run.input.encode("utf-8", "surrogatepass"))

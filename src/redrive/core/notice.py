@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from redrive.core.addresses import letter_page, run_page
 from redrive.core.ending import Ending
 from redrive.core.events import Event
 from redrive.core.failure import Failure
@@ -188,7 +189,7 @@ def _of_run(decided: Transition, run: RunView, now: int) -> Found:
         letter=letter.public_id,
         next=_UNDONE if undone else _WAITS,
         next_at=None if undone else now + letter.expires_in,
-        path=f"/app/admin/dlq/{letter.public_id}",
+        path=letter_page(letter.public_id),
     )
     return [(f"ntc-{run.public_id}-{run.fence}-dead_letter", facts)]
 
@@ -206,5 +207,5 @@ def _failed(run: RunView, failure: Failure, step: str | None, now: int) -> Facts
         correlation_id=run.correlation_id or run.public_id,
         trace_id=trace_id(run.options.trace) or "",
         at=now,
-        path=f"/app/runs/{run.public_id}",
+        path=run_page(run.public_id),
     )

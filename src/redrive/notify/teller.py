@@ -13,6 +13,7 @@ import json
 import logging
 from collections.abc import Callable
 
+from redrive.core.addresses import run_page
 from redrive.core.keys import encode
 from redrive.core.notice import NOTICES, SAID, Facts, lane_of, notification_id, read_notice, written
 from redrive.core.notify import CHANNEL, KINDS, NoticeEvent, NotifyRule, Target
@@ -71,7 +72,7 @@ class Teller:
             run_id=message.run_id,
             correlation_id=message.correlation_id,
             at=message.committed_at,
-            path=f"/app/runs/{message.run_id}",
+            path=run_page(message.run_id),
             subject=str(given.get("subject") or f"a message of run {message.run_id}"),
             text=str(given.get("text", "")),
         )

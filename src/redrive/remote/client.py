@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
+from redrive.core.addresses import API
 from redrive.errors import ConfigurationError, NotSignedIn, StoreError, StoreUnavailable
 from redrive.server.codes import HTTP, error_of
 
 __all__ = ["Address", "Client", "Query"]
 
-PREFIX = "/api/v1"
 Query = Mapping[str, Any]
 
 _PATIENCE = 60.0  # seconds until an answer is no longer expected
@@ -132,7 +132,7 @@ class Client:
         pairs = {**(query or {}), "tenant": tenant or self.address.tenant}
         named = urlencode({name: value for name, value in pairs.items() if value is not None}, doseq=True)
         where = "/".join(quote(part, safe="") for part in path)
-        return f"{self.address.root}{PREFIX}/{where}{'?' if named else ''}{named}"
+        return f"{self.address.root}{API}/{where}{'?' if named else ''}{named}"
 
     async def _ask(
         self, method: str, target: str, body: bytes | None, key: str | None

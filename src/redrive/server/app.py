@@ -8,6 +8,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import RedirectResponse
 
 from redrive.app import Redrive
+from redrive.core.addresses import API, PAGES
 from redrive.server import document, health, metrics, problems
 from redrive.server.limits import Guard, Limits
 from redrive.server.pages.site import site
@@ -25,10 +26,8 @@ from redrive.server.routes import (
 )
 from redrive.server.service import Service
 
-__all__ = ["PREFIX", "build"]
+__all__ = ["build"]
 
-PREFIX = "/api/v1"
-PAGES = "/app"
 
 ROUTES = (
     runs.routes,
@@ -48,11 +47,11 @@ ROUTES = (
 def build(app: Redrive, *, limits: Limits | None = None, poll: float = 1.0) -> FastAPI:
     """The API and the pages of an app, which whoever serves it opens and closes."""
     limits = limits or Limits()
-    api = FastAPI(title="Redrive", openapi_url=f"{PREFIX}/openapi.json", docs_url=None, redoc_url=None)
+    api = FastAPI(title="Redrive", openapi_url=f"{API}/openapi.json", docs_url=None, redoc_url=None)
     api.state.service = Service(app, limits, poll)
     api.state.redact = api.state.service.redactor.text
     for routes in ROUTES:
-        api.include_router(routes, prefix=PREFIX)
+        api.include_router(routes, prefix=API)
     api.include_router(health.routes)
     api.include_router(metrics.routes)
     api.include_router(document.page)

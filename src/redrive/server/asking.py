@@ -76,7 +76,7 @@ class Asking:
     def home(self) -> str:
         """The tenant that a request is about which cannot be about all of them."""
         if self.everywhere:
-            raise InputError("this is about one tenant: name it, not all of them")
+            raise InputError("this is about one tenant: name it (on a page: at its top), not all of them")
         return self.tenant
 
     @property

@@ -9,6 +9,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse, Response
 
+from redrive.core.addresses import API
 from redrive.server.problems import MEDIA, Problem
 
 __all__ = ["document", "page"]
@@ -96,9 +97,7 @@ async def show(request: Request) -> HTMLResponse:
     head = (
         f'<meta charset="utf-8"><title>Redrive API</title><link rel="stylesheet" href="{root}/api/docs.css">'
     )
-    intro = (
-        f'<h1>Redrive API</h1><p>The whole of it: <a href="{root}/api/v1/openapi.json">OpenAPI 3.1</a>.</p>'
-    )
+    intro = f'<h1>Redrive API</h1><p>The whole of it: <a href="{root}{API}/openapi.json">OpenAPI 3.1</a>.</p>'
     main = f"<main>{intro}{''.join(parts)}</main>"
     html = f'<!doctype html><html lang="en"><head>{head}</head><body>{main}</body></html>'
     policy = "default-src 'none'; style-src 'self'; frame-ancestors 'none'"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from redrive.clock import Clock
+from redrive.core.addresses import PAGES
 from redrive.server.problems import ProblemError, of_http
 
 __all__ = ["Guard", "Limits", "Rates", "Tries", "depth_of"]
@@ -32,7 +33,7 @@ _OPENING = frozenset(b"[{")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _JSON = ("application/json", "application/merge-patch+json")
 _FORM = "application/x-www-form-urlencoded"
-_PAGES = "/app/"  # where browsers send forms
+_PAGES = f"{PAGES}/"  # where browsers send forms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -212,11 +212,15 @@ def test_a_workflow_tells_when_a_schedule_of_the_tenant_starts_it_next(site: Wor
     assert site.client("acme", "VIEWER").get("/schedules").json()[0]["next"][0].endswith("T06:00:00Z")
 
 
-def test_what_other_tenants_wait_for_is_told_to_owners_only(site: World) -> None:
+def test_runs_that_nobody_takes_are_told_to_their_tenant_and_to_owners(site: World) -> None:
     assert site.client("globex", "STAFF").post("/runs", json={"workflow": "remind"}).status_code == 201
-    for role, told in (("OWNER", True), ("ADMIN", False), ("VIEWER", False)):
-        with of_role(site, role) as client:
-            assert ("remind: no live worker has it" in Looked(client.get("/health").text).text) is told, role
+    looking = [("acme", "OWNER", True), ("acme", "ADMIN", False), ("acme", "VIEWER", False)]
+    for tenant, role, told in [*looking, ("globex", "VIEWER", True)]:
+        with of_role(site, role, tenant) as client:
+            page = Looked(client.get("/health").text).text
+            assert ("1 due run of remind: no live worker has it" in page) is told, (tenant, role)
+            row = Looked(client.get("/workflows").text).text
+            assert ("1 run cannot be taken" in row) is told, (tenant, role)
 
 
 def test_a_failed_run_shows_what_retrying_would_do_and_does_it_once(site: World) -> None:

@@ -14,8 +14,8 @@ from redrive.cli.hints import hint
 from redrive.cli.output import ago, as_json, clean, styled
 from redrive.cli.runs.story import facts, payload, width
 from redrive.cli.timeline import timeline
-from redrive.core.ending import LetterCode
-from redrive.core.events import Event
+from redrive.core.ending import MENDED_BY_EDIT, LetterCode
+from redrive.core.events import OF_REPLAYS, Event
 from redrive.core.states import CLOSED, EXECUTED, LetterStatus, StepStatus
 from redrive.desk.shapes import AuditRecord, DeadLetter, ReplayRecord, StepRecord
 
@@ -32,7 +32,6 @@ _WHY = {
     LetterCode.DEPENDENCY_UNAVAILABLE: "a service that it needs did not answer",
     LetterCode.NON_RETRYABLE: "the error is of a kind that trying again does not mend",
 }
-_MENDED_BY_EDIT = frozenset({LetterCode.VALIDATION_FAILED, LetterCode.PARSE_ERROR, LetterCode.NON_RETRYABLE})
 _WORDS = {StepStatus.DLQ: "failed", StepStatus.RETRYING: "to be tried again"}
 _ENDED = {
     None: "it is under way",
@@ -40,17 +39,6 @@ _ENDED = {
     "PARTIAL": "that step succeeded, more would follow",
     "COMPENSATED": "everything was undone",
 }
-_REPLAYS = frozenset(
-    {
-        Event.LETTER_RETRIED,
-        Event.LETTER_COMPLETED,
-        Event.REPLAY_SUCCEEDED,
-        Event.REPLAY_FAILED,
-        Event.SAGA_RESUMED,
-        Event.SAGA_SKIPPED,
-        Event.SAGA_MARKED_DONE,
-    }
-)
 _LENGTH = 200  # of a step's result
 _STACK = 8
 
@@ -147,7 +135,7 @@ def _gave(step: StepRecord) -> str:
 def _done(letter: DeadLetter) -> list[str]:
     """Replays with how they ended, and all else that the audit log knows of the letter, in order of time."""
     told = [(replay.at, _replayed(replay)) for replay in letter.replays]
-    told += [(line.at, _noted(line)) for line in letter.history if line.event not in _REPLAYS]
+    told += [(line.at, _noted(line)) for line in letter.history if line.event not in OF_REPLAYS]
     return [line for _, lines in sorted(told, key=lambda pair: pair[0]) for line in lines]
 
 
@@ -215,7 +203,7 @@ def _next(letter: DeadLetter) -> Iterator[str]:
         _way("run it again", "dlq", "replay", letter.id),
         _way("correct it", "dlq", "edit", letter.id),
     )
-    yield from (edit, again) if letter.code in _MENDED_BY_EDIT else (again, edit)
+    yield from (edit, again) if letter.code in MENDED_BY_EDIT else (again, edit)
     yield _way("look first", "dlq", "replay", letter.id, "--dry-run")
     if letter.step or _cut_short(letter):
         yield _way("done by hand", "dlq", "complete", letter.id, "--output", "JSON")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from redrive.clock import MICROS
+from redrive.core.addresses import API
 from redrive.core.roles import Principal
 from redrive.errors import NotSignedIn
 from redrive.server.auth.keys import hash_of, is_secret, read_key
@@ -38,7 +39,7 @@ class Credentials:
             return await self._bearer(text.strip())
         if COOKIE in cookies:
             return await self._session(cookies[COOKIE])
-        raise NotSignedIn("a token is needed: Authorization: Bearer ...; or sign in with POST /api/v1/login")
+        raise NotSignedIn(f"a token is needed: Authorization: Bearer ...; or sign in with POST {API}/login")
 
     async def _bearer(self, text: str) -> Principal:
         if (key := read_key(text)) is not None:

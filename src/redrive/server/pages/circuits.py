@@ -61,7 +61,7 @@ async def turn(request: Request, asked: Asked, sent: Sent) -> Response:
     way = ways.get(sent.get("way"))
     if way is None:
         raise NotFound("a circuit is opened, closed or reset")
-    await way(sent.get("key"), tenant=_home(asked), by=asked.by, reason=sent.maybe("reason"))
+    await way(sent.get("key"), tenant=asked.home, by=asked.by, reason=sent.maybe("reason"))
     return to(view_of(request).url("/circuits/one", key=sent.get("key")))
 
 
@@ -71,9 +71,9 @@ async def settings(request: Request, asked: Asked, sent: Sent) -> Response:
     key, desk = sent.get("key"), asked.desk.circuits
     try:
         if sent.get("unset"):
-            await desk.unset(key, tenant=_home(asked), by=asked.by)
+            await desk.unset(key, tenant=asked.home, by=asked.by)
         else:
-            await desk.set(key, tenant=_home(asked), by=asked.by, **_given(sent))
+            await desk.set(key, tenant=asked.home, by=asked.by, **_given(sent))
     except InputError as error:
         return await _page(request, asked, key, str(error), sent)
     return to(view_of(request).url("/circuits/one", key=key))
@@ -82,7 +82,7 @@ async def settings(request: Request, asked: Asked, sent: Sent) -> Response:
 async def _page(
     request: Request, asked: Asking, key: str, wrong: str | None, sent: Form | None = None
 ) -> Response:
-    circuit = await asked.desk.circuits.get(key, tenant=_home(asked))
+    circuit = await asked.desk.circuits.get(key, tenant=asked.home)
     where = AuditFilter(event="circuit.", subject=circuit.key)
     lines = await asked.desk.audit.list(where, limit=20, language=view_of(request).lang)
     typed = {name: sent.get(name) for name in (*_WHOLE, *_SPANS, "on_open")} if sent else {}
@@ -108,9 +108,3 @@ def _number(name: str, text: str) -> int:
     if not text.isdecimal():
         raise InputError(f"{name} is a whole number, not {text!r:.40}")
     return int(text)
-
-
-def _home(asked: Asking) -> str:
-    if asked.everywhere:
-        raise InputError("each tenant has circuits of its own: choose one at the top of the page")
-    return asked.tenant

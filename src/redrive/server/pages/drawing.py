@@ -20,6 +20,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from redrive.clock import MICROS
+from redrive.core.addresses import API, PAGES
+from redrive.core.ending import MENDED_BY_EDIT
 from redrive.core.roles import ALL_TENANTS, Permission
 from redrive.desk.shapes import moment
 from redrive.errors import StoreError
@@ -59,6 +61,7 @@ _environment.globals |= {
     "P": Permission,
     "labels": labels,
     "KINDS": labels.KINDS,
+    "MENDED_BY_EDIT": MENDED_BY_EDIT,
     "moment": moment,
 }
 _environment.filters |= {
@@ -120,9 +123,9 @@ class View:
 
     def api(self, path: str) -> str:
         """An address of the API, for the same tenant."""
-        above = self.root.removesuffix("/app")
+        above = self.root.removesuffix(PAGES)
         asked = f"?{urlencode({'tenant': self.me.tenant})}" if self.foreign else ""
-        return f"{above}/api/v1{path}{asked}"
+        return f"{above}{API}{path}{asked}"
 
     @property
     def here(self) -> str:

@@ -11,14 +11,12 @@ from fastapi.responses import Response
 
 from redrive.clock import MICROS
 from redrive.core.roles import Permission
-from redrive.core.states import RunStatus
 from redrive.server.asking import Asked, Asking, needs
 from redrive.server.pages.drawing import show
 from redrive.server.pages.forms import pages
 from redrive.server.pages.words import N
-from redrive.server.pages.workflows import registered, working
-from redrive.store.pages import OLDEST
-from redrive.store.selection import RunFilter
+from redrive.server.pages.workflows import working
+from redrive.server.workflows import known, oldest
 
 __all__ = ["Sign", "routes"]
 
@@ -86,12 +84,12 @@ async def _workers(asked: Asking) -> Sign:
 
 async def _workflows(asked: Asking) -> list[Sign]:
     found = []
-    for each in await registered(asked):
-        if each.stranded:
+    for each in await known(asked):
+        if each.unclaimable:
             text = N(
                 "{n} due run of {name}: no live worker has it.|{n} due runs of {name}: no live worker has it."
             )
-            found.append(Sign(N("Workflows"), "bad", text, {"n": each.stranded, "name": each.name}))
+            found.append(Sign(N("Workflows"), "bad", text, {"n": each.unclaimable, "name": each.name}))
         if each.paused_by:
             text = N("{name} was paused by {who}.")
             found.append(Sign(N("Workflows"), "warn", text, {"name": each.name, "who": each.paused_by}))
@@ -100,9 +98,8 @@ async def _workflows(asked: Asking) -> list[Sign]:
 
 async def _late(asked: Asking) -> Sign:
     """The oldest hundred that wait say enough: where those are not late, the others are not."""
-    page = await asked.view.runs(RunFilter(status=[RunStatus.PENDING]), limit=100, cursor=OLDEST)
-    now, paused = asked.whole.now(), await asked.view.paused()
-    waits = [now - (run.available_at or now) for run in page.items if run.workflow not in paused]
+    now = asked.whole.now()
+    waits = [now - since for _, since in await oldest(asked)]
     if waits and max(waits) > _LATE * MICROS:
         text = N("A due run has waited for {s} s. Add workers, or let each do more at a time.")
         return Sign(N("Late runs"), "bad", text, {"s": round(max(waits) / MICROS)})

@@ -14,7 +14,6 @@ __all__ = [
     "CODES",
     "FILTERS",
     "KINDS",
-    "MENDED_BY_EDIT",
     "MODES",
     "ROLES",
     "STAGES",
@@ -105,8 +104,6 @@ WHY = {
     "dependency_unavailable": N("A service that it needs did not answer."),
     "non_retryable": N("The error is of a kind that trying again does not mend."),
 }
-
-MENDED_BY_EDIT = frozenset({"validation_failed", "parse_error", "non_retryable"})
 
 MODES: dict[str, tuple[str, str]] = {
     "FROM_FAILED": (

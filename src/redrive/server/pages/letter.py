@@ -8,7 +8,7 @@ from datetime import datetime
 from fastapi import Request
 from fastapi.responses import Response
 
-from redrive.core.events import Event, label
+from redrive.core.events import OF_REPLAYS, label
 from redrive.core.roles import Permission
 from redrive.core.states import EXECUTED, LetterStatus
 from redrive.desk.shapes import AuditRecord, DeadLetter, ReplayRecord
@@ -37,18 +37,6 @@ DONE = {
     "tagged": N("Its tags are changed."),
 }
 """What is said after something was done, by the word that the address has for it."""
-
-_REPLAYS = frozenset(
-    {
-        Event.LETTER_RETRIED,
-        Event.LETTER_COMPLETED,
-        Event.REPLAY_SUCCEEDED,
-        Event.REPLAY_FAILED,
-        Event.SAGA_RESUMED,
-        Event.SAGA_SKIPPED,
-        Event.SAGA_MARKED_DONE,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +108,7 @@ def told(found: DeadLetter, language: str) -> list[Told]:
     lines = [
         Told(line.at, line.by, line.reason, line=line, label=label(line.event, language))
         for line in found.history
-        if line.event not in _REPLAYS
+        if line.event not in OF_REPLAYS
     ]
     replays = [Told(replay.at, replay.by, replay.reason, replay=replay) for replay in found.replays]
     return sorted([*lines, *replays], key=lambda each: each.at, reverse=True)

@@ -6,15 +6,15 @@ import csv
 import io
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, TypeVar
 
 from fastapi import Request
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import Response
 
-from redrive.duration import seconds
-from redrive.errors import InputError, RedriveError
+from redrive.duration import before
+from redrive.errors import InputError
 from redrive.server.pages.words import N
 from redrive.store.records import Page
 
@@ -41,15 +41,10 @@ def since_of(text: str | None, now: datetime) -> datetime | None:
     """The begin of a range: a length of time before now, or a moment."""
     if not text:
         return None
-    try:
-        return now - timedelta(seconds=seconds(text, "since"))
-    except (RedriveError, OverflowError):
-        pass
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise InputError("since takes a length of time such as 24h, or a moment such as 2026-01-31") from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    found = before(text, now)
+    if found is None:
+        raise InputError("since takes a length of time such as 24h, or a moment such as 2026-01-31")
+    return found
 
 
 async def all_of(ask: Callable[[int, str | None], Awaitable[Page[T]]]) -> list[T]:

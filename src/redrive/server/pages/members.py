@@ -9,7 +9,7 @@ from fastapi.responses import Response
 
 from redrive.core.roles import Permission, Role, role_of
 from redrive.duration import seconds
-from redrive.errors import InputError, NotFound, RedriveError
+from redrive.errors import NotFound, RedriveError
 from redrive.server.asking import Asked, Asking, needs
 from redrive.server.auth.wanted import NewToken, NewUser
 from redrive.server.once import SECRET
@@ -38,7 +38,7 @@ async def invite(request: Request, asked: Asked, sent: Sent) -> Response:
     try:
         new = NewUser(
             email=sent.get("email"),
-            tenant=_home(asked),
+            tenant=asked.home,
             role=role_of(sent.get("role")),
             payloads=bool(sent.get("payloads")),
         )
@@ -51,7 +51,7 @@ async def invite(request: Request, asked: Asked, sent: Sent) -> Response:
 @routes.post("/members/{id}", **_MANAGE)
 async def change(request: Request, asked: Asked, id: Id, sent: Sent) -> Response:
     """Change what somebody is here, or let them be nothing."""
-    tenant = _home(asked)
+    tenant = asked.home
     user = await asked.access.user(tenant, id)
     now = next((each for each in user.members if each.tenant == tenant), None)
     if now is None:
@@ -114,7 +114,7 @@ def _may_grant(asked: Asking, role: Role) -> bool:
 def _wanted(asked: Asking, sent: Form) -> NewToken:
     lasts = sent.maybe("lasts")
     return NewToken(
-        tenant=_home(asked),
+        tenant=asked.home,
         role=role_of(sent.get("role")),
         name=sent.get("name"),
         kind=TokenKind(sent.get("kind")) if sent.get("kind") in ("key", "jwt") else TokenKind.KEY,
@@ -122,9 +122,3 @@ def _wanted(asked: Asking, sent: Form) -> NewToken:
         payloads=bool(sent.get("payloads")),
         lasts=None if lasts is None else int(seconds(lasts, "lasts")),
     )
-
-
-def _home(asked: Asking) -> str:
-    if asked.everywhere:
-        raise InputError("this is about one tenant: choose it at the top of the page")
-    return asked.tenant

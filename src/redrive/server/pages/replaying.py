@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
+from redrive.core.ending import MENDED_BY_EDIT
 from redrive.core.redact import masked_paths
 from redrive.core.replay import Mode
 from redrive.core.roles import Permission
@@ -16,7 +17,6 @@ from redrive.desk.preview import DryRun
 from redrive.desk.shapes import DeadLetter
 from redrive.errors import InputError, NotFound, UnknownWorkflow
 from redrive.server.asking import Asked, Asking, needs
-from redrive.server.pages import labels
 from redrive.server.pages.drawing import show, view_of
 from redrive.server.pages.forms import CHECK, DO, Form, Sent, pages, to
 from redrive.server.pages.leaves import Leaf, leaves
@@ -93,7 +93,7 @@ async def _checked(
         text="" if flat is not None else await _text(wish, shown),
         hidden=bool(masked_paths(shown)),
         editable=wish.mode in EDITABLE,
-        mends=found.code in labels.MENDED_BY_EDIT,
+        mends=found.code in MENDED_BY_EDIT,
         path=PATH,
     )
 

@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from fastapi import Request
 from fastapi.responses import Response
 
 from redrive.core.roles import Permission
 from redrive.desk.shapes import moment
-from redrive.desk.workflows import Workflows
 from redrive.errors import NotFound
 from redrive.server.asking import Asked, Asking, needs
 from redrive.server.pages.drawing import show, view_of
 from redrive.server.pages.forms import Sent, pages, to
+from redrive.server.workflows import desk_of, known
 from redrive.store.records import WorkerRow
 
-__all__ = ["Registered", "Working", "registered", "routes", "working"]
+__all__ = ["Working", "routes", "working"]
 
 routes = pages()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
-    """A workflow as it is shown. `stranded`: due runs of it that no live worker can take.
-
-    `next_at`: when a schedule of this tenant starts it next.
-    """
-
-    name: str
-    version: str
-    paused_by: str | None
-    workers: int
-    stranded: int
-    input: Any
-    next_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,45 +37,20 @@ class Working:
     lease_until: datetime
 
 
-async def registered(asked: Asking) -> list[Registered]:
-    """The workflows that this tenant may know of."""
-    paused, stranded = await asked.view.paused(), await _stranded(asked)
-    live = [each for each in await working(asked) if each.live]
-    having = Counter(name for each in live for name in each.workflows)
-    fires = await _next_times(asked)
-    return [
-        Registered(
-            name=item.name,
-            version=item.version,
-            paused_by=paused.get(item.name),
-            workers=having[item.name],
-            stranded=stranded.get(item.name, 0),
-            input=json.loads(item.schema_in or "{}"),
-            next_at=fires.get(item.name),
-        )
-        for item in await asked.view.workflows()
-    ]
-
-
 async def _next_times(asked: Asking) -> Mapping[str, datetime]:
     """When schedules start workflows of this tenant next."""
-    known = await asked.desk.schedules.list()
-    times = [(each.workflow, each.next[0].astimezone(UTC)) for each in known if each.next]
+    kept = await asked.desk.schedules.list()
+    times = [(each.workflow, each.next[0].astimezone(UTC)) for each in kept if each.next]
     return dict(sorted(times, key=lambda one: one[1], reverse=True))  # the first one stays
-
-
-async def _stranded(asked: Asking) -> Mapping[str, int]:
-    """Due runs of all tenants that nobody can take: told to those only who answer for all."""
-    return await asked.whole.unclaimable(()) if asked.principal.may(Permission.MANAGE_TENANTS) else {}
 
 
 async def working(asked: Asking) -> list[Working]:
     """All workers still known, newest first; for a token for some workflows, those that have them."""
     now, some = asked.whole.now(), asked.principal.workflows
-    known = [_working(row, now) for row in await asked.whole.workers()]
+    rows = [_working(row, now) for row in await asked.whole.workers()]
     if some is None:
-        return known
-    narrowed = [replace(each, workflows=tuple(filter(some.__contains__, each.workflows))) for each in known]
+        return rows
+    narrowed = [replace(each, workflows=tuple(filter(some.__contains__, each.workflows))) for each in rows]
     return [each for each in narrowed if each.workflows]
 
 
@@ -114,7 +70,7 @@ def _working(row: WorkerRow, now: int) -> Working:
 @routes.get("/workflows", **needs(Permission.LOOK))
 async def list_workflows(request: Request, asked: Asked) -> Response:
     """Every workflow, with who has it registered."""
-    return await show(request, "workflows.html", workflows=await registered(asked))
+    return await show(request, "workflows.html", workflows=await known(asked), fires=await _next_times(asked))
 
 
 @routes.post("/workflows/{way}", **needs(Permission.PAUSE))
@@ -123,7 +79,7 @@ async def turn(request: Request, asked: Asked, way: str, sent: Sent) -> Response
     name = sent.get("name")
     if way not in ("pause", "resume") or name not in {item.name for item in await asked.view.workflows()}:
         raise NotFound("no code registered a workflow of this name")
-    desk = Workflows(asked.whole, asked.clock, asked.runtime.ring)
+    desk = desk_of(asked)
     await (desk.pause if way == "pause" else desk.resume)(name, by=asked.by)
     return to(view_of(request).url("/workflows"))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -26,6 +25,7 @@ from redrive.server.routes.shared import (
     policy_of,
     router,
 )
+from redrive.server.workflows import desk_of, known
 from redrive.store.records import Page
 from redrive.store.selection import AuditFilter
 
@@ -93,12 +93,10 @@ def _policy(stored: StoredPolicy) -> Policy:
 async def list_workflows(asked: Asked) -> list[KnownWorkflow]:
     """The workflows that code registered here, whether they are paused, and who can execute them.
 
-    How many runs wait in vain is counted over all tenants, so it is told to owners only.
+    How many due runs nobody can take is counted over all tenants for owners; for others, among the hundred of
+    their own tenant that have waited longest.
     """
-    mine, all_ = asked.principal.workflows, asked.principal.may(Permission.MANAGE_TENANTS)
-    known = await _workflows(asked).list()
-    shown = [one for one in known if mine is None or one.name in mine]
-    return [one if all_ else replace(one, unclaimable=0) for one in shown]
+    return await known(asked)
 
 
 @routes.post("/workflows/{name}/pause", status_code=204, **needs(Permission.PAUSE))
@@ -116,11 +114,7 @@ async def resume_workflow(asked: Asked, name: Name) -> None:
 async def _known(asked: Asking, name: str) -> Workflows:
     if name not in {item.name for item in await asked.view.workflows()}:
         raise NotFound("no code registered a workflow of this name")
-    return _workflows(asked)
-
-
-def _workflows(asked: Asking) -> Workflows:
-    return Workflows(asked.whole, asked.clock, asked.runtime.ring)
+    return desk_of(asked)
 
 
 @routes.get("/audit", **needs(Permission.LOOK))
