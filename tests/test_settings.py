@@ -58,6 +58,7 @@ EACH = [
         ("https://redrive.example.org/", "https://redrive.example.org"),
         ("http://localhost:8700/desk", "http://localhost:8700/desk"),
     ),
+    ("trusted_proxies", "REDRIVE_TRUSTED_PROXIES", "", ("127.0.0.1",) * 2, ("10.0.0.0/8, ::1",) * 2),
     ("metrics", "REDRIVE_METRICS", "", ("0.0.0.0:9464",) * 2, (9464, "9464")),
     ("metrics_token", "REDRIVE_METRICS_TOKEN", "", ("x" * 16,) * 2, ("y" * 20,) * 2),
     (
@@ -171,6 +172,7 @@ WRONG = [
     ("metrics", "70000", "metrics (REDRIVE_METRICS) is a port"),
     ("metrics_token", "x" * 15, "metrics_token (REDRIVE_METRICS_TOKEN) is shorter than 16 characters"),
     ("log", "loud", "log (REDRIVE_LOG) must be json or console, not 'loud'"),
+    ("trusted_proxies", "10.0.0.0/8, proxy", "trusted_proxies (REDRIVE_TRUSTED_PROXIES) holds 'proxy'"),
     ("secret_key", "x" * 31, "secret_key (REDRIVE_SECRET_KEY) is shorter than 32 bytes"),
     ("concurrency", 0, "concurrency (WORKER_CONCURRENCY) must be at least 1, not 0"),
     ("concurrency", "-3", "concurrency (WORKER_CONCURRENCY) must be at least 1, not -3"),

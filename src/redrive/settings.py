@@ -12,6 +12,7 @@ from typing import Any
 from redrive.allowed import read_allowed
 from redrive.duration import Duration, seconds
 from redrive.errors import ConfigurationError
+from redrive.trusted import read_trusted
 
 __all__ = ["OFF", "PLAIN", "VARIABLES", "Settings", "key_bytes", "listening"]
 
@@ -36,6 +37,7 @@ VARIABLES = {
     "allow_hosts": "REDRIVE_ALLOW_HOSTS",
     "secret_key": "REDRIVE_SECRET_KEY",
     "base_url": "REDRIVE_BASE_URL",
+    "trusted_proxies": "REDRIVE_TRUSTED_PROXIES",
     "metrics": "REDRIVE_METRICS",
     "metrics_token": "REDRIVE_METRICS_TOKEN",
     "smtp_url": "REDRIVE_SMTP_URL",
@@ -104,6 +106,7 @@ class Settings:
     allow_hosts: str = ""
     secret_key: str = field(default="", repr=False)
     base_url: str = ""
+    trusted_proxies: str = ""
     metrics: str = ""
     metrics_token: str = field(default="", repr=False)
     smtp_url: str = field(default="", repr=False)
@@ -129,6 +132,7 @@ class Settings:
             raise ConfigurationError(f"{_name('max_payload')} must be at least 1 byte")
         key_bytes(self.encryption_keys)
         read_allowed(self.allow_hosts, _name("allow_hosts"))
+        read_trusted(self.trusted_proxies, _name("trusted_proxies"))
         if 0 < len(self.secret_key.encode()) < LEAST_SECRET:
             raise ConfigurationError(
                 f"{_name('secret_key')} is shorter than {LEAST_SECRET} bytes, so that it could be guessed; "

@@ -5,7 +5,15 @@ from __future__ import annotations
 from uuid import uuid4
 
 import httpx2
+import pytest
 from server_kit import PREFIX, World, access_of, opened, serving
+
+from redrive import Redrive
+from redrive.clock import SystemClock
+from redrive.core.roles import Role
+from redrive.errors import NotSignedIn
+from redrive.server.auth.sessions import BEAT, Login, Sessions
+from redrive.server.auth.wanted import NewUser
 
 PASSWORD = "a good password"
 
@@ -95,8 +103,59 @@ def test_the_first_start_lets_an_owner_in_once(tmp_path) -> None:
         assert process.stop() == 0
     with serving(url, app=None, REDRIVE_BASE_URL="https://redrive.example.org") as process:
         assert not any(line.startswith("    ") for line in process.lines)
-        with World(url, address=process.address).bearer(None, headers={"X-Once": "1"}) as client:
+        far = {"Sec-Fetch-Site": "same-origin", "X-Forwarded-For": "198.51.100.7"}
+        with World(url, address=process.address).bearer(None, headers=far) as client:
             assert "; Secure" in client.post("/login", json=again).headers["set-cookie"]
+            assert signed_in_from(client) == "127.0.0.1", "anybody can write such a header"
+    with (
+        serving(url, app=None, REDRIVE_TRUSTED_PROXIES="127.0.0.0/8") as process,
+        World(url, address=process.address).bearer(None, headers=far) as client,
+    ):
+        client.post("/login", json=again).raise_for_status()
+        assert signed_in_from(client) == "198.51.100.7"
+
+
+def signed_in_from(client: httpx2.Client) -> str:
+    """Where the newest sign-in came from, as the audit log says."""
+    cookie = {"Cookie": "; ".join(f"{name}={value}" for name, value in client.cookies.items())}
+    lines = client.get("/audit", params={"event": "user.signed_in"}, headers=cookie).json()["items"]
+    return str(lines[0]["after"]["from"])
+
+
+async def test_the_time_of_a_refusal_does_not_tell_who_is_known() -> None:
+    """Whatever it took to find out, the answer comes on the same beat."""
+
+    class Clock(SystemClock):
+        took, slept = 0.0, 0.0
+
+        def monotonic(self) -> float:
+            self.took += 0.06
+            return self.took
+
+        async def sleep(self, delay: float) -> None:
+            self.slept += delay
+
+    app = Redrive("sqlite:///:memory:")
+    async with app.client():
+        store = app.runtime.store
+        access = access_of(store)
+        await access.create_tenant("acme")
+        await access.create_user(
+            NewUser(email="ann@acme.example", tenant="acme", role=Role.STAFF, password=PASSWORD)
+        )
+        for login in (
+            Login(email="ann@acme.example", password="wrong password"),
+            Login(email="nobody@acme.example", password="wrong password"),
+            Login(email="ann@acme.example", code="x.y"),
+            Login(email="nobody@acme.example", code="x.y"),
+        ):
+            clock = Clock()
+            with pytest.raises(NotSignedIn):
+                await Sessions(store, clock).sign_in(login)
+            assert clock.slept == pytest.approx(BEAT - 0.06), login
+        clock = Clock()
+        await Sessions(store, clock).sign_in(Login(email="ann@acme.example", password=PASSWORD))
+        assert clock.slept == 0
 
 
 def test_what_opens_one_tenant_opens_no_other(world: World) -> None:

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from urllib.parse import quote
 
-from server_kit import World
+import httpx2
+from server_kit import World, access_of, opened
+
+from redrive.core.roles import Role
+from redrive.server.auth.wanted import NewToken
+
+
+def _seer(world: World) -> httpx2.Client:
+    """Somebody who may see payloads."""
+
+    async def made() -> str:
+        async with opened(world.url) as store:
+            new = NewToken(tenant="acme", role=Role.VIEWER, name="seer", payloads=True)
+            return (await access_of(store).create_token(new)).secret
+
+    return world.bearer(asyncio.run(made()))
 
 
 def test_a_rollback_that_stopped_is_looked_at_and_decided_on(own_world: World) -> None:
@@ -16,6 +32,8 @@ def test_a_rollback_that_stopped_is_looked_at_and_decided_on(own_world: World) -
     assert (entry["step"], entry["action"], entry["status"]) == ("reserve", "release", "DLQ")
     assert entry["error"]
     assert len(entry["attempts"]) == 1
+    assert entry["payload_hash"] is None, "a short payload could be guessed with it"
+    assert _seer(world).get(f"/runs/{run}/saga").json()["entries"][0]["payload_hash"]
 
     wrong = client.post(f"/runs/{run}/saga/charge/resume")
     assert (wrong.status_code, wrong.json()["code"]) == (404, "not_found")

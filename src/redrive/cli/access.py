@@ -81,15 +81,14 @@ class Managing:
         return await self._access.disable_tenant(name, disabled=disabled)
 
     async def erase_tenant(self, name: str) -> int:
-        rows = await self._access.erase_tenant(name)
-        await self._store.note([self._access.erased(name, rows)])
-        return rows
+        from redrive.server.auth.deeds import erased
+
+        return await erased(self._store, self._access, name)
 
     async def export_tenant(self, name: str) -> AsyncIterator[dict[str, Any]]:
-        from redrive.desk.exporting import export
+        from redrive.server.auth.deeds import exported
 
-        await self._store.note([self._access.exported(name)])
-        async for kind, value in export(self._store.confined(name)):
+        async for kind, value in await exported(self._store, self._access, name):
             yield {"kind": kind, **as_json(value)}
 
     # -- people ----------------------------------------------------------------------------------------
@@ -106,20 +105,21 @@ class Managing:
     async def give_role(
         self, id: str, tenant: str, role: Role, *, payloads: bool | None
     ) -> tuple[UserRow, str | None]:
+        from redrive.server.auth.deeds import Part, give_part
+
         user = await self._access.user(None, id)
-        now = next((each for each in user.members if each.tenant == tenant), None)
-        may = (now is not None and now.payloads) if payloads is None else payloads
-        if now is None:
+        if tenant not in {each.tenant for each in user.members}:
             await registered(self, tenant)
-            return await self._access.add_role(user.id, tenant, role, payloads=may)
-        return await self._access.set_role(user.id, tenant, role, payloads=may, active=True), None
+        part = Part(role=role, payloads=payloads, active=True)
+        return await give_part(self._access, self._access, user, tenant, part)
 
     async def disable_user(self, id: str, *, disabled: bool) -> UserRow:
         return await self._access.disable_user(id, disabled=disabled)
 
     async def code(self, id: str) -> str:
-        user = await self._access.user(None, id)
-        return await self._access.code(user, user.members[0])
+        from redrive.server.auth.deeds import code_for
+
+        return (await code_for(self._access, id))[1]
 
     # -- tokens ----------------------------------------------------------------------------------------
 

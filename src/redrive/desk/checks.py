@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from redrive.core.auditing import ENGINE
+from redrive.core.misfit import said
 from redrive.core.payload import Signature, check_size
 from redrive.core.schema import problems
 from redrive.errors import InputError, PayloadError, UnknownWorkflow
@@ -52,7 +53,7 @@ class Checker:
         try:
             args, kwargs = signature.decode(text)
         except PayloadError as error:
-            raise InputError(f"{what} does not fit: {error}") from None
+            raise InputError(said(what, [error])) from None
         return self._sized(signature.encode(args, kwargs), what)
 
     async def output(self, step: str, value: Any) -> str:
@@ -66,7 +67,7 @@ class Checker:
         try:
             signature.decode_result(text)
         except PayloadError as error:
-            raise InputError(f"{what} does not fit: {error}") from None
+            raise InputError(said(what, [error])) from None
         return self._sized(text, what)
 
     async def registered(self, workflow: str) -> None:
@@ -94,7 +95,7 @@ class Checker:
         found = problems(value, schema)
         if found:
             more = f" (and {len(found) - _NAMED} more)" if len(found) > _NAMED else ""
-            raise InputError(f"{what} does not fit: {'; '.join(map(str, found[:_NAMED]))}{more}")
+            raise InputError(said(what, found[:_NAMED]) + more)
         return self._sized(as_json(value, what), what)
 
     def _sized(self, text: str, what: str) -> str:

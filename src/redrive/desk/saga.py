@@ -27,7 +27,8 @@ class SagaEntry:
 
     `status` is a step's, or UNCERTAIN: nobody knows whether the step happened, and it is left so.
     `type` is `function`, `api_call`, `sql`, `notify` or `manual`; `attempt` is 0 until the first; `ts` is
-    when it last changed; `instructions` are what a person has to do.
+    when it last changed; `instructions` are what a person has to do. `payload_hash` is None for those who may
+    not see payloads: who has it can try out what a short one is.
     """
 
     run_id: str
@@ -46,7 +47,7 @@ class SagaEntry:
     next_at: datetime | None
     ts: datetime
     correlation_id: str
-    payload_hash: str
+    payload_hash: str | None
     idempotency_key: str
     input: Any
     result: Any

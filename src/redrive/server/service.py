@@ -11,6 +11,7 @@ from redrive.server.auth.sessions import Sessions
 from redrive.server.events import Hub
 from redrive.server.limits import Limits, Rates, Tries
 from redrive.store.port import People
+from redrive.trusted import read_trusted
 
 __all__ = ["Service"]
 
@@ -28,6 +29,7 @@ class Service:
             lambda tenant: _view(app, tenant), every=poll, most=limits.streams, each=limits.streams_each
         )
         self.redactor = Redactor.parse(app.settings.redact)
+        self.proxies = read_trusted(app.settings.trusted_proxies)
 
     @property
     def credentials(self) -> Credentials:

@@ -42,7 +42,6 @@ class RunGlance:
     id: int
     status: RunStatus
     created_at: int
-    finished_at: int | None
     available_at: int | None
 
 
@@ -53,7 +52,7 @@ def facet_row(row: Sequence[Any]) -> FacetRow:
 
 def run_glance(row: Sequence[Any]) -> RunGlance:
     """A run's columns as they come from a store."""
-    return RunGlance(row[0], RunStatus(row[1]), row[2], row[3], row[4])
+    return RunGlance(row[0], RunStatus(row[1]), row[2], row[3])
 
 
 def spread(rows: Sequence[FacetRow]) -> Facets:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pages_kit import browser, of_role
@@ -10,6 +11,8 @@ from server_kit import World
 from redrive.core.roles import GRANTS, Permission, Role
 from redrive.server.pages.site import ROUTES
 
+PLACE = re.compile(r"\{[^}]+\}")
+ONCE = re.compile(r'name="once" value="[^"]+"|nonce="[^"]+"|\d+ ms')
 OPEN = {"/login", "/logout", "/look", "/static/{name}"}
 
 
@@ -41,3 +44,36 @@ def test_pages_are_for_those_who_have_signed_in_and_may(site: World) -> None:
                 may = {Permission(each) for each in named} <= GRANTS[role]
                 assert (answer.status_code != 403) is may, (role, method, path, answer.status_code)
                 assert answer.status_code != 500, (role, method, path)
+
+
+def test_another_tenant_s_ids_are_ids_of_nothing(site: World) -> None:
+    """Whatever a page is told about another tenant's thing, it answers as if there were no such thing."""
+    foreign = site.ids["globex"]
+    compared = 0
+    with of_role(site, "ADMIN") as client:
+        for method, path, _ in taken():
+            if "{" not in path:
+                continue
+            for known in foreign.values():
+                if known in ("globex", foreign["step"]):
+                    continue  # names, which may be the same for both
+                unknown = known[:-1] + ("0" if known[-1] != "0" else "1")
+                answers = [
+                    client.request(
+                        method, PLACE.sub(each, path), data={"reason": "x"} if method == "POST" else None
+                    )
+                    for each in (known, unknown)
+                ]
+                told = [
+                    (each.status_code, same(each.text, id))
+                    for each, id in zip(answers, (known, unknown), strict=True)
+                ]
+                assert told[0] == told[1], (method, path, known)
+                assert method != "GET" or told[0][0] in (303, 404), (path, known, told[0][0])
+                compared += 1
+    assert compared > 100
+
+
+def same(page: str, id: str) -> str:
+    """A page without the id that was asked for, and without what is new each time."""
+    return ONCE.sub("", page.replace(id, "ID"))

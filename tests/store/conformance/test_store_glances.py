@@ -37,7 +37,6 @@ async def test_runs_are_glanced_at_from_either_end(kit: Kit) -> None:
     await failures(kit, 1, "v", tenant="other")
     newest = await kit.store.glances(RunFilter(), most=2)
     assert [run.status for run in newest] == [RunStatus.DLQ_PENDING, RunStatus.PENDING]
-    assert newest[0].finished_at is not None
     waiting = await kit.store.glances(RunFilter(status="PENDING"), most=9, oldest=True)
     assert [run.available_at for run in waiting] == sorted(run.available_at or 0 for run in waiting)
     assert len(waiting) == 3

@@ -14,6 +14,7 @@ import pytest
 from letter_kit import reopens
 from postgres_kit import Bench
 from store_kit import DAY, HandClock, becomes, entry, failed_try, noted, writes
+from tenant_keys import without_tenant
 
 from redrive.core.roles import Role
 from redrive.core.states import RunStatus
@@ -449,3 +450,22 @@ def test_no_statement_names_a_table_without_its_schema() -> None:
     for file in files(package).joinpath("statements").iterdir():
         for name, text in load(package, file.name).items():
             assert bare.findall(text) == [], f"{file.name}: {name}"
+
+
+async def test_every_key_of_a_tenant_s_table_carries_the_tenant_or_says_why_not(bench: Bench) -> None:
+    tables = await tenant_tables(bench)
+    rows = await bench.sql(
+        "SELECT k.conrelid::regclass::text AS place, array_agg(a.attname::text ORDER BY p.n) AS columns "
+        "FROM pg_constraint k, unnest(k.conkey) WITH ORDINALITY AS p (attnum, n), pg_attribute a "
+        "WHERE k.connamespace = $1::regnamespace AND k.contype IN ('p', 'u', 'f', 'x') "
+        "AND a.attrelid = k.conrelid AND a.attnum = p.attnum GROUP BY k.oid, k.conrelid "
+        "UNION ALL SELECT i.indrelid::regclass::text, array_agg(a.attname::text ORDER BY a.attnum) "
+        "FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
+        "JOIN pg_attribute a ON a.attrelid = i.indexrelid WHERE i.indisunique "
+        "AND c.relnamespace = $1::regnamespace GROUP BY i.indexrelid, i.indrelid",
+        bench.address.schema,
+    )
+    keys = {(row["place"].rpartition(".")[2], tuple(row["columns"])) for row in rows}
+    of_tenants = {key for key in keys if key[0] in tables}
+    assert len(of_tenants) > 30
+    assert without_tenant(of_tenants) == set()

@@ -10,6 +10,7 @@ from pathlib import Path
 import first_release
 import pytest
 from store_kit import LEASE, HandClock, Kit
+from tenant_keys import without_tenant
 
 from redrive.errors import SchemaMismatch, StoreError
 from redrive.store import open_store
@@ -219,3 +220,26 @@ def test_statements_are_split_where_they_end() -> None:
         ["CREATE", "TABLE", "a"],
         ["CREATE", "INDEX", "i"],
     ]
+
+
+def test_every_key_of_a_tenant_s_table_carries_the_tenant_or_says_why_not() -> None:
+    con = sqlite3.connect(":memory:", isolation_level=None)
+    for migration in known("redrive.store.sqlite"):
+        for statement in schema.split(migration.text):
+            con.execute(statement)
+    keys: set[tuple[str, tuple[str, ...]]] = set()
+    for (table,) in con.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+        columns = con.execute(f"PRAGMA table_info({table})").fetchall()
+        if "tenant" not in {row[1] for row in columns}:
+            continue
+        keys.add((table, tuple(row[1] for row in sorted(columns, key=lambda row: row[5]) if row[5])))
+        for _, index, unique, *_ in con.execute(f"PRAGMA index_list({table})").fetchall():
+            named = tuple(row[2] for row in con.execute(f"PRAGMA index_info({index})"))
+            keys |= {(table, named)} if unique else set()
+        foreign: dict[int, list[str]] = {}
+        for number, _, _, column, *_ in con.execute(f"PRAGMA foreign_key_list({table})"):
+            foreign.setdefault(number, []).append(column)
+        keys |= {(table, tuple(each)) for each in foreign.values()}
+    con.close()
+    assert len(keys) > 30
+    assert without_tenant({key for key in keys if key[1]}) == set()

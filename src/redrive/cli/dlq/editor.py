@@ -11,12 +11,11 @@ from pathlib import Path
 import click
 
 from redrive.cli.exits import REFUSED, Stopped
+from redrive.core.misfit import misfit_in, said
 
 __all__ = ["Draft", "placed"]
 
-_NAMED = re.compile(r"([^\s:]+): ")
 _LAST = re.compile(r"(?:\.[^.\[\]]+|\[[^\]]*\])$")
-_FIT = " does not fit: "
 
 
 class Draft:
@@ -80,16 +79,17 @@ def _without_remarks(text: str) -> str:
 
 def placed(mistake: str, lines: Mapping[str, int]) -> str:
     """A mistake with the line of each place that it names."""
-    head, fit, found = mistake.rpartition(_FIT)
-    return head + fit + "; ".join(_with_line(problem, lines) for problem in found.split("; "))
+    misfit = misfit_in(mistake)
+    if misfit is None:
+        return mistake
+    return said(misfit.what, [_with_line(place, words, lines) for place, words in misfit.faults])
 
 
-def _with_line(problem: str, lines: Mapping[str, int]) -> str:
-    named = _NAMED.match(problem)
-    if named is None:
-        return problem
-    path = named[1]
+def _with_line(place: str, words: str, lines: Mapping[str, int]) -> str:
+    if not place:
+        return words
+    path = place
     while path and path not in lines:  # what is missing stands nowhere, but it is missing somewhere
         shorter = _LAST.sub("", path)
         path = shorter if shorter != path else ""
-    return f"line {lines.get(path, 1)}, {problem}"
+    return f"line {lines.get(path, 1)}, {place}: {words}"

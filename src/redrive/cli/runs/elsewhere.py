@@ -44,6 +44,7 @@ async def start_elsewhere(
 
 async def _check(app: Redrive, name: str, wanted: list[Any]) -> None:
     from redrive.cli.inputs import near
+    from redrive.core.misfit import said
     from redrive.core.schema import problems
     from redrive.errors import InputError, UnknownWorkflow
 
@@ -52,8 +53,7 @@ async def _check(app: Redrive, name: str, wanted: list[Any]) -> None:
         raise UnknownWorkflow(f"no code registered a workflow called {name!r}{near(name, sorted(known))}")
     for each in wanted:
         if found := problems(each.input, known[name].input_schema or {}):
-            told = "; ".join(map(str, found[:_NAMED]))
-            raise InputError(f"the input of workflow {name!r} does not fit: {told}")
+            raise InputError(said(f"the input of workflow {name!r}", found[:_NAMED]))
 
 
 def progress(label: str, length: int) -> Any:

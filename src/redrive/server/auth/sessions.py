@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from redrive.clock import MICROS, Clock
@@ -15,23 +17,30 @@ from redrive.server.auth.passwords import check_password, is_password
 from redrive.store.accounts import MemberRow, SessionRow, TokenKind, UserRow
 from redrive.store.port import Store
 
-__all__ = ["LASTS", "Login", "Sessions", "SignedIn"]
+__all__ = ["BEAT", "LASTS", "Login", "Sessions", "SeveralTenants", "SignedIn"]
 
 LASTS = 12 * 3600
 """Seconds until somebody has to sign in again."""
+
+BEAT = 0.25
+"""Seconds: refusals are given on this beat, so that their time does not tell who is known."""
 
 _WRONG = "address and password, or the code, do not fit together, or this person may not sign in"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """What somebody signs in with. `tenant` chooses among several; `code` signs in once."""
+    """What somebody signs in with. `tenant` chooses among several; `code` signs in once.
+
+    `place` is the address it came from, for the audit log.
+    """
 
     email: str
     password: str | None = None
     code: str | None = None
     tenant: str | None = None
     new_password: str | None = None
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,14 @@ class SignedIn:
     cookie: str
 
 
+class SeveralTenants(InputError):
+    """Somebody who belongs to several tenants has to say which one they want to work in."""
+
+    def __init__(self, tenants: Sequence[str]) -> None:
+        super().__init__(f"you belong to several tenants; name one in `tenant`: {', '.join(tenants)}")
+        self.tenants = tuple(tenants)
+
+
 class Sessions:
     """Begins and ends sign-ins."""
 
@@ -50,13 +67,21 @@ class Sessions:
         self._clock = clock
 
     async def sign_in(self, login: Login) -> SignedIn:
-        """Begin a session; NotSignedIn, in the same words, for every reason not to."""
+        """Begin a session; NotSignedIn, in the same words and on the same beat, for every reason not to."""
+        begun = self._clock.monotonic()
+        try:
+            return await self._sign_in(login)
+        except NotSignedIn:
+            await self._clock.sleep(BEAT - (self._clock.monotonic() - begun) % BEAT)
+            raise
+
+    async def _sign_in(self, login: Login) -> SignedIn:
         if login.new_password is not None:
             check_password(login.new_password)
         user = await self._store.accounts.user(email=login.email.lower())
         proven = await self._proven(user, login)
         if proven is None or user is None or user.disabled_at is not None:
-            await self._refuse(user)
+            await self._refuse(user, login.place)
         assert user is not None
         assert proven is not None
         member = self._chosen(user, proven.tenant)
@@ -68,7 +93,7 @@ class Sessions:
         await self._store.accounts.put_session(session, LASTS * MICROS)
         if await self._store.accounts.session(session.hash) is None:
             raise NotSignedIn(_WRONG)  # the tenant is disabled
-        await self._note(Event.USER_SIGNED_IN, member.tenant, user.email)
+        await self._note(Event.USER_SIGNED_IN, member.tenant, user.email, login.place)
         return SignedIn(who, cookie)
 
     async def sign_out(self, cookie: str) -> None:
@@ -103,18 +128,18 @@ class Sessions:
         if not active:
             raise NotSignedIn(_WRONG)
         if len(active) > 1:
-            names = ", ".join(each.tenant for each in active)
-            raise InputError(f"you belong to several tenants; name one in `tenant`: {names}")
+            raise SeveralTenants([each.tenant for each in active])
         return active[0]
 
-    async def _refuse(self, user: UserRow | None) -> None:
+    async def _refuse(self, user: UserRow | None, place: str) -> None:
         """Say no. That somebody tried is noted where the person is known, and a stranger leaves no row."""
         for member in user.members if user is not None else ():
-            await self._note(Event.USER_REFUSED, member.tenant, user.email if user else "")
+            await self._note(Event.USER_REFUSED, member.tenant, user.email if user else "", place)
         raise NotSignedIn(_WRONG)
 
-    async def _note(self, event: Event, tenant: str, email: str) -> None:
-        await self._store.note([self._line(event, tenant, email, by=email)])
+    async def _note(self, event: Event, tenant: str, email: str, place: str) -> None:
+        line = self._line(event, tenant, email, by=email)
+        await self._store.note([replace(line, after=json.dumps({"from": place})) if place else line])
 
     def _line(self, event: Event, tenant: str, subject: str, by: str) -> AuditWrite:
         return AuditWrite(

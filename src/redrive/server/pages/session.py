@@ -11,7 +11,7 @@ from redrive.errors import InputError, NotSignedIn
 from redrive.server import signing
 from redrive.server.asking import refuse_foreign, service_of
 from redrive.server.auth.credentials import COOKIE
-from redrive.server.auth.sessions import Login
+from redrive.server.auth.sessions import Login, SeveralTenants
 from redrive.server.pages.drawing import LANGUAGE, THEME, THEMES, show, view_of
 from redrive.server.pages.forms import Sent, form_of, to
 from redrive.server.pages.words import LANGUAGES, N
@@ -57,9 +57,10 @@ async def sign_in(request: Request, sent: Sent, here: Here) -> Response:
         await signing.sign_in(request, answer, login)
     except NotSignedIn:
         return await _form(request, 401, _WRONG)
+    except SeveralTenants:
+        return await _form(request, 422, _SEVERAL, choose=True)
     except InputError as error:
-        several = "several tenants" in str(error)
-        return await _form(request, 422, _SEVERAL if several else str(error), choose=several)
+        return await _form(request, 422, str(error))
     return answer
 
 

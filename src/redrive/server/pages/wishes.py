@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from redrive.core.misfit import misfit_in
 from redrive.core.replay import Mode
 from redrive.core.typed import read_typed
 from redrive.errors import InputError
@@ -23,7 +23,6 @@ FIELD = "f:"
 
 OUTPUTS = frozenset({Mode.SKIP, Mode.COMPLETE})
 EDITABLE = frozenset({Mode.FROM_FAILED, Mode.FROM_STEP, Mode.FULL})
-_PLACE = re.compile(r"^([^:]{1,200}): (.+)$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,15 +120,11 @@ def _read(sent: Form, name: str, unread: dict[str, str]) -> Any:
 
 def faults_of(message: str) -> tuple[dict[str, str], list[str]]:
     """What a check found, by the place in the input; and what belongs to no place."""
-    _, found, listed = message.partition("does not fit: ")
-    if not found:
+    misfit = misfit_in(message)
+    if misfit is None:
         return {}, [message]
     placed: dict[str, str] = {}
-    rest: list[str] = []
-    for part in listed.split("; "):
-        match = _PLACE.match(part)
-        if match is None:
-            rest.append(part)
-        else:
-            placed.setdefault(match[1], match[2])
-    return placed, rest
+    for place, words in misfit.faults:
+        if place:
+            placed.setdefault(place, words)
+    return placed, [words for place, words in misfit.faults if not place]

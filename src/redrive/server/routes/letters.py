@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, Header, Query
+from fastapi import Depends, Query
 from pydantic import Field
 
 from redrive.core.roles import Permission
@@ -14,12 +14,12 @@ from redrive.desk.preview import DryRun
 from redrive.desk.replaying import Replay
 from redrive.desk.shapes import DeadLetter
 from redrive.server.asking import Asked, needs
-from redrive.server.once import KEY
 from redrive.server.routes.runs import indexed
 from redrive.server.routes.shared import (
     Body,
     Cursor,
     Id,
+    Key,
     Limit,
     Reason,
     Since,
@@ -37,7 +37,6 @@ __all__ = ["Mode", "routes"]
 
 routes = router("dead letters")
 
-Key = Annotated[str | None, Header(alias=KEY, max_length=255)]
 Mode = Literal["FROM_FAILED", "STEP_ONLY", "FROM_STEP", "SKIP", "FULL"]
 
 

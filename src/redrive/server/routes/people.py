@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Request, Response
 from fastapi.encoders import jsonable_encoder
@@ -13,17 +13,16 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 
 from redrive.core.roles import Permission, Role, role_of
-from redrive.desk.exporting import export
 from redrive.desk.shapes import moment
 from redrive.errors import Conflict, InputError
 from redrive.server import signing
 from redrive.server.asking import Asked, Asking, needs, service_of
+from redrive.server.auth.deeds import Part, code_for, erased, exported, give_part
 from redrive.server.auth.sessions import Login
 from redrive.server.auth.wanted import NewToken, NewUser
 from redrive.server.once import SECRET
 from redrive.server.routes.shared import Body, Id, Name, Text, router
 from redrive.store.accounts import TenantRow, TokenKind, TokenRow, UserRow
-from redrive.store.port import People
 
 __all__ = ["routes"]
 
@@ -142,9 +141,7 @@ async def erase_tenant(asked: Asked, name: Name, confirm: Text | None = None) ->
     await access.tenant(name)
     if confirm != name:
         raise InputError("nothing was erased: repeat the tenant's name in `confirm`")
-    rows = await access.erase_tenant(name)
-    await asked.whole.note([access.erased(name, rows)])
-    return Erased(rows=rows)
+    return Erased(rows=await erased(asked.whole, access, name))
 
 
 @routes.get(
@@ -156,12 +153,12 @@ async def erase_tenant(asked: Asked, name: Name, confirm: Text | None = None) ->
 async def export_tenant(asked: Asked, name: Name) -> StreamingResponse:
     """Everything a tenant has, one JSON object on each line, with nothing hidden; noted in its log."""
     await asked.owner_access.tenant(name)
-    await asked.whole.note([asked.owner_access.exported(name)])
-    return StreamingResponse(_exported(asked.whole.confined(name)), media_type="application/x-ndjson")
+    things = await exported(asked.whole, asked.owner_access, name)
+    return StreamingResponse(_in_lines(things), media_type="application/x-ndjson")
 
 
-async def _exported(view: People) -> AsyncIterator[bytes]:
-    async for kind, value in export(view):
+async def _in_lines(things: AsyncIterator[tuple[str, Any]]) -> AsyncIterator[bytes]:
+    async for kind, value in things:
         yield json.dumps({"kind": kind, **jsonable_encoder(value)}, ensure_ascii=True).encode() + b"\n"
 
 
@@ -259,22 +256,11 @@ async def change_user(asked: Asked, id: Id, body: Change) -> CreatedUser:
 
     For somebody whom another tenant knows already an owner gets a code: their old password holds no longer.
     """
-    tenant = asked.home
-    user = await _person(asked, id)
-    now = next((each for each in user.members if each.tenant == tenant), None)
-    if now is None:
-        await asked.owner_access.tenant(tenant)
-        role, payloads = role_of(body.role or Role.VIEWER), bool(body.may_see_payloads)
-        changed, code = await asked.owner_access.add_role(user.id, tenant, role, payloads=payloads)
-        return CreatedUser(**_user(changed).model_dump(), code=code)
-    changed = await asked.access.set_role(
-        user.id,
-        tenant,
-        now.role if body.role is None else role_of(body.role),
-        payloads=now.payloads if body.may_see_payloads is None else body.may_see_payloads,
-        active=now.active if body.active is None else body.active,
-    )
-    return CreatedUser(**_user(changed).model_dump(), code=None)
+    tenant, user = asked.home, await _person(asked, id)
+    role = None if body.role is None else role_of(body.role)
+    part = Part(role=role, payloads=body.may_see_payloads, active=body.active)
+    changed, code = await give_part(asked.access, asked.owner_access, user, tenant, part)
+    return CreatedUser(**_user(changed).model_dump(), code=code)
 
 
 async def _person(asked: Asking, id: str) -> UserRow:
@@ -287,11 +273,8 @@ async def _person(asked: Asking, id: str) -> UserRow:
 @routes.post("/users/{id}/code", **needs(Permission.MANAGE_TENANTS, **{SECRET: True}))
 async def make_code(asked: Asked, id: Id) -> Code:
     """A code with which a person can sign in once, within a day, and choose a new password."""
-    user = await asked.owner_access.user(None, id)
-    if not user.members:
-        raise Conflict("this person is nothing to any tenant; give them a role first")
-    here = [each for each in user.members if each.tenant == asked.tenant]
-    return Code(id=user.id, code=await asked.owner_access.code(user, (here or user.members)[0]))
+    user, code = await code_for(asked.owner_access, id, asked.tenant)
+    return Code(id=user.id, code=code)
 
 
 @routes.post("/users/{id}/disable", **needs(Permission.MANAGE_TENANTS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import Header, Query
+from fastapi import Query
 from pydantic import Field
 
 from redrive.core.roles import Permission
@@ -16,11 +16,11 @@ from redrive.desk.shapes import AttemptRecord, Run, StepRecord
 from redrive.desk.starting import Wanted
 from redrive.errors import InputError
 from redrive.server.asking import Asked, Asking, needs
-from redrive.server.once import KEY
 from redrive.server.routes.shared import (
     Body,
     Cursor,
     Id,
+    Key,
     Limit,
     Reason,
     Since,
@@ -37,8 +37,6 @@ from redrive.store.selection import RunFilter
 __all__ = ["indexed", "routes"]
 
 routes = router("runs")
-
-Key = Annotated[str | None, Header(alias=KEY, max_length=255)]
 
 
 _OPTIONS = frozenset({"delay", "deadline", "priority", "queue", "correlation_id"})

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from fastapi import Header, Path
+from fastapi import Path
 
 from redrive.core.roles import Permission
 from redrive.core.states import RunStatus
@@ -14,14 +14,12 @@ from redrive.desk.replaying import Replay
 from redrive.desk.saga import SagaEntry
 from redrive.errors import InputError, NotFound
 from redrive.server.asking import Asked, Asking, needs
-from redrive.server.once import KEY
-from redrive.server.routes.shared import Id, Reason, router
+from redrive.server.routes.shared import Id, Key, Reason, router
 
 __all__ = ["routes"]
 
 routes = router("rollbacks")
 
-Key = Annotated[str | None, Header(alias=KEY, max_length=255)]
 Step = Annotated[str, Path(pattern=r"^[^\x00-\x1f]{1,1000}$", description="A step's name or key.")]
 
 
@@ -56,13 +54,14 @@ async def roll_back(asked: Asked, id: Id, body: Choice | None = None, key: Key =
 async def show_saga(asked: Asked, id: Id) -> Saga:
     """What of a run is undone, and what is left; one that is not rolled back has no entries."""
     found = await asked.desk.sagas.get(id)
+    open_ = asked.principal.may(Permission.SEE_PAYLOADS)
     return Saga(
         run_id=found.run_id,
         workflow=found.workflow,
         tenant=found.tenant,
         status=found.status,
         done=found.done,
-        entries=found.entries,
+        entries=found.entries if open_ else tuple(replace(each, payload_hash=None) for each in found.entries),
     )
 
 

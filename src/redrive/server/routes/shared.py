@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Header, Path, Query
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,13 +14,14 @@ from redrive.duration import seconds
 from redrive.errors import ConfigurationError, InputError, NotAllowed
 from redrive.policy import RetryPolicy
 from redrive.server.asking import Asking
-from redrive.server.once import OnceRoute
+from redrive.server.once import KEY, OnceRoute
 
 __all__ = [
     "Body",
     "Cursor",
     "Id",
     "Json",
+    "Key",
     "Limit",
     "Name",
     "Reason",
@@ -36,6 +37,7 @@ __all__ = [
 
 Id = Annotated[str, Path(pattern=r"^[!-~]{1,200}$", description="An id.")]
 Name = Annotated[str, Path(pattern=r"^[^/#\x00-\x1f]{1,255}$", description="A name.")]
+Key = Annotated[str | None, Header(alias=KEY, max_length=255)]
 Limit = Annotated[int, Query(ge=1, le=500, description="How many at most.")]
 Cursor = Annotated[str | None, Query(max_length=200, description="`next` or `prev` of another page.")]
 Since = Annotated[datetime | None, Query(description="At or after this time, with its zone.")]

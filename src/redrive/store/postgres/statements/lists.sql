@@ -10,7 +10,7 @@ FROM redrive.runs AS r WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS b
 
 -- name: runs.glances
 -- The same rows as a page of runs, with little about each.
-SELECT r.id, r.status, r.created_at, r.finished_at, r.available_at
+SELECT r.id, r.status, r.created_at, r.available_at
 FROM redrive.runs AS r WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
 
 -- name: runs.tenant

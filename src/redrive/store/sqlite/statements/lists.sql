@@ -9,7 +9,7 @@ FROM runs AS r {by} WHERE {conditions} ORDER BY r.id {order} LIMIT :most;
 
 -- name: runs.glances
 -- The same rows as a page of runs, with little about each.
-SELECT r.id, r.status, r.created_at, r.finished_at, r.available_at
+SELECT r.id, r.status, r.created_at, r.available_at
 FROM runs AS r {by} WHERE {conditions} ORDER BY r.id {order} LIMIT :most;
 
 -- name: runs.tenant

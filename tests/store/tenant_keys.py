@@ -1,0 +1,39 @@
+"""Keys without a tenant, of tables that have one, each with the reason why two tenants cannot meet in it.
+
+A key that people choose carries the tenant: two tenants may choose the same. What is listed here is made by
+Redrive.
+"""
+
+from __future__ import annotations
+
+NUMBER = "a number that the store gives out once"
+RANDOM = "an id that Redrive makes, unique by itself; who knows it still needs its tenant"
+OF_RUN = "begins with the number of a run, which has one tenant"
+OF_ROW = "begins with the number or id of a row that has one tenant"
+
+APART: dict[tuple[str, tuple[str, ...]], str] = {
+    **{(table, ("id",)): NUMBER for table in (
+        "runs", "letters", "audit", "letter_feed", "sets", "circuits", "messages", "notices", "notifications",
+    )},
+    **{(table, ("public_id",)): RANDOM for table in (
+        "runs", "letters", "sets", "messages", "notices", "notifications",
+    )},
+    ("inputs", ("run",)): OF_RUN,
+    ("results", ("run",)): OF_RUN,
+    ("entries", ("run", "idx")): OF_RUN,
+    ("attempts", ("run", "idx", "attempt", "fence")): OF_RUN,
+    ("circuit_marks", ("run", "idx", "attempt", "fence")): OF_RUN,
+    ("run_index", ("field", "value", "run")): "ends with the number of a run, which has one tenant",
+    ("set_items", ("set_id", "number")): OF_ROW,
+    ("deliveries", ("message", "sink")): OF_ROW,
+    ("replays", ("letter", "number")): OF_ROW,
+    ("notification_reads", ("notification", "reader")): OF_ROW,
+    ("audit", ("token",)): RANDOM,
+    ("access_tokens", ("id",)): RANDOM,
+    ("access_sessions", ("hash",)): "the hash of a random secret",
+}  # fmt: skip
+
+
+def without_tenant(keys: set[tuple[str, tuple[str, ...]]]) -> set[tuple[str, tuple[str, ...]]]:
+    """The keys in which two tenants could meet."""
+    return {key for key in keys if "tenant" not in key[1] and key not in APART}

@@ -1,0 +1,39 @@
+"""Where a request came from, behind proxies that are believed and others that are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from redrive.errors import ConfigurationError
+from redrive.trusted import origin, read_trusted
+
+PROXIES = read_trusted("10.0.0.0/8, fd00::/8,127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "found"),
+    [
+        ("203.0.113.7", "", "203.0.113.7"),
+        ("203.0.113.7", "198.51.100.1", "203.0.113.7"),  # not asked by a proxy of ours
+        ("10.0.0.5", "198.51.100.1", "198.51.100.1"),
+        ("::ffff:10.0.0.5", "198.51.100.1", "198.51.100.1"),
+        ("10.0.0.5", "198.51.100.1, 10.0.0.9", "198.51.100.1"),  # two proxies, one behind the other
+        ("10.0.0.5", "127.0.0.1, 198.51.100.1", "198.51.100.1"),  # the client wrote the first itself
+        ("fd00::5", " 2001:db8::1 ", "2001:db8::1"),
+        ("10.0.0.5", "", "10.0.0.5"),
+        ("10.0.0.5", "unknown", "10.0.0.5"),
+        ("10.0.0.5", "198.51.100.1, <script>", "10.0.0.5"),
+        ("10.0.0.5", "198.51.100.1:4711", "10.0.0.5"),
+        ("", "198.51.100.1", ""),
+        ("unix:/x", "198.51.100.1", "unix:/x"),
+    ],
+)
+def test_the_nearest_address_that_is_no_proxy_s_counts(peer: str, forwarded: str, found: str) -> None:
+    assert origin(peer, forwarded, PROXIES) == found
+    assert origin(peer, forwarded, ()) == peer
+
+
+def test_what_is_no_network_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"'10\.0\.0\.0/33', which is no address and no network"):
+        read_trusted("10.0.0.0/33")
+    assert read_trusted(" ") == ()
