@@ -9,7 +9,7 @@ from pathlib import Path
 import emptied
 from cluster import POSTGRES, need_postgres
 
-from redrive.clock import Clock
+from redrive.clock import Clock, SystemClock
 from redrive.store import open_store
 from redrive.store.port import Store
 from redrive.store.seal import Keyring
@@ -25,12 +25,27 @@ def make(kind: str, url: str, clock: Clock) -> Store:
     return SealedStore(store, Keyring([bytes(32)])) if kind == "sqlite-sealed" else store
 
 
+_set_up: list[bytes] = []
+
+
+async def new_file(path: Path) -> None:
+    """Put an empty store there: the first one is set up, the others are copies of it."""
+    if _set_up:
+        path.write_bytes(_set_up[0])
+        return
+    store = open_store(f"sqlite:///{path}", SystemClock())
+    await store.open()
+    await store.close()
+    _set_up.append(path.read_bytes())
+
+
 @asynccontextmanager
 async def new_place(kind: str, folder: Path) -> AsyncIterator[str]:
     """The URL of a store of this kind in which there is nothing yet."""
     if kind in IN_MEMORY:
         yield "sqlite:///:memory:"
     elif kind == "sqlite-file":
+        await new_file(folder / "redrive.db")
         yield f"sqlite:///{folder}/redrive.db"
     else:
         need_postgres()

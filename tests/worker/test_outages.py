@@ -113,7 +113,7 @@ async def test_lost_answers_are_asked_for_again_and_change_nothing_more(tmp_path
 
 
 async def test_runs_whose_claim_was_answered_but_never_heard_are_given_back(tmp_path: Path) -> None:
-    app = make_app(tmp_path, lease=1.0)
+    app = make_app(tmp_path, lease=30.0)
     lost: list[int] = []
     gate = asyncio.Event()
     gate.set()
@@ -132,7 +132,7 @@ async def test_runs_whose_claim_was_answered_but_never_heard_are_given_back(tmp_
 
     async with at_work(app, lambda store: replacing(store, "claim", make)):
         handles = await links.start_many([()] * 3)
-        assert await asyncio.gather(*(h.result("20s") for h in handles)) == [["a", "b", "c"]] * 3
+        assert await asyncio.gather(*(h.result("60s") for h in handles)) == [["a", "b", "c"]] * 3
         runs = [await handle.describe() for handle in handles]
     assert lost
     assert {run.crashes for run in runs} == {0}
