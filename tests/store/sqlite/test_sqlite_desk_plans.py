@@ -55,7 +55,7 @@ def test_no_statement_walks_through_a_table(con: sqlite3.Connection, name: str) 
         ("old_hours", "group_hours_old (hour<?)"),
         ("hours", "PRIMARY KEY (tenant=? AND fingerprint=? AND hour>?)"),
         ("claim_set", "sets_running (lease_until<?)"),
-        ("mark_item", "PRIMARY KEY (set_id=? AND number=?)"),
+        ("mark_item", "set_items_by_status (set_id=? AND status=? AND number=?)"),
         ("pending", "set_items_by_status (set_id=? AND status=?)"),
         ("old_sets", "sets_ended (ended_at>? AND ended_at<?)"),
         ("drop_index", "run_index_of_run (run=?)"),
