@@ -140,6 +140,15 @@ async def test_the_only_worker_goes_on_with_them_without_a_claim(parcels: Parcel
     ]
 
 
+async def test_a_set_is_carried_out_at_once_where_it_begins(tmp_path: Path) -> None:
+    parcels = Parcels(make_app(tmp_path, concurrency=25, chores=600.0, lease=30.0))
+    async with at_work(parcels.app, parcels.around):
+        await parcels.fail()
+        await parcels.app.dlq.replay_many(LetterFilter(), by="ann")
+        await parcels.until_letters("RESOLVED")
+    assert parcels.went_out_once()
+
+
 async def test_where_the_answer_is_lost_each_goes_on_once_all_the_same(parcels: Parcels) -> None:
     """The repeat is refused; the worker hears from its heartbeat which runs it holds, and gives them back."""
     async with at_work(parcels.app, parcels.around):

@@ -61,6 +61,7 @@ from redrive.store.port import People, Store
 from redrive.store.records import Started
 from redrive.worker.acting import Acting
 from redrive.worker.attempt import Attempt
+from redrive.worker.bell import Bell
 from redrive.worker.loop import Worker, WorkerSettings
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ class Runtime:
         self.tracing = tracing()
         self.recent = Recent(store.figures, clock)
         self.endpoint: Endpoint | None = None
+        self._set_begun = Bell(clock)
         desk = self.desk(store, clock)
         self.runs = desk.runs
         self.dlq = desk.dlq
@@ -199,7 +201,7 @@ class Runtime:
                 self._store.workers,
                 ears=self._ears,
             ),
-            dlq=DeadLetters(store, clock, shaper, replayer, previewer),
+            dlq=DeadLetters(store, clock, shaper, replayer, previewer, self._set_begun.ring),
             sagas=Sagas(store, shaper, replayer),
             policies=Policies(store, clock),
             circuits=Circuits(store, clock, self.turned),
@@ -304,7 +306,9 @@ class Runtime:
                 asyncio.create_task(every(settings.chores, self.notifying.run_once, self.clock)),
                 asyncio.create_task(every(settings.chores, self.reaper.run_once, self.clock)),
                 asyncio.create_task(every(settings.chores, self.folder.run_once, self.clock)),
-                asyncio.create_task(every(settings.chores, self.set_worker.run_once, self.clock)),
+                asyncio.create_task(
+                    every(settings.chores, self.set_worker.run_once, self.clock, pause=self._set_begun.wait)
+                ),
                 asyncio.create_task(every(settings.chores, self.releaser.run_once, self.clock)),
                 asyncio.create_task(every(settings.chores, self.scheduler.run_once, self.clock)),
                 asyncio.create_task(every(settings.chores * _PATIENTLY, self.purger.run_once, self.clock)),

@@ -13,13 +13,21 @@ __all__ = ["every"]
 log = logging.getLogger("redrive.chores")
 
 
-async def every(interval: float, chore: Callable[[], Awaitable[int]], clock: Clock) -> None:
+async def every(
+    interval: float,
+    chore: Callable[[], Awaitable[int]],
+    clock: Clock,
+    *,
+    pause: Callable[[float], Awaitable[None]] | None = None,
+) -> None:
     """Do the chore again and again; a store that does not answer is asked again next time.
 
-    Nodes that started together drift apart, so that they do not all ask at the same moment.
+    Nodes that started together drift apart, so that they do not all ask at the same moment. `pause` waits for
+    so many seconds at the most, where somebody may know that there is something to do.
     """
+    wait = pause or clock.sleep
     while True:
-        await clock.sleep(interval * (0.75 + clock.draw() / 2))
+        await wait(interval * (0.75 + clock.draw() / 2))
         try:
             await chore()
         except StoreError as error:

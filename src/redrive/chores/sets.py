@@ -21,7 +21,7 @@ from redrive.store.records import ItemMark, SetItemRow, SetRow
 
 __all__ = ["SetWorker"]
 
-_BATCH = 250
+_BATCH = 300  # so that a worker for a hundred runs, which is the usual size, is filled three times
 _TURN = 20  # batches until another set may have its turn
 _LEASE = 15 * MICROS
 

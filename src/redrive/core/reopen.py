@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from redrive.core.events import Event
@@ -35,6 +36,7 @@ __all__ = ["Decision", "journal_after", "reopened", "restarted"]
 _Transition, _Reopening = quick(Transition), quick(Reopening)
 _LetterMove, _ReplayWrite, _AuditWrite = quick(LetterMove), quick(ReplayWrite), quick(AuditWrite)
 _EntryRow, _ENTRY = quick(EntryRow), [each.name for each in fields(EntryRow)]
+_values = attrgetter(*_ENTRY)
 _GOES_ON = RunWrite(status=RunStatus.PENDING, wake_in=0, take=True, deaths=0, diverged=False)
 _IS_TAKEN = RunWrite(status=RunStatus.RUNNING, take=True, deaths=0, diverged=False)
 
@@ -104,12 +106,16 @@ def journal_after(journal: Sequence[EntryRow], reopening: Reopening) -> tuple[En
 
 
 def _as_reopened(entry: EntryRow, reopening: Reopening, number: int) -> EntryRow:
-    values: dict[str, Any] = {}
-    if entry.index in reopening.supersedes and not entry.superseded:
+    given_up = entry.index in reopening.supersedes and not entry.superseded
+    loosened = entry.index in reopening.loosens
+    if not given_up and not loosened:
+        return entry
+    values = dict(zip(_ENTRY, _values(entry), strict=True))
+    if given_up:
         values |= {"superseded": number, "limit_at": None}
-    if entry.index in reopening.loosens:
+    if loosened:
         values["loose"] = 1
-    return _EntryRow(**{name: getattr(entry, name) for name in _ENTRY} | values) if values else entry
+    return _EntryRow(**values)
 
 
 def restarted(run: RunView, status: RunStatus, decision: Decision, new: NewRun) -> Transition:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Literal, TypedDict, Unpack, overload
 
@@ -55,7 +55,13 @@ class DeadLetters:
     """Dead letters as people see and handle them. A run's id finds its letter, too."""
 
     def __init__(
-        self, store: People, clock: Clock, shaper: Shaper, replayer: Replayer, previewer: Previewer
+        self,
+        store: People,
+        clock: Clock,
+        shaper: Shaper,
+        replayer: Replayer,
+        previewer: Previewer,
+        on_set: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -63,7 +69,7 @@ class DeadLetters:
         self._shaper = shaper
         self._replayer = replayer
         self._previewer = previewer
-        self._sets = Sets(store, clock, previewer, shaper)
+        self._sets = Sets(store, clock, previewer, shaper, on_set)
 
     # -- looking ---------------------------------------------------------------------------------------
 

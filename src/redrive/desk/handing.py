@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-from redrive.core.journal import EntryRow
 from redrive.core.quick import quick
 from redrive.core.reopen import journal_after
 from redrive.core.transition import Transition
@@ -122,11 +121,11 @@ def as_claimed(case: Case, transition: Transition, now: int) -> Claimed:
 
 def _is_readable(case: Case) -> bool:
     """True if nothing of the run is sealed that this process cannot open; a claim says what is wrong then."""
-    return not any(map(_is_closed, case.journal))
-
-
-def _is_closed(entry: EntryRow) -> bool:
-    texts = (entry.input, entry.output, entry.options)
-    return any(text is not None and is_sealed(text) for text in texts) or (
-        entry.failure is not None and SEALED_ERROR in entry.failure
-    )
+    for entry in case.journal:
+        if entry.output is not None and is_sealed(entry.output):
+            return False
+        if entry.input is not None and is_sealed(entry.input):
+            return False
+        if entry.failure is not None and SEALED_ERROR in entry.failure:
+            return False
+    return True

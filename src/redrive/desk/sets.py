@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 
@@ -111,9 +111,17 @@ class _Meant:
 
 
 class Sets:
-    """Begins sets, shows them, stops them."""
+    """Begins sets, shows them, stops them. `on_begun` lets whoever carries them out here know."""
 
-    def __init__(self, store: People, clock: Clock, previewer: Previewer, shaper: Shaper) -> None:
+    def __init__(
+        self,
+        store: People,
+        clock: Clock,
+        previewer: Previewer,
+        shaper: Shaper,
+        on_begun: Callable[[], None],
+    ) -> None:
+        self._on_begun = on_begun
         self._store = store
         self._clock = clock
         self._previewer = previewer
@@ -144,6 +152,7 @@ class Sets:
             letters=letters,
         )
         await self._store.begin_set(new, self._line(Event.SET_STARTED, new, after=_about(new, request)))
+        self._on_begun()
         return await self.get(new.public_id)
 
     async def get(self, id: str, *, tenant: str | None = None) -> LetterSet:
