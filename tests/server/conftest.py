@@ -2,39 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import cluster
 import pytest
-from server_kit import World, populate, serving
-
-
-@contextmanager
-def place(kind: str, folder: object) -> Iterator[str]:
-    """The URL of an empty store."""
-    if kind == "sqlite":
-        yield f"sqlite:///{folder}/redrive.db"
-        return
-    cluster.need_postgres()
-    ready, done, found = threading.Event(), threading.Event(), []
-
-    async def hold() -> None:
-        async with cluster.fresh(kind) as url:
-            found.append(url)
-            ready.set()
-            await asyncio.to_thread(done.wait)
-
-    holder = threading.Thread(target=lambda: asyncio.run(hold()))
-    holder.start()
-    assert ready.wait(60)
-    try:
-        yield found[0]
-    finally:
-        done.set()
-        holder.join()
+from server_kit import World, place, populate, serving
 
 
 @pytest.fixture(scope="session", params=["sqlite", *cluster.POSTGRES[:1]])

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import cluster
 import httpx2
 
 from redrive import Redrive
@@ -207,3 +208,28 @@ async def opened(url: str) -> AsyncIterator[Store]:
 def access_of(store: Store) -> Access:
     """Whoever may do everything."""
     return Access(store.accounts, SystemClock(), operator("test"), SECRET)
+
+
+@contextmanager
+def place(kind: str, folder: object) -> Iterator[str]:
+    """The URL of an empty store."""
+    if kind == "sqlite":
+        yield f"sqlite:///{folder}/redrive.db"
+        return
+    cluster.need_postgres()
+    ready, done, found = threading.Event(), threading.Event(), []
+
+    async def hold() -> None:
+        async with cluster.fresh(kind) as url:
+            found.append(url)
+            ready.set()
+            await asyncio.to_thread(done.wait)
+
+    holder = threading.Thread(target=lambda: asyncio.run(hold()))
+    holder.start()
+    assert ready.wait(60)
+    try:
+        yield found[0]
+    finally:
+        done.set()
+        holder.join()

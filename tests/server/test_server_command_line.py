@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import asyncpg
+import cluster
 import pytest
 from click.testing import CliRunner, Result
 from server_kit import SECRET, World, serving
@@ -129,14 +134,51 @@ async def _prepared(url: str) -> tuple[str, dict[str, str], list[str]]:
     return made.secret, ids, [f"dl-{run.id}" for run in failed]
 
 
-@pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
+@pytest.fixture(scope="module", params=["sqlite", *cluster.POSTGRES[:1]])
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     folder = tmp_path_factory.mktemp("both")
-    token, ids, letters = asyncio.run(_prepared(f"sqlite:///{folder}/here.db"))
-    for file in folder.glob("here.db*"):
-        shutil.copy(file, folder / file.name.replace("here", "there"))
-    with serving(f"sqlite:///{folder}/there.db", app=None) as process:
-        yield Both(f"sqlite:///{folder}/here.db", process.address, token, ids, letters)
+    with files(folder) if request.param == "sqlite" else databases(request.param) as (here, there, copy):
+        token, ids, letters = asyncio.run(_prepared(here))
+        copy()
+        with serving(there, app=None) as process:
+            yield Both(here, process.address, token, ids, letters)
+
+
+Places = tuple[str, str, Callable[[], None]]
+
+
+@contextmanager
+def files(folder: Path) -> Iterator[Places]:
+    """Two files, and what makes the second like the first."""
+
+    def copy() -> None:
+        for file in folder.glob("here.db*"):
+            shutil.copy(file, folder / file.name.replace("here", "there"))
+
+    yield f"sqlite:///{folder}/here.db", f"sqlite:///{folder}/there.db", copy
+
+
+@contextmanager
+def databases(kind: str) -> Iterator[Places]:
+    """The same on a PostgreSQL server."""
+    cluster.need_postgres()
+    server, name = urlsplit(cluster.shared(kind).url), f"walk_{os.getpid()}"
+
+    async def done(*statements: str) -> None:
+        con = await asyncpg.connect(server.geturl())
+        try:
+            for statement in statements:
+                await con.execute(statement)
+        finally:
+            await con.close()
+
+    here, there = (server._replace(path=f"/{name}_{each}").geturl() for each in ("here", "there"))
+    asyncio.run(done(f"CREATE DATABASE {name}_here"))
+    try:
+        yield here, there, lambda: asyncio.run(done(f"CREATE DATABASE {name}_there TEMPLATE {name}_here"))
+    finally:
+        drop = "DROP DATABASE IF EXISTS {} WITH (FORCE)"
+        asyncio.run(done(drop.format(f"{name}_there"), drop.format(f"{name}_here")))
 
 
 @pytest.fixture(autouse=True)

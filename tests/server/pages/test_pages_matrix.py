@@ -32,7 +32,8 @@ def test_every_page_says_what_it_takes() -> None:
     assert [path for _, path, named in taken() if not named] == []
 
 
-def test_pages_are_for_those_who_have_signed_in_and_may(site: World) -> None:
+def test_pages_are_for_those_who_have_signed_in_and_may(each_site: World) -> None:
+    site = each_site
     with browser(site) as stranger:
         for method, path, _ in taken():
             answer = stranger.request(method, path.replace("{id}", "dl-x").replace("{way}", "x"))
@@ -46,8 +47,9 @@ def test_pages_are_for_those_who_have_signed_in_and_may(site: World) -> None:
                 assert answer.status_code != 500, (role, method, path)
 
 
-def test_another_tenant_s_ids_are_ids_of_nothing(site: World) -> None:
+def test_another_tenant_s_ids_are_ids_of_nothing(each_site: World) -> None:
     """Whatever a page is told about another tenant's thing, it answers as if there were no such thing."""
+    site = each_site
     foreign = site.ids["globex"]
     compared = 0
     with of_role(site, "ADMIN") as client:
