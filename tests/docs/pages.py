@@ -49,6 +49,12 @@ _OPTION = re.compile(r"^(?:background|continued|fails|output|file=[\w./-]+)$")
 _SHELLS = {"bash", "console", "shell", "zsh"}
 _PATIENCE = 120
 _MODE = ("-o", "asyncio_mode=auto")  # what pages that use pytest-asyncio tell their readers to set
+_BARE = (
+    "-p",
+    "no:schemathesis",
+    "-p",
+    "no:hypothesispytest",
+)  # what readers need not have, and is slow to load
 
 
 @dataclass(frozen=True)
@@ -157,7 +163,7 @@ def _run_file(example: Example, block: Block, folder: Path) -> None:
     compile(block.code, f"{example.page.name}:{block.line}", "exec")
     if Path(block.file).name.startswith("test_"):
         # The options keep the project's own settings out: this is how a reader's folder looks.
-        command = ["-m", "pytest", "-q", "--rootdir=.", "-c", os.devnull, *_MODE, block.file]
+        command = ["-m", "pytest", "-q", "--rootdir=.", "-c", os.devnull, *_BARE, *_MODE, block.file]
     elif expected is not None:
         command = [block.file]
     else:

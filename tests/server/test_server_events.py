@@ -21,7 +21,7 @@ def until(true, seconds: float = 30.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.2)
+        time.sleep(0.05)
 
 
 def test_a_page_hears_of_its_own_tenant_s_changes_only(world: World) -> None:

@@ -56,10 +56,10 @@ async def test_a_step_that_falls_silent_is_cancelled_and_one_that_sends_heartbea
 ) -> None:
     app = make_app(tmp_path)
 
-    @app.step(heartbeat_timeout=0.3, retry=ONCE)
+    @app.step(heartbeat_timeout=2.0, retry=ONCE)
     async def chatty() -> str:
-        for _ in range(6):
-            await asyncio.sleep(0.1)
+        for _ in range(8):
+            await asyncio.sleep(0.5)
             step_info().heartbeat()
         return "twice as long as it may be silent"
 

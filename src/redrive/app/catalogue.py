@@ -40,9 +40,5 @@ def catalogue_of(version: str, workflows: _Workflows, steps: _Steps) -> Catalogu
 
 
 def _item(name: str, options: str, signature: Signature) -> CatalogueItem:
-    return CatalogueItem(
-        name=name,
-        options=options,
-        schema_in=json.dumps(signature.schema_in()),
-        schema_out=json.dumps(signature.schema_out()),
-    )
+    schema_in, schema_out = signature.schemas()
+    return CatalogueItem(name=name, options=options, schema_in=schema_in, schema_out=schema_out)

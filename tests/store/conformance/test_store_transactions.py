@@ -183,12 +183,12 @@ async def test_transactions_get_along_with_each_other_and_with_the_engine(with_t
 async def test_past_its_limit_a_transaction_is_undone(with_table: Kit, statement: str | None) -> None:
     kit = with_table
     worker, run = await kit.held()
-    tx = kit.store.transaction(0.05)
+    tx = kit.store.transaction(0.5)
     await tx.execute("INSERT INTO accounts VALUES ('ann', 10)")
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.6)
     await kit.start()  # others can write again, although nobody ended the transaction
     late = tx.commit(worker, writes(run, entry(0))) if statement is None else tx.execute(statement)
-    with pytest.raises(TimeoutError, match=r"0\.05 s"):
+    with pytest.raises(TimeoutError, match=r"0\.5 s"):
         await late
     await tx.rollback()
     assert await balances(kit) == {}

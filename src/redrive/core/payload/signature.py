@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ class _Plan:
 class Signature:
     """How one function's calls and results are stored. Make it with `Signature.of`."""
 
-    __slots__ = ("_fn", "_names", "_parameters", "_plan", "_positional", "_returns", "name")
+    __slots__ = ("_fn", "_names", "_parameters", "_plan", "_positional", "_returns", "_schemas", "name")
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class Signature:
         self._positional = sum(not parameter.keyword_only for parameter in parameters)
         self._names = names
         self._plan: _Plan | None = None
+        self._schemas: tuple[str, str] | None = None
 
     @classmethod
     def of(
@@ -173,6 +175,12 @@ class Signature:
         schema = _json_schema((self._plan or self._prepared()).output_adapter, "serialization")
         shared = {"$defs": schema["$defs"]} if "$defs" in schema else {}
         return {**schema["properties"][_RETURN], **shared} if schema else {}
+
+    def schemas(self) -> tuple[str, str]:
+        """Both as JSON text. They are made once: a worker tells them whenever it starts."""
+        if self._schemas is None:
+            self._schemas = json.dumps(self.schema_in()), json.dumps(self.schema_out())
+        return self._schemas
 
     def _prepared(self) -> _Plan:
         self.prepare()
