@@ -21,7 +21,7 @@ from redrive import Redrive
 
 __all__ = ["LEASE", "Fleet", "Member", "until"]
 
-LEASE = 1.5
+LEASE = 2.5
 PATIENCE = 40.0
 """Seconds after which a condition that should have come true counts as never coming true."""
 

@@ -77,7 +77,7 @@ html { background: Canvas; color: CanvasText; }
 body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 h2 { margin-top: 2.5rem; border-bottom: 1px solid; text-transform: capitalize; }
 article { margin: 1.5rem 0; }
-code { font-family: ui-monospace, monospace; }
+code { font-family: ui-monospace, monospace; overflow-wrap: anywhere; }
 h3 { margin: 0; font-size: 1rem; }
 p { margin: .2rem 0; }
 small { opacity: .75; }
@@ -95,7 +95,8 @@ async def show(request: Request) -> HTMLResponse:
     parts = [f"<h2>{escape(tag)}</h2>{''.join(entries)}" for tag, entries in groups.items()]
     root = escape(request.scope.get("root_path", ""))
     head = (
-        f'<meta charset="utf-8"><title>Redrive API</title><link rel="stylesheet" href="{root}/api/docs.css">'
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f'<title>Redrive API</title><link rel="stylesheet" href="{root}/api/docs.css">'
     )
     intro = f'<h1>Redrive API</h1><p>The whole of it: <a href="{root}{API}/openapi.json">OpenAPI 3.1</a>.</p>'
     main = f"<main>{intro}{''.join(parts)}</main>"
