@@ -106,6 +106,11 @@ def to(page: Page, name: str, key: str = "Tab") -> None:
     raise AssertionError(f"no {key} leads to {name}")
 
 
+def hears_keys(page: Page) -> None:
+    """A page can be read before its script has been loaded, which is what listens to single keys."""
+    expect(page.locator("#live")).to_be_visible()
+
+
 def test_the_keyboard_alone_is_enough(looking: Looking) -> None:
     (looking.shop.folder / FIXED).touch()
     page = looking.stranger()
@@ -116,6 +121,7 @@ def test_the_keyboard_alone_is_enough(looking: Looking) -> None:
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1, name="Overview")).to_be_visible()
     to(page, "Skip to the content")
+    hears_keys(page)
     page.keyboard.press("?")
     expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
     page.keyboard.press("Escape")
@@ -130,6 +136,7 @@ def test_the_keyboard_alone_is_enough(looking: Looking) -> None:
     expect(page.get_by_role("button", name="Replay those selected (1)")).to_be_visible()
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1, name="pay_back failed")).to_be_visible()
+    hears_keys(page)
     page.keyboard.press("r")
     expect(page.get_by_role("heading", level=1, name="Replay pay_back")).to_be_visible()
     to(page, "Replay 1 dead letter of refund")
