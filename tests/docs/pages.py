@@ -49,12 +49,7 @@ _OPTION = re.compile(r"^(?:background|continued|fails|output|file=[\w./-]+)$")
 _SHELLS = {"bash", "console", "shell", "zsh"}
 _PATIENCE = 120
 _MODE = ("-o", "asyncio_mode=auto")  # what pages that use pytest-asyncio tell their readers to set
-_BARE = (
-    "-p",
-    "no:schemathesis",
-    "-p",
-    "no:hypothesispytest",
-)  # what readers need not have, and is slow to load
+_BARE = ("-pno:schemathesis", "-pno:hypothesispytest")  # what readers need not have, and is slow to load
 
 
 @dataclass(frozen=True)
