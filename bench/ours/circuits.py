@@ -17,6 +17,7 @@ from bench.ours.throughput import BURST, STEPS, WARM_UP, burst
 from redrive import Circuit, Redrive, RetryPolicy
 from redrive.app.runtime import Runtime
 from redrive.clock import SystemClock
+from redrive.core.delivery import Carrier
 from redrive.core.transition import Answer, Transition
 from redrive.store import open_store
 from redrive.store.port import Store
@@ -72,8 +73,14 @@ class _Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def apply(self, transitions: Sequence[Transition], *, worker: int | None = None) -> list[Answer]:
-        answers = await self._inner.apply(transitions, worker=worker)
+    async def apply(
+        self,
+        transitions: Sequence[Transition],
+        *,
+        worker: int | None = None,
+        carriers: Sequence[Carrier] = (),
+    ) -> list[Answer]:
+        answers = await self._inner.apply(transitions, worker=worker, carriers=carriers)
         marks = sum(len(t.marks) for t, answer in zip(transitions, answers, strict=True) if answer.kept)
         self._note["marks"] += marks
         if marks and self._note["marks"] >= 5:

@@ -11,6 +11,7 @@ from bench.ours.flows import Flows
 from bench.ours.job import Job
 from redrive.app import Redrive
 from redrive.clock import SystemClock
+from redrive.core.delivery import Carrier
 from redrive.core.transition import Answer, Transition
 from redrive.store.port import Store
 from redrive.store.records import Beat, Catalogue, Claim, Claimed, Claims, NewWorker
@@ -105,7 +106,13 @@ class Nothing:
         ids = range(self._last - taken + 1, self._last + 1)
         return Claims(runs=[self._claimed(id) for id in ids], now=self.now(), next_in=None, after=None)
 
-    async def apply(self, transitions: Sequence[Transition], *, worker: int | None = None) -> list[Answer]:
+    async def apply(
+        self,
+        transitions: Sequence[Transition],
+        *,
+        worker: int | None = None,
+        carriers: Sequence[Carrier] = (),
+    ) -> list[Answer]:
         await asyncio.sleep(0)
         return [Answer(True, self.now())] * len(transitions)
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from desk_kit import Shop, ended, failed, shop, statuses
 
+from redrive.core.delivery import Carrier
 from redrive.core.transition import Answer, Transition
 from redrive.desk.replaying import Replay
 from redrive.desk.shapes import DeadLetter
@@ -33,12 +34,18 @@ class Together:
         """The next decisions of so many people are written at the same moment."""
         self._barrier = asyncio.Barrier(people)
 
-    async def apply(self, transitions: Sequence[Transition], *, worker: int | None = None) -> list[Answer]:
+    async def apply(
+        self,
+        transitions: Sequence[Transition],
+        *,
+        worker: int | None = None,
+        carriers: Sequence[Carrier] = (),
+    ) -> list[Answer]:
         barrier = self._barrier
         if worker is None and barrier is not None and any(t.move or t.replay for t in transitions):
             await barrier.wait()
             self._barrier = None
-        return await self._inner.apply(transitions, worker=worker)
+        return await self._inner.apply(transitions, worker=worker, carriers=carriers)
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from redrive.core.delivery import Carrier
 from redrive.core.transition import Answer, Transition
 from redrive.store.port import Store
 from redrive.store.records import RunRow
@@ -24,10 +25,16 @@ class CheckedStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def apply(self, transitions: Sequence[Transition], *, worker: int | None = None) -> list[Answer]:
+    async def apply(
+        self,
+        transitions: Sequence[Transition],
+        *,
+        worker: int | None = None,
+        carriers: Sequence[Carrier] = (),
+    ) -> list[Answer]:
         live = {row.id for row in await self._inner.workers() if row.state == "LIVE"}
         before = {row.id: row for row in await self._all_runs()}
-        answers = await self._inner.apply(transitions, worker=worker)
+        answers = await self._inner.apply(transitions, worker=worker, carriers=carriers)
         for transition, answer in zip(transitions, answers, strict=True):
             self.refused += not answer.kept
             run = before.get(transition.run)

@@ -26,6 +26,7 @@ APART: dict[tuple[str, tuple[str, ...]], str] = {
     ("run_index", ("field", "value", "run")): "ends with the number of a run, which has one tenant",
     ("set_items", ("set_id", "number")): OF_ROW,
     ("deliveries", ("message", "sink")): OF_ROW,
+    ("bundles", ("id", "sink")): OF_ROW,
     ("replays", ("letter", "number")): OF_ROW,
     ("notification_reads", ("notification", "reader")): OF_ROW,
     ("audit", ("token",)): RANDOM,

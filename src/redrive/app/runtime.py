@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from redrive.app.notifying import Notifying
 from redrive.app.results import Results
 from redrive.app.scheduling import planned
-from redrive.chores import Folder, Purger, Reaper, Relay, Releaser, Scheduler, SetWorker, Watch, every
+from redrive.chores import (
+    Folder,
+    Handover,
+    Purger,
+    Reaper,
+    Relay,
+    Releaser,
+    Scheduler,
+    SetWorker,
+    Watch,
+    every,
+)
 from redrive.clock import MICROS, Clock
 from redrive.core.redact import Redactor
 from redrive.core.starting import Startable
@@ -276,6 +287,7 @@ class Runtime:
             has_circuits=any(step.options.circuit for step in app.registered_steps.values()),
             on_ended=self.results.ended_here,
             on_published=self.ring_relays,
+            outgoing=Handover(self._ringable),
             around_step=around_step,
             ears=self._ears,
             tally=self.tally,
@@ -386,9 +398,11 @@ class Runtime:
 
     def ring_relays(self) -> None:
         """There may be messages: wake the relays of this process, but those that the teller alone feeds."""
-        for relay in self.relays:
-            if relay.name not in WAYS:
-                relay.ring()
+        for relay in self._ringable():
+            relay.ring()
+
+    def _ringable(self) -> list[Relay]:
+        return [relay for relay in self.relays if relay.name not in WAYS]
 
     def ring_all(self) -> None:
         """There may be messages of any kind: wake all relays of this process."""

@@ -5,6 +5,7 @@ Each chore is one coroutine function `run_once()`; `every` repeats it.
 
 from redrive.chores.every import every
 from redrive.chores.groups import Folder
+from redrive.chores.handover import Handover
 from redrive.chores.purge import Purger
 from redrive.chores.reap import Reaper
 from redrive.chores.relay import Relay
@@ -15,6 +16,7 @@ from redrive.chores.watch import Watch
 
 __all__ = [
     "Folder",
+    "Handover",
     "Planned",
     "Purger",
     "Reaper",

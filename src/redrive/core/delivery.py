@@ -4,6 +4,10 @@ Messages with one key go to a sink in the order of their numbers, one batch of a
 delivery may be taken if every earlier one of its key that is not over is taken with it; otherwise it *waits
 behind* that one, and is due again when that one is over. Messages without a key wait for nobody.
 
+Messages without a key may be somebody's from the moment of their commit: those on one topic are a *bundle*
+then, which its carrier has under a lease. Where all of a bundle arrived, that is noted once. Otherwise it is
+*unfolded*: each of its messages has a delivery like any other from there on.
+
 A delivery that its process never noted is a *suspect*: it may have killed that process. Where user code
 delivers, suspects are tried one at a time, so that a further death is laid to the right one.
 """
@@ -20,8 +24,12 @@ from redrive.core.states import DeliveryStatus
 from redrive.policy import RetryPolicy
 
 __all__ = [
+    "BORN",
     "DEFAULT_RETRY",
     "MOST_BYTES",
+    "Arrived",
+    "Bundle",
+    "Carrier",
     "DeliveryMark",
     "Due",
     "Lane",
@@ -38,6 +46,9 @@ DEFAULT_RETRY = RetryPolicy(max_retries=15, base_delay=2.0, factor=3.0, max_dela
 
 MOST_BYTES = 16 << 20
 """Payloads of about this size are claimed at once, and at least one message."""
+
+BORN = 1
+"""The fence of a delivery that was somebody's from the moment of its commit."""
 
 _MAX_CRASHES = 3
 
@@ -62,6 +73,34 @@ class Suspects(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Carrier:
+    """A sink whose messages the one who commits them takes along, for as long as the lease lasts."""
+
+    sink: str
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Messages of one commit, on one topic and without a key, in the hands of the carriers to these sinks.
+
+    `whole`: no other sink wants them.
+    """
+
+    id: int
+    sinks: tuple[str, ...]
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """All messages of a bundle, each of which arrived at the first try."""
+
+    bundle: int
+    messages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Due:
     """A delivery whose time has come."""
 
@@ -81,7 +120,7 @@ class DeliveryMark:
 
     PENDING is to be tried again: after `wake_in`, or once the delivery of the message `behind` is over.
     `attempt` counts tries; one that was not `tried` is given back as it was. Others may wait
-    behind one that is `keyed`.
+    behind one that is `keyed`. What is noted of a message of a `bundle` unfolds that.
     """
 
     message: int
@@ -94,6 +133,7 @@ class DeliveryMark:
     error: str | None = None
     keyed: bool = False
     tried: bool = True
+    bundle: int | None = None
 
     @property
     def over(self) -> bool:

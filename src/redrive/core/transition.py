@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from redrive.core.delivery import Bundle
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 
 __all__ = [
@@ -294,7 +295,11 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a transition: `kept`, or refused because the run belongs to another by now."""
+    """What became of a transition: `kept`, or refused because the run belongs to another by now.
+
+    `bundled` has, for each of its messages, the number it got and the bundle it is in, if it is in one.
+    """
 
     kept: bool
     now: int
+    bundled: tuple[tuple[int, Bundle] | None, ...] = ()

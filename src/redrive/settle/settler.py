@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 
 from redrive.clock import Clock
 from redrive.core.decide import decide
+from redrive.core.delivery import Carrier
 from redrive.core.notify import NotifyRule, RuleBook, find_rule
 from redrive.core.options import DEFAULT_RETRY, PolicyBook, find_policy
 from redrive.core.outcome import Diverged, Escaped, Expired, Lost, Outcome, Raised, Undone
@@ -25,7 +26,7 @@ from redrive.policy import RetryPolicy
 from redrive.signals.tally import Ear
 from redrive.store.port import People
 
-__all__ = ["LocalSettler", "Settled", "Settler", "load_policies", "load_rules", "until_answered"]
+__all__ = ["LocalSettler", "Outgoing", "Settled", "Settler", "load_policies", "load_rules", "until_answered"]
 
 T = TypeVar("T")
 log = logging.getLogger("redrive.worker")
@@ -54,18 +55,42 @@ class Settler(Protocol):
         """Decide on each outcome and write what follows, all in one commit."""
 
 
+class Outgoing(Protocol):
+    """Those who bring messages away, as a settler sees them."""
+
+    def carriers(self, transitions: Sequence[Transition]) -> Sequence[Carrier]:
+        """Who takes along what these transitions publish."""
+
+    def committed(
+        self,
+        transitions: Sequence[Transition],
+        answers: Sequence[Answer],
+        carriers: Sequence[Carrier],
+        began: float,
+    ) -> None:
+        """These were applied; the leases of what the carriers have are not older than `began`."""
+
+
 class LocalSettler:
     """Decides here and writes to the store.
 
-    `worker` names whose fences are checked, if anyone's. `ears` hear of everything that was applied.
+    `worker` names whose fences are checked, if anyone's. `ears` hear of everything that was applied,
+    `outgoing` gets the messages.
     """
 
     def __init__(
-        self, store: People, clock: Clock, worker: int | None = None, *, ears: Sequence[Ear] = ()
+        self,
+        store: People,
+        clock: Clock,
+        worker: int | None = None,
+        *,
+        ears: Sequence[Ear] = (),
+        outgoing: Outgoing | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._ears = ears
+        self._outgoing = outgoing
         self.worker = worker
         self._book: RuleBook = {}
         self._read_at = -math.inf
@@ -82,8 +107,14 @@ class LocalSettler:
         ]
         # The decision is made once; a store that does not answer is asked again with the same one.
         began = self._clock.monotonic()
-        answers = await until_answered(lambda: self._store.apply(transitions, worker=worker), self._clock)
+        out = self._outgoing
+        carriers = () if out is None else out.carriers(transitions)
+        answers = await until_answered(
+            lambda: self._store.apply(transitions, worker=worker, carriers=carriers), self._clock
+        )
         self.heard(outcomes, transitions, answers, began)
+        if out is not None:
+            out.committed(transitions, answers, carriers, began)
         return [
             _Settled(answer.kept, answer.now, transition)
             for answer, transition in zip(answers, transitions, strict=True)

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from redrive.core.delivery import Carrier
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
@@ -92,14 +93,20 @@ class Confined:
         self._named(run.workflow for run in runs)
         return await self._inner.start(runs, worker=worker)
 
-    async def apply(self, transitions: Sequence[Transition], *, worker: int | None = None) -> list[Answer]:
+    async def apply(
+        self,
+        transitions: Sequence[Transition],
+        *,
+        worker: int | None = None,
+        carriers: Sequence[Carrier] = (),
+    ) -> list[Answer]:
         for each in transitions:
             self._own(
                 [each.tenant, *(one.tenant for one in each.starts), *(one.tenant for one in each.audit)]
             )
             if each.run not in self._shown:
                 raise NotAllowed("a run is changed only through the view that showed it")
-        return await self._inner.apply(transitions, worker=worker)
+        return await self._inner.apply(transitions, worker=worker, carriers=carriers)
 
     # -- deciding and noting -------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from enum import Enum, auto
 from typing import Any, TypeAlias, TypeVar, cast
 
 from redrive.clock import Clock, SystemClock
-from redrive.core.delivery import DeliveryMark, Suspects
+from redrive.core.delivery import Arrived, Carrier, DeliveryMark, Suspects
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
@@ -334,8 +334,16 @@ class FaultyStore:
     async def claim(self, claim: Claim) -> Claims:
         return await self._desk.call("claim", lambda: self._inner.claim(claim))
 
-    async def apply(self, transitions: Sequence[Transition], *, worker: int | None = None) -> list[Answer]:
-        return await self._desk.call("apply", lambda: self._inner.apply(transitions, worker=worker))
+    async def apply(
+        self,
+        transitions: Sequence[Transition],
+        *,
+        worker: int | None = None,
+        carriers: Sequence[Carrier] = (),
+    ) -> list[Answer]:
+        return await self._desk.call(
+            "apply", lambda: self._inner.apply(transitions, worker=worker, carriers=carriers)
+        )
 
     async def bury(self) -> list[WorkerRow]:
         return await self._desk.call("bury", self._inner.bury)
@@ -400,9 +408,15 @@ class FaultyStore:
         )
 
     async def note_deliveries(
-        self, sink: str, marks: Sequence[DeliveryMark], audit: Sequence[AuditWrite] = ()
+        self,
+        sink: str,
+        marks: Sequence[DeliveryMark],
+        audit: Sequence[AuditWrite] = (),
+        arrived: Sequence[Arrived] = (),
     ) -> None:
-        await self._desk.call("note_deliveries", lambda: self._inner.note_deliveries(sink, marks, audit))
+        await self._desk.call(
+            "note_deliveries", lambda: self._inner.note_deliveries(sink, marks, audit, arrived)
+        )
 
     async def decide_deliveries(self, decision: DeliveryDecision) -> int:
         return await self._desk.call("decide_deliveries", lambda: self._inner.decide_deliveries(decision))

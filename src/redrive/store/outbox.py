@@ -77,12 +77,16 @@ class MessageRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedDelivery:
-    """A message to be delivered by whoever claimed it; `attempt` tries have failed."""
+    """A message to be delivered by whoever claimed it; `attempt` tries have failed.
+
+    One of a `bundle` was claimed with all others of it, when it was committed.
+    """
 
     message: MessageRow
     fence: int
     attempt: int
     deaths: int = 0
+    bundle: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from redrive.core.delivery import DeliveryMark, Suspects
+from redrive.core.delivery import Arrived, Carrier, DeliveryMark, Suspects
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
@@ -125,8 +125,18 @@ class People(Protocol):
         beginning, as if it had claimed them at once. A repeat finds them taken, and brings none.
         """
 
-    async def apply(self, transitions: Sequence[Transition], *, worker: int | None = None) -> list[Answer]:
-        """Write each transition whose fence still holds; one commit for all of them."""
+    async def apply(
+        self,
+        transitions: Sequence[Transition],
+        *,
+        worker: int | None = None,
+        carriers: Sequence[Carrier] = (),
+    ) -> list[Answer]:
+        """Write each transition whose fence still holds; one commit for all of them.
+
+        The caller has their messages for the sinks of `carriers` from the beginning, as if it had claimed
+        them at once: those without a key, bundled by topic. A repeat finds them taken, and brings none.
+        """
 
     # -- deciding and noting --------------------------------------------------------------------------
 
@@ -368,9 +378,16 @@ class Store(People, Protocol):
         """
 
     async def note_deliveries(
-        self, sink: str, marks: Sequence[DeliveryMark], audit: Sequence[AuditWrite] = ()
+        self,
+        sink: str,
+        marks: Sequence[DeliveryMark],
+        audit: Sequence[AuditWrite] = (),
+        arrived: Sequence[Arrived] = (),
     ) -> None:
-        """Write what became of claimed deliveries, except those that somebody else has claimed since."""
+        """Write what became of claimed deliveries, except those that somebody else has claimed since.
+
+        Bundles of which everything `arrived` are noted as a whole.
+        """
 
     # -- people --------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, cast
 
-from redrive.core.delivery import DeliveryMark, Suspects
+from redrive.core.delivery import Arrived, Carrier, DeliveryMark, Suspects
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
@@ -217,9 +217,15 @@ class SealedStore:
         claims = await self._inner.claim(claim)
         return remade(claims, {"runs": [self._claimed(run) for run in claims.runs]})
 
-    async def apply(self, transitions: Sequence[Transition], *, worker: int | None = None) -> list[Answer]:
+    async def apply(
+        self,
+        transitions: Sequence[Transition],
+        *,
+        worker: int | None = None,
+        carriers: Sequence[Carrier] = (),
+    ) -> list[Answer]:
         sealed = [self._sealer.transition(transition) for transition in transitions]
-        return await self._inner.apply(sealed, worker=worker)
+        return await self._inner.apply(sealed, worker=worker, carriers=carriers)
 
     def transaction(self, limit: float) -> Transaction:
         return _SealedTransaction(self._inner.transaction(limit), self._sealer)
@@ -307,10 +313,14 @@ class SealedStore:
         return remade(claimed, {"items": tuple(items)})
 
     async def note_deliveries(
-        self, sink: str, marks: Sequence[DeliveryMark], audit: Sequence[AuditWrite] = ()
+        self,
+        sink: str,
+        marks: Sequence[DeliveryMark],
+        audit: Sequence[AuditWrite] = (),
+        arrived: Sequence[Arrived] = (),
     ) -> None:
         sealed = [mark if mark.error is None else self._sealer.seal(mark, mark.tenant) for mark in marks]
-        await self._inner.note_deliveries(sink, sealed, [self._noted(line) for line in audit])
+        await self._inner.note_deliveries(sink, sealed, [self._noted(line) for line in audit], arrived)
 
     async def decide_deliveries(self, decision: DeliveryDecision) -> int:
         return await self._inner.decide_deliveries(remade(decision, {"audit": self._noted(decision.audit)}))

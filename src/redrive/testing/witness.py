@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from redrive.core.delivery import Carrier
 from redrive.core.states import EXECUTED, FINAL, StepStatus
 from redrive.core.transition import Answer, EntryWrite, Transition
 from redrive.store.port import Store
@@ -25,10 +26,16 @@ class Witness:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def apply(self, transitions: Sequence[Transition], *, worker: int | None = None) -> list[Answer]:
+    async def apply(
+        self,
+        transitions: Sequence[Transition],
+        *,
+        worker: int | None = None,
+        carriers: Sequence[Carrier] = (),
+    ) -> list[Answer]:
         """Write them, knowing what they are."""
         self.about = describe(transitions)
-        return await self._store.apply(transitions, worker=worker)
+        return await self._store.apply(transitions, worker=worker, carriers=carriers)
 
     async def claim(self, claim: Claim) -> Claims:
         """Claim, and note whether that brought anything."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 
 from redrive.core.outcome import Outcome
 from redrive.settle.apart import not_kept, settle_apart
@@ -43,9 +42,8 @@ class Mark:
 class Committer:
     """Settles outcomes in the order they came, one batch at a time."""
 
-    def __init__(self, settler: Settler, on_published: Callable[[], None]) -> None:
+    def __init__(self, settler: Settler) -> None:
         self._settler = settler
-        self._on_published = on_published
         self._queue: deque[Mark] = deque()
         self._wake: asyncio.Event = asyncio.Event()
         self._idle: asyncio.Event = asyncio.Event()
@@ -118,8 +116,6 @@ class Committer:
         self.outcomes += len(batch)
         for mark, answer in zip(batch, settled, strict=True):
             _tell(mark, answer)
-        if any(answer.transition.messages for answer in settled):  # a repeat may have been kept before
-            self._on_published()
 
 
 def _tell(mark: Mark, answer: Settled) -> None:

@@ -21,7 +21,7 @@ from redrive.core.outcome import Diverged, Ended, Outcome, Released, RunView, Wa
 from redrive.core.states import FINAL
 from redrive.core.transition import NewRun
 from redrive.errors import StoreError
-from redrive.settle.settler import LocalSettler, Settled, Settler, until_answered
+from redrive.settle.settler import LocalSettler, Outgoing, Settled, Settler, until_answered
 from redrive.settle.view import options_of, view_of_claimed
 from redrive.signals.tally import Ear, Tally
 from redrive.signals.traces import Tracing
@@ -82,6 +82,7 @@ class Worker:
         has_circuits: bool = False,
         on_ended: Callable[[Claimed, Settled], None] | None = None,
         on_published: Callable[[], None] = lambda: None,
+        outgoing: Outgoing | None = None,
         around_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None = None,
         ears: Sequence[Ear] = (),
         tally: Tally | None = None,
@@ -106,7 +107,7 @@ class Worker:
         self._on_ended = on_ended
         self.published = on_published
         self.around_step = around_step
-        self.settler = LocalSettler(store, clock, ears=ears)
+        self.settler = LocalSettler(store, clock, ears=ears, outgoing=outgoing)
         self.tally = tally
         self.tracing = tracing
         self.circuits = Circuits(store, clock, wanted=has_circuits)
@@ -131,7 +132,7 @@ class Worker:
         self._calm = asyncio.Event()
         size = self.settings.concurrency
         self.threads = Threads(steps=size, workflows=size * (1 + _HELD_PER_SLOT))
-        self.committer = Committer(self._heeding(), self.published)
+        self.committer = Committer(self._heeding())
         self._undo_factory = install_task_factory(asyncio.get_running_loop())
         try:
             await self._enlist()

@@ -8,6 +8,7 @@ import pytest
 from store_kit import HOUR, LEASE, SECOND, Kit, entry, writes
 
 from redrive.chores.reap import Reaper
+from redrive.core.delivery import Carrier
 from redrive.core.options import RunOptions, StepOptions
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transition import Answer, Transition
@@ -24,10 +25,16 @@ class Refusing(FaultyStore):
 
     bad = 0
 
-    async def apply(self, transitions: Sequence[Transition], *, worker: int | None = None) -> list[Answer]:
+    async def apply(
+        self,
+        transitions: Sequence[Transition],
+        *,
+        worker: int | None = None,
+        carriers: Sequence[Carrier] = (),
+    ) -> list[Answer]:
         if any(each.run == self.bad for each in transitions):
             raise DataRefused("the store refused a row: on purpose")
-        return await super().apply(transitions, worker=worker)
+        return await super().apply(transitions, worker=worker, carriers=carriers)
 
 
 async def under_way(

@@ -7,11 +7,13 @@ written: whoever ends it does so before, and then it is not waited for, or after
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from redrive.core.delivery import (
+    BORN,
     MOST_BYTES,
+    Arrived,
     DeliveryMark,
     Due,
     Lane,
@@ -63,6 +65,7 @@ SQL = load("outbox.sql")
 MOMENT = load("chores.sql")["moment"]
 
 _LOOK_AT_ALL = 20
+_EVER = 1 << 62
 
 
 # -- sinks ---------------------------------------------------------------------------------------------
@@ -91,6 +94,7 @@ async def remove_sink(line: Line, clock: DatabaseClock, name: str, audit: AuditW
         if await line.value(SQL["drop_sink"], name=name) is None:
             return False
         await line.rows(SQL["drop_topics"], name=name)
+        await _unfold(line, await _expired(line, _EVER, name), name)
         await line.rows(SQL["skip_all"], name=name, now=now)
         await note(line, clock, [audit])
         return True
@@ -127,6 +131,7 @@ async def claim_deliveries(
     """Take due deliveries; those that an earlier one of their key keeps back wait behind it."""
     now = await _now(line, clock)
     async with line.transaction():
+        await _unfold(line, await _expired(line, now, sink), sink)
         suspect = True if suspects is Suspects.TAKE_ONE else None
         found = await _due(line, floors, sink, now, limit, suspect=suspect)
         rows, left = chosen(found, suspects)
@@ -191,18 +196,52 @@ async def _wait_behind(line: Line, sink: str, back: dict[int, int]) -> None:
         await line.rows(SQL["wait_behind"], sink=sink, messages=messages, behind=ahead)
 
 
+# -- bundles -------------------------------------------------------------------------------------------
+
+
+async def _expired(line: Line, now: int, sink: str) -> list[int]:
+    """Bundles that are nobody's any more."""
+    return [row[0] for row in await line.rows(SQL["expired_bundles"], sink=sink, now=now)]
+
+
+async def _unfold(line: Line, bundles: Iterable[int], sink: str | None) -> None:
+    """Give the messages of bundles deliveries of their own, those to one sink or to all."""
+    wanted = sorted(bundles)
+    if wanted:
+        await line.rows(SQL["unfold"], bundles=wanted, sink=sink, fence=BORN)
+
+
+async def _finish(line: Line, now: int, sink: str, arrived: Sequence[Arrived]) -> list[tuple[int, int]]:
+    """Note bundles as arrived; the messages of those that were unfolded meanwhile, with their fence."""
+    wanted = [each.bundle for each in arrived]
+    finished = {row[0] for row in await line.rows(SQL["finish_bundles"], now=now, sink=sink, bundles=wanted)}
+    return [(id, BORN) for each in arrived if each.bundle not in finished for id in each.messages]
+
+
+# -- noting --------------------------------------------------------------------------------------------
+
+
 async def note_deliveries(
-    line: Line, clock: DatabaseClock, sink: str, marks: Sequence[DeliveryMark], audit: Sequence[AuditWrite]
+    line: Line,
+    clock: DatabaseClock,
+    sink: str,
+    marks: Sequence[DeliveryMark],
+    audit: Sequence[AuditWrite],
+    bundles: Sequence[Arrived] = (),
 ) -> None:
     """Write what became of deliveries; whoever waits behind one that is over is due."""
     now = await _now(line, clock)
-    arrived = sorted((mark.message, mark.fence) for mark in marks if mark.status is DeliveryStatus.DELIVERED)
+    arrived = [(mark.message, mark.fence) for mark in marks if mark.status is DeliveryStatus.DELIVERED]
+    arrived += await _finish(line, now, sink, bundles) if bundles else ()
+    arrived.sort()
     others = [mark for mark in marks if mark.status is not DeliveryStatus.DELIVERED]
     over = [mark.message for mark in marks if mark.over and mark.keyed]
-    if not others and not over and not audit:
+    unfolded = {mark.bundle for mark in marks if mark.bundle is not None}
+    if not others and not over and not audit and not unfolded:
         await _mark_delivered(line, sink, now, arrived)
         return
     async with line.transaction():
+        await _unfold(line, unfolded, sink)
         going_on = await _going_on(line, sink, marks)
         await _mark_delivered(line, sink, now, arrived)
         for mark in sorted(others, key=lambda each: each.message):
@@ -243,6 +282,8 @@ async def decide_deliveries(line: Line, clock: DatabaseClock, decision: Delivery
     """Carry out a decision on a message's deliveries; return how many it changed."""
     async with line.transaction():
         now = await _now(line, clock)
+        bundle = await line.value(SQL["bundle_of"], message=decision.message)
+        await _unfold(line, () if bundle is None else (bundle,), decision.sink)
         rows = await line.rows(SQL["not_over"], message=decision.message, sink=decision.sink)
         chosen = decided(rows, decision.choice, now)
         skips = decision.choice is DeliveryChoice.SKIP
@@ -259,6 +300,7 @@ async def purge(line: Line, before: int, limit: int) -> int:
     """Remove messages that were delivered long enough ago; return how many."""
     old = [row["id"] for row in await line.rows(SQL["old_messages"], before=before, most=limit)]
     await line.rows(SQL["old_deliveries"], messages=old)
+    await line.rows(SQL["old_bundles"], before=before, most=limit)
     return len(old)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from copy import copy
 
 from redrive.clock import MICROS, Clock
-from redrive.core.delivery import DeliveryMark, Suspects
+from redrive.core.delivery import Arrived, Carrier, DeliveryMark, Suspects
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
@@ -186,9 +186,17 @@ class PostgresStore:
     async def claim(self, claim: Claim) -> Claims:
         return await self._lines.run(lambda line: claims.claim(line, self._clock, claim))
 
-    async def apply(self, transitions: Sequence[Transition], *, worker: int | None = None) -> list[Answer]:
-        answers = await self._lines.run(lambda line: writes.apply(line, self._clock, transitions, worker))
-        if any(_makes_due(transition) for transition in transitions):
+    async def apply(
+        self,
+        transitions: Sequence[Transition],
+        *,
+        worker: int | None = None,
+        carriers: Sequence[Carrier] = (),
+    ) -> list[Answer]:
+        answers = await self._lines.run(
+            lambda line: writes.apply(line, self._clock, transitions, worker, carriers)
+        )
+        if any(_makes_due(*pair) for pair in zip(transitions, answers, strict=True)):
             self._bell.ring()
         return answers
 
@@ -283,9 +291,15 @@ class PostgresStore:
         )
 
     async def note_deliveries(
-        self, sink: str, marks: Sequence[DeliveryMark], audit: Sequence[AuditWrite] = ()
+        self,
+        sink: str,
+        marks: Sequence[DeliveryMark],
+        audit: Sequence[AuditWrite] = (),
+        arrived: Sequence[Arrived] = (),
     ) -> None:
-        await self._lines.run(lambda line: outbox.note_deliveries(line, self._clock, sink, marks, audit))
+        await self._lines.run(
+            lambda line: outbox.note_deliveries(line, self._clock, sink, marks, audit, arrived)
+        )
 
     # -- people --------------------------------------------------------------------------------------
 
@@ -415,8 +429,11 @@ class PostgresStore:
         return await self._lines.run(settings.paused)
 
 
-def _makes_due(transition: Transition) -> bool:
+def _makes_due(transition: Transition, answer: Answer) -> bool:
     """True if the transition leaves a run, or a message, to whoever comes first, now."""
     change = transition.change
     released = change is not None and change.release and change.wake_in == 0
-    return released or bool(transition.starts or transition.messages)
+    said = transition.messages and not (
+        answer.bundled and all(each and each[1].whole for each in answer.bundled)
+    )
+    return released or bool(transition.starts or said)

@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from redrive.core.delivery import Carrier
 from redrive.core.states import FINAL
 from redrive.core.transition import Answer, AttemptWrite, EntryWrite, LetterWrite, RunWrite, Transition
 from redrive.store.postgres import messages
@@ -55,7 +56,11 @@ _ALWAYS = frozenset(
 
 
 async def apply(
-    line: Line, clock: DatabaseClock, transitions: Sequence[Transition], worker: int | None
+    line: Line,
+    clock: DatabaseClock,
+    transitions: Sequence[Transition],
+    worker: int | None,
+    carriers: Sequence[Carrier] = (),
 ) -> list[Answer]:
     """Write what may be written, and answer for each transition in turn."""
     if not transitions:
@@ -69,9 +74,9 @@ async def apply(
     ends = any(each.change is not None and each.change.ends_as is not None for each in transitions)
     handed = [each for each in transitions if each.reopens is not None and each.reopens.worker is not None]
     if len(calls) == 1 and not indexed and not ends and not handed:
-        return await _call(line, clock, calls[0], worker)
+        return await _call(line, clock, calls[0], worker, carriers)
     async with line.transaction():
-        answers = [answer for call in calls for answer in await _call(line, clock, call, worker)]
+        answers = [answer for call in calls for answer in await _call(line, clock, call, worker, carriers)]
         if indexed:
             pairs = zip(transitions, answers, strict=True)
             await _index(line, [each for each, answer in pairs if answer.kept and _is_indexed(each)])
@@ -147,7 +152,11 @@ def _calls(transitions: Sequence[Transition]) -> list[Sequence[Transition]]:
 
 
 async def _call(
-    line: Line, clock: DatabaseClock, transitions: Sequence[Transition], worker: int | None
+    line: Line,
+    clock: DatabaseClock,
+    transitions: Sequence[Transition],
+    worker: int | None,
+    carriers: Sequence[Carrier],
 ) -> list[Answer]:
     columns = _Columns()
     for number, transition in enumerate(transitions, 1):
@@ -157,12 +166,17 @@ async def _call(
     if told is None and begun is None and said is None:
         row = await line.row(SQL["apply"], worker=worker, now=clock.given(), **values)
     else:
-        values |= messages.NOTHING if said is None else said
+        values |= messages.NOTHING if said is None else said | messages.grouped(transitions, carriers)
         more = {"told": told or "{}", "begun": begun}
         row = await line.row(SQL["apply_and_tell"], worker=worker, now=clock.given(), **more, **values)
     now, kept = clock.heard(row[0]), row[1]
     yes, no = Answer(True, now), Answer(False, now)
-    return [yes if each else no for each in kept]
+    answers = [yes if each else no for each in kept]
+    if values.get("m_group"):
+        for number, taken in enumerate(messages.bundled(transitions, kept, values, row[-1])):
+            if taken:
+                answers[number] = Answer(True, now, taken)
+    return answers
 
 
 class _Columns:

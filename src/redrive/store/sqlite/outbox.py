@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from redrive.core.delivery import DeliveryMark, Due, Lane, Suspects, kept_back, lanes, waiting
+from redrive.core.delivery import (
+    BORN,
+    Arrived,
+    DeliveryMark,
+    Due,
+    Lane,
+    Suspects,
+    kept_back,
+    lanes,
+    waiting,
+)
 from redrive.core.states import DeliveryStatus
 from redrive.core.transition import AuditWrite
 from redrive.store.outbox import (
@@ -45,6 +55,8 @@ __all__ = [
 
 SQL = load(__package__, "outbox.sql")
 
+_EVER = 1 << 62
+
 
 # -- sinks ---------------------------------------------------------------------------------------------
 
@@ -67,6 +79,7 @@ def remove_sink(con: sqlite3.Connection, now: int, name: str, audit: AuditWrite)
     if con.execute(SQL["drop_sink"], {"name": name}).fetchone() is None:
         return False
     con.execute(SQL["drop_topics"], {"name": name})
+    _unfold(con, _expired(con, _EVER, name), name)
     con.execute(SQL["skip_all"], {"name": name, "now": now})
     writes.note(con, now, [audit])
     return True
@@ -90,6 +103,7 @@ def claim_deliveries(
     con: sqlite3.Connection, now: int, sink: str, limit: int, lease: int, suspects: Suspects
 ) -> Deliveries:
     """Take due deliveries; those that an earlier one of their key keeps back wait behind it."""
+    _unfold(con, _expired(con, now, sink), sink)
     found = _due(con, now, sink, limit, suspect=True if suspects is Suspects.TAKE_ONE else None)
     rows, left = chosen(found, suspects)
     if left and len(found.rows) == limit:
@@ -127,14 +141,52 @@ def _kept_back(con: sqlite3.Connection, sink: str, due: Sequence[Due]) -> dict[i
     return waiting(due, back, ask("ahead", back)) if back else {}
 
 
+# -- bundles -------------------------------------------------------------------------------------------
+
+
+def _expired(con: sqlite3.Connection, now: int, sink: str) -> list[int]:
+    """Bundles that are nobody's any more."""
+    return [id for (id,) in con.execute(SQL["expired_bundles"], {"sink": sink, "now": now})]
+
+
+def _unfold(con: sqlite3.Connection, bundles: Iterable[int], sink: str | None) -> None:
+    """Give the messages of bundles deliveries of their own, those to one sink or to all."""
+    wanted = list(bundles)
+    if wanted:
+        values = {"bundles": json.dumps(wanted), "sink": sink}
+        con.execute(SQL["unfold"], {**values, "fence": BORN})
+        con.execute(SQL["drop_bundles"], values)
+
+
+def _finish(
+    con: sqlite3.Connection, now: int, sink: str, arrived: Sequence[Arrived]
+) -> list[tuple[int, int]]:
+    """Note bundles as arrived; the messages of those that were unfolded meanwhile, with their fence."""
+    wanted = json.dumps([each.bundle for each in arrived])
+    values = {"now": now, "sink": sink, "bundles": wanted}
+    finished = {id for (id,) in con.execute(SQL["finish_bundles"], values).fetchall()}
+    return [(id, BORN) for each in arrived if each.bundle not in finished for id in each.messages]
+
+
+# -- noting --------------------------------------------------------------------------------------------
+
+
 def note_deliveries(
-    con: sqlite3.Connection, now: int, sink: str, marks: Sequence[DeliveryMark], audit: Sequence[AuditWrite]
+    con: sqlite3.Connection,
+    now: int,
+    sink: str,
+    marks: Sequence[DeliveryMark],
+    audit: Sequence[AuditWrite],
+    bundles: Sequence[Arrived] = (),
 ) -> None:
     """Write what became of deliveries; whoever waits behind one that is over is due."""
+    _unfold(con, {mark.bundle for mark in marks if mark.bundle is not None}, sink)
     arrived = [(mark.message, mark.fence) for mark in marks if mark.status is DeliveryStatus.DELIVERED]
+    arrived += _finish(con, now, sink, bundles) if bundles else ()
     others = [mark for mark in marks if mark.status is not DeliveryStatus.DELIVERED]
     going_on = _going_on(con, sink, marks) if others else set()
-    con.execute(SQL["mark_delivered"], {"sink": sink, "now": now, "marks": json.dumps(arrived)})
+    if arrived:
+        con.execute(SQL["mark_delivered"], {"sink": sink, "now": now, "marks": json.dumps(arrived)})
     con.executemany(SQL["mark_delivery"], [(*mark_values(mark, now, going_on), sink) for mark in others])
     _release(con, now, sink, [mark.message for mark in marks if mark.over and mark.keyed])
     writes.note(con, now, audit)
@@ -162,6 +214,9 @@ def blocked_keys(con: sqlite3.Connection, tenant: str | None, limit: int) -> lis
 
 def decide_deliveries(con: sqlite3.Connection, now: int, decision: DeliveryDecision) -> int:
     """Carry out a decision on a message's deliveries; return how many it changed."""
+    _unfold(
+        con, [id for (id,) in con.execute(SQL["bundle_of"], {"message": decision.message})], decision.sink
+    )
     rows = con.execute(SQL["not_over"], {"message": decision.message, "sink": decision.sink}).fetchall()
     chosen = decided(rows, decision.choice, now)
     name = "skip" if decision.choice is DeliveryChoice.SKIP else "redeliver"
@@ -178,4 +233,5 @@ def purge(con: sqlite3.Connection, before: int, limit: int) -> int:
     """Remove messages that were delivered long enough ago; return how many."""
     old = [id for (id,) in con.execute(SQL["old_messages"], {"before": before, "most": limit}).fetchall()]
     con.execute(SQL["old_deliveries"], {"messages": json.dumps(old)})
+    con.execute(SQL["old_bundles"], {"before": before, "most": limit})
     return len(old)

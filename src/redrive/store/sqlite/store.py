@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Collection, Sequence
 
 from redrive.clock import Clock
-from redrive.core.delivery import DeliveryMark, Suspects
+from redrive.core.delivery import Arrived, Carrier, DeliveryMark, Suspects
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
@@ -164,8 +164,16 @@ class SqliteStore:
 
         return await self._lines.visit(look_then_take)
 
-    async def apply(self, transitions: Sequence[Transition], *, worker: int | None = None) -> list[Answer]:
-        return await self._lines.write(lambda con: writes.apply(con, self.now(), transitions, worker))
+    async def apply(
+        self,
+        transitions: Sequence[Transition],
+        *,
+        worker: int | None = None,
+        carriers: Sequence[Carrier] = (),
+    ) -> list[Answer]:
+        return await self._lines.write(
+            lambda con: writes.apply(con, self.now(), transitions, worker, carriers)
+        )
 
     def transaction(self, limit: float) -> Transaction:
         return StepTransaction(self._lines, self._clock, limit)
@@ -248,12 +256,16 @@ class SqliteStore:
         return await self._lines.visit(look_then_take)
 
     async def note_deliveries(
-        self, sink: str, marks: Sequence[DeliveryMark], audit: Sequence[AuditWrite] = ()
+        self,
+        sink: str,
+        marks: Sequence[DeliveryMark],
+        audit: Sequence[AuditWrite] = (),
+        arrived: Sequence[Arrived] = (),
     ) -> None:
         def note(con: sqlite3.Connection) -> None:
             with unhurried(con):  # what a power cut makes us forget is delivered once more
                 self._lines.locked(
-                    con, lambda con: outbox.note_deliveries(con, self.now(), sink, marks, audit)
+                    con, lambda con: outbox.note_deliveries(con, self.now(), sink, marks, audit, arrived)
                 )
 
         await self._lines.visit(note)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
+from redrive.core.delivery import Carrier
 from redrive.core.states import FINAL
 from redrive.core.transition import (
     Answer,
@@ -37,7 +39,11 @@ _Row = tuple[object, ...]
 
 
 def apply(
-    con: sqlite3.Connection, now: int, transitions: Sequence[Transition], worker: int | None
+    con: sqlite3.Connection,
+    now: int,
+    transitions: Sequence[Transition],
+    worker: int | None,
+    carriers: Sequence[Carrier] = (),
 ) -> list[Answer]:
     """Write what may be written, and answer for each transition in turn."""
     fences = _fences(con, transitions, worker)
@@ -57,9 +63,24 @@ def apply(
             more.append(transition)
     rows.write(con)
     if more:
-        messages.publish(con, now, more)
+        _say(con, now, transitions, answers, carriers)
         tell(con, now, more)
     return answers
+
+
+def _say(
+    con: sqlite3.Connection,
+    now: int,
+    transitions: Sequence[Transition],
+    answers: list[Answer],
+    carriers: Sequence[Carrier],
+) -> None:
+    """Write the messages of what was kept; the answers tell which of them the carriers have."""
+    said = [n for n, each in enumerate(transitions) if each.messages and answers[n].kept]
+    if said:
+        bundled = iter(messages.publish(con, now, [transitions[n] for n in said], carriers))
+        for n in said:
+            answers[n] = Answer(True, now, tuple(islice(bundled, len(transitions[n].messages))))
 
 
 def note(con: sqlite3.Connection, now: int, lines: Iterable[AuditWrite]) -> None:

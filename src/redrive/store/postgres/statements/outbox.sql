@@ -37,6 +37,35 @@ SELECT id, public_id, tenant, topic, key, payload, run_id, correlation_id, creat
        suspect, available_at
 FROM weighed WHERE before < CAST(:bytes AS bigint);
 
+-- name: expired_bundles
+-- Bundles that whoever had them did not finish in time.
+SELECT b.id FROM redrive.bundles AS b
+WHERE b.sink = :sink AND b.finished_at IS NULL AND b.lease_until <= CAST(:now AS bigint);
+
+-- name: bundle_of
+-- The bundle of a message.
+SELECT m.bundle FROM redrive.messages AS m WHERE m.public_id = :message AND m.bundle IS NOT NULL;
+
+-- name: finish_bundles
+-- Bundles of which everything arrived.
+UPDATE redrive.bundles AS b SET finished_at = CAST(:now AS bigint)
+WHERE b.sink = :sink AND b.id = ANY (CAST(:bundles AS bigint[])) AND b.finished_at IS NULL
+RETURNING b.id;
+
+-- name: unfold
+-- Give each message of some bundles a delivery, as if it had been claimed when it was committed.
+WITH gone AS (
+    DELETE FROM redrive.bundles AS b
+    WHERE b.id = ANY (CAST(:bundles AS bigint[])) AND (CAST(:sink AS text) IS NULL OR b.sink = :sink)
+      AND b.finished_at IS NULL
+    RETURNING b.id, b.sink, b.first, b.last, b.lease_until
+)
+INSERT INTO redrive.deliveries (message, sink, tenant, status, fence, available_at, lease_until)
+SELECT n.id, g.sink, n.tenant, 'PENDING', CAST(:fence AS bigint), n.created_at, g.lease_until
+FROM gone AS g CROSS JOIN LATERAL (
+    SELECT m.id, m.tenant, m.created_at FROM redrive.messages AS m
+    WHERE m.id BETWEEN g.first AND g.last AND m.bundle = g.id OFFSET 0) AS n;
+
 -- name: next_delivery
 -- When the next one is due, or would be if whoever has it died.
 SELECT LEAST(
@@ -44,7 +73,8 @@ SELECT LEAST(
      WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at > CAST(:now AS bigint)),
     (SELECT min(d.lease_until) FROM redrive.deliveries AS d
      WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at <= CAST(:now AS bigint)
-       AND d.lease_until > CAST(:now AS bigint)));
+       AND d.lease_until > CAST(:now AS bigint)),
+    (SELECT min(b.lease_until) FROM redrive.bundles AS b WHERE b.sink = :sink AND b.finished_at IS NULL));
 
 -- name: first_others
 -- For each of some keys, its first message that is not over, is not among the due ones, and comes before their last.
@@ -159,7 +189,8 @@ m.public_id >= 'msg-' || :run_id || '-' AND m.public_id < 'msg-' || :run_id || '
 
 -- name: messages.sink
 -- Messages that go to one sink.
-EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.sink = :sink OFFSET 0);
+(EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.sink = :sink OFFSET 0)
+ OR EXISTS (SELECT 1 FROM redrive.bundles AS b WHERE b.id = m.bundle AND b.sink = :sink OFFSET 0));
 
 -- name: messages.dead
 -- Messages that some sink did not take.
@@ -167,12 +198,19 @@ m.id = ANY (ARRAY(SELECT d.message FROM redrive.deliveries AS d WHERE d.status =
 
 -- name: messages.state
 -- Messages of which a delivery stands so.
-EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.status = :state OFFSET 0);
+(EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.status = :state OFFSET 0)
+ OR EXISTS (SELECT 1 FROM redrive.bundles AS b
+            WHERE b.id = m.bundle
+              AND CASE WHEN b.finished_at IS NULL THEN 'PENDING' ELSE 'DELIVERED' END = :state OFFSET 0));
 
 -- name: messages.sink_state
 -- Messages of which the delivery to one sink stands so.
-EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.sink = (CAST(:sink_state AS text[]))[1]
-                                                AND d.status = (CAST(:sink_state AS text[]))[2] OFFSET 0);
+(EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.sink = (CAST(:sink_state AS text[]))[1]
+                                                 AND d.status = (CAST(:sink_state AS text[]))[2] OFFSET 0)
+ OR EXISTS (SELECT 1 FROM redrive.bundles AS b
+            WHERE b.id = m.bundle AND b.sink = (CAST(:sink_state AS text[]))[1]
+              AND CASE WHEN b.finished_at IS NULL THEN 'PENDING' ELSE 'DELIVERED' END
+                  = (CAST(:sink_state AS text[]))[2] OFFSET 0));
 
 -- name: messages.since
 -- Messages from this time on.
@@ -214,7 +252,14 @@ SELECT d.message, d.sink, d.status, d.attempt, d.available_at, d.lease_until, b.
        d.error
 FROM redrive.deliveries AS d LEFT JOIN redrive.messages AS b ON b.id = d.behind
 WHERE d.message = ANY (CAST(:messages AS bigint[]))
-ORDER BY d.message, d.sink;
+UNION ALL
+SELECT m.id, b.sink, CASE WHEN b.finished_at IS NULL THEN 'PENDING' ELSE 'DELIVERED' END,
+       CAST(b.finished_at IS NOT NULL AS integer), CASE WHEN b.finished_at IS NULL THEN m.created_at END,
+       CASE WHEN b.finished_at IS NULL THEN b.lease_until ELSE 0 END, NULL, b.finished_at, b.finished_at, NULL
+FROM redrive.messages AS m CROSS JOIN LATERAL (
+    SELECT i.* FROM redrive.bundles AS i WHERE i.id = m.bundle OFFSET 0) AS b
+WHERE m.id = ANY (CAST(:messages AS bigint[]))
+ORDER BY 1, 2;
 
 -- name: blocked_keys
 -- Keys whose first message is dead, and how many wait behind it, counted up to a number.
@@ -235,7 +280,9 @@ SELECT s.name, s.kind, s.seen_at,
        (SELECT count(*) FROM (SELECT 1 FROM redrive.deliveries AS d
                               WHERE d.sink = s.name AND d.available_at IS NOT NULL LIMIT 1000) AS due)
        + (SELECT count(*) FROM (SELECT 1 FROM redrive.deliveries AS d
-                                WHERE d.sink = s.name AND d.behind IS NOT NULL LIMIT 1000) AS behind),
+                                WHERE d.sink = s.name AND d.behind IS NOT NULL LIMIT 1000) AS behind)
+       + (SELECT COALESCE(sum(b.size), 0) FROM redrive.bundles AS b
+          WHERE b.sink = s.name AND b.finished_at IS NULL),
        (SELECT count(*) FROM (SELECT 1 FROM redrive.deliveries AS d
                               WHERE d.status = 'DEAD' AND d.sink = s.name LIMIT 1000) AS dead)
 FROM redrive.sinks AS s ORDER BY s.name;
@@ -258,9 +305,20 @@ DELETE FROM redrive.messages WHERE id = ANY (ARRAY(
     WHERE m.created_at <= CAST(:before AS bigint) AND NOT EXISTS (
         SELECT 1 FROM redrive.deliveries AS d
         WHERE d.message = m.id AND (d.finished_at IS NULL OR d.finished_at > CAST(:before AS bigint)) OFFSET 0)
+      AND NOT EXISTS (
+        SELECT 1 FROM redrive.bundles AS b
+        WHERE b.id = m.bundle AND (b.finished_at IS NULL OR b.finished_at > CAST(:before AS bigint)) OFFSET 0)
     ORDER BY m.id LIMIT CAST(:most AS bigint) FOR UPDATE SKIP LOCKED))
 RETURNING id;
 
 -- name: old_deliveries
 -- The deliveries of messages that are gone.
 DELETE FROM redrive.deliveries WHERE message = ANY (CAST(:messages AS bigint[]));
+
+-- name: old_bundles
+-- Bundles of which no message is left.
+DELETE FROM redrive.bundles WHERE (id, sink) IN (
+    SELECT b.id, b.sink FROM redrive.bundles AS b
+    WHERE b.finished_at <= CAST(:before AS bigint) AND NOT EXISTS (
+        SELECT 1 FROM redrive.messages AS m WHERE m.id BETWEEN b.first AND b.last AND m.bundle = b.id OFFSET 0)
+    ORDER BY b.id, b.sink LIMIT CAST(:most AS bigint) FOR UPDATE SKIP LOCKED);

@@ -3,7 +3,7 @@
 -- put_entry, close_entries, put_attempt, put_letter. The rest is in `begin_runs`, which does what `start` does, and in
 -- `decide_on_letters`: reopen_run, edit_input, supersede, loosen, move_letter, end_replay, put_replay, put_audit;
 -- and in `mark_circuits`: know_circuit, put_mark, drop_probe; messages in
--- `publish`: last_message, put_message, put_deliveries.
+-- `publish_bundled`: last_message, messages_between, sinks_for, put_message, put_bundle, put_delivery, no_bundle.
 
 -- name: apply
 -- Write a batch of transitions, each only if its fence still holds.
@@ -31,10 +31,11 @@ SELECT now, kept FROM redrive.finish(:worker, :now, :run, :fence, :tenant, :stat
 SELECT applied.now, applied.kept,
        redrive.decide_on_letters(applied.now, :runs, applied.kept, CAST(:told AS json)),
        redrive.mark_circuits(applied.now, :runs, :fences, applied.kept, CAST(:told AS json)),
-       redrive.publish_traced(applied.now, applied.kept, CAST(:m_t AS integer[]), CAST(:m_public_id AS text[]),
-                       CAST(:m_tenant AS text[]), CAST(:m_topic AS text[]), CAST(:m_key AS text[]),
-                       CAST(:m_run_id AS text[]), CAST(:m_correlation_id AS text[]), CAST(:m_payload AS text[]),
-                       CAST(:m_trace AS text[]))
+       redrive.publish_bundled(
+           applied.now, applied.kept, CAST(:m_t AS integer[]), CAST(:m_public_id AS text[]), CAST(:m_tenant AS text[]),
+           CAST(:m_topic AS text[]), CAST(:m_key AS text[]), CAST(:m_run_id AS text[]),
+           CAST(:m_correlation_id AS text[]), CAST(:m_payload AS text[]), CAST(:m_trace AS text[]),
+           CAST(:m_group AS integer[]), CAST(:g_topic AS text[]), CAST(:c_sink AS text[]), CAST(:c_lease AS bigint[]))
 FROM redrive.apply(
     :worker, :now, :runs, :fences,
     :c_t, :c_status, :c_wake_in, :c_release, :c_take, :c_final, :c_deaths, :c_diverged, :c_parked_on,

@@ -14,28 +14,77 @@ DELETE FROM sink_topics WHERE sink = :name;
 INSERT INTO sink_topics (sink, topic, wild) VALUES (?, ?, ?);
 
 -- name: last_message
--- The newest id.
-SELECT COALESCE(max(id), 0) FROM messages;
+-- The newest id that was ever given.
+SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'messages'), 0);
+
+-- name: sinks_for
+-- The sinks that want messages on a topic.
+SELECT s.name FROM sinks AS s WHERE EXISTS (
+    SELECT 1 FROM sink_topics AS t
+    WHERE t.sink = s.name AND (t.topic = :topic OR (t.wild AND substr(:topic, 1, length(t.topic)) = t.topic)));
 
 -- name: put_message
 -- A message; a repeat finds it there.
-INSERT INTO messages (public_id, tenant, topic, key, run_id, correlation_id, created_at, payload, trace)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO messages (
+    id, public_id, tenant, topic, key, run_id, correlation_id, created_at, payload, trace, bundle)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (public_id) DO NOTHING;
 
--- name: put_deliveries
--- Deliveries of the messages that are new, to every sink that wants them.
-INSERT INTO deliveries (message, sink, tenant, key, status, available_at)
-SELECT m.id, s.name, m.tenant, m.key, 'PENDING', :now
-FROM messages AS m CROSS JOIN sinks AS s
-WHERE m.id > :last AND EXISTS (
-    SELECT 1 FROM sink_topics AS t
-    WHERE t.sink = s.name AND (t.topic = m.topic OR (t.wild AND substr(m.topic, 1, length(t.topic)) = t.topic)));
+-- name: messages_between
+-- Which numbers in a row are those of messages.
+SELECT id FROM messages WHERE id BETWEEN :first AND :last;
+
+-- name: put_bundle
+-- Messages that somebody brings to a sink from their commit on.
+INSERT INTO bundles (id, sink, tenant, first, last, size, lease_until) VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: put_delivery
+-- A delivery of a message that is new.
+INSERT INTO deliveries (message, sink, tenant, key, status, available_at) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: no_bundle
+-- A repeat, because a reply was lost, and with it what was given to the carriers: it is anybody's.
+UPDATE bundles SET lease_until = 0
+WHERE finished_at IS NULL AND id IN (
+    SELECT m.bundle FROM json_each(:messages) AS w CROSS JOIN messages AS m ON m.public_id = w.value
+    WHERE m.bundle IS NOT NULL);
 
 -- name: any_due
 -- Whether a claim would find something.
-SELECT 1 FROM deliveries INDEXED BY deliveries_due
-WHERE sink = :sink AND available_at IS NOT NULL AND available_at <= :now AND lease_until <= :now LIMIT 1;
+SELECT 1 WHERE EXISTS (
+    SELECT 1 FROM deliveries INDEXED BY deliveries_due
+    WHERE sink = :sink AND available_at IS NOT NULL AND available_at <= :now AND lease_until <= :now)
+OR EXISTS (
+    SELECT 1 FROM bundles INDEXED BY bundles_open
+    WHERE sink = :sink AND finished_at IS NULL AND lease_until <= :now);
+
+-- name: expired_bundles
+-- Bundles that whoever had them did not finish in time.
+SELECT id FROM bundles INDEXED BY bundles_open
+WHERE sink = :sink AND finished_at IS NULL AND lease_until <= :now;
+
+-- name: bundle_of
+-- The bundle of a message.
+SELECT bundle FROM messages WHERE public_id = :message AND bundle IS NOT NULL;
+
+-- name: finish_bundles
+-- Bundles of which everything arrived.
+UPDATE bundles SET finished_at = :now
+WHERE sink = :sink AND id IN (SELECT value FROM json_each(:bundles)) AND finished_at IS NULL
+RETURNING id;
+
+-- name: unfold
+-- Give each message of some bundles a delivery, as if it had been claimed when it was committed.
+INSERT INTO deliveries (message, sink, tenant, status, fence, available_at, lease_until)
+SELECT m.id, b.sink, m.tenant, 'PENDING', :fence, m.created_at, b.lease_until
+FROM json_each(:bundles) AS w CROSS JOIN bundles AS b ON b.id = w.value
+CROSS JOIN messages AS m ON m.id BETWEEN b.first AND b.last AND m.bundle = b.id
+WHERE (:sink IS NULL OR b.sink = :sink) AND b.finished_at IS NULL;
+
+-- name: drop_bundles
+-- Bundles that were unfolded.
+DELETE FROM bundles
+WHERE id IN (SELECT value FROM json_each(:bundles)) AND (:sink IS NULL OR sink = :sink) AND finished_at IS NULL;
 
 -- name: due_deliveries
 -- Deliveries whose time has come and that nobody has in hand: all of them, or only those that are suspects or are not.
@@ -53,7 +102,9 @@ SELECT min(at) FROM (
     WHERE sink = :sink AND available_at IS NOT NULL AND available_at > :now
     UNION ALL
     SELECT min(lease_until) FROM deliveries INDEXED BY deliveries_due
-    WHERE sink = :sink AND available_at IS NOT NULL AND available_at <= :now AND lease_until > :now);
+    WHERE sink = :sink AND available_at IS NOT NULL AND available_at <= :now AND lease_until > :now
+    UNION ALL
+    SELECT min(lease_until) FROM bundles INDEXED BY bundles_open WHERE sink = :sink AND finished_at IS NULL);
 
 -- name: first_others
 -- For each of some keys, its first message that is not over, is not among the due ones, and comes before their last.
@@ -157,7 +208,8 @@ m.public_id >= 'msg-' || :run_id || '-' AND m.public_id < 'msg-' || :run_id || '
 
 -- name: messages.sink
 -- Messages that go to one sink.
-EXISTS (SELECT 1 FROM deliveries AS d WHERE d.message = m.id AND d.sink = :sink);
+(EXISTS (SELECT 1 FROM deliveries AS d WHERE d.message = m.id AND d.sink = :sink)
+ OR EXISTS (SELECT 1 FROM bundles AS b WHERE b.id = m.bundle AND b.sink = :sink));
 
 -- name: messages.dead
 -- Messages that some sink did not take.
@@ -165,12 +217,17 @@ m.id IN (SELECT d.message FROM deliveries AS d INDEXED BY deliveries_dead WHERE 
 
 -- name: messages.state
 -- Messages of which a delivery stands so.
-EXISTS (SELECT 1 FROM deliveries AS d WHERE d.message = m.id AND d.status = :state);
+(EXISTS (SELECT 1 FROM deliveries AS d WHERE d.message = m.id AND d.status = :state)
+ OR EXISTS (SELECT 1 FROM bundles AS b
+            WHERE b.id = m.bundle AND iif(b.finished_at IS NULL, 'PENDING', 'DELIVERED') = :state));
 
 -- name: messages.sink_state
 -- Messages of which the delivery to one sink stands so.
-EXISTS (SELECT 1 FROM deliveries AS d WHERE d.message = m.id AND d.sink = json_extract(:sink_state, '$[0]')
-                                     AND d.status = json_extract(:sink_state, '$[1]'));
+(EXISTS (SELECT 1 FROM deliveries AS d WHERE d.message = m.id AND d.sink = json_extract(:sink_state, '$[0]')
+                                      AND d.status = json_extract(:sink_state, '$[1]'))
+ OR EXISTS (SELECT 1 FROM bundles AS b
+            WHERE b.id = m.bundle AND b.sink = json_extract(:sink_state, '$[0]')
+              AND iif(b.finished_at IS NULL, 'PENDING', 'DELIVERED') = json_extract(:sink_state, '$[1]')));
 
 -- name: messages.since
 -- Messages from this time on.
@@ -211,7 +268,12 @@ FROM messages WHERE public_id = :message AND (:tenant IS NULL OR tenant = :tenan
 SELECT d.message, d.sink, d.status, d.attempt, d.available_at, d.lease_until, b.public_id, d.tried_at, d.finished_at,
        d.error
 FROM json_each(:messages) AS w JOIN deliveries AS d ON d.message = w.value LEFT JOIN messages AS b ON b.id = d.behind
-ORDER BY d.message, d.sink;
+UNION ALL
+SELECT m.id, b.sink, iif(b.finished_at IS NULL, 'PENDING', 'DELIVERED'), b.finished_at IS NOT NULL,
+       iif(b.finished_at IS NULL, m.created_at, NULL), iif(b.finished_at IS NULL, b.lease_until, 0), NULL,
+       b.finished_at, b.finished_at, NULL
+FROM json_each(:messages) AS w JOIN messages AS m ON m.id = w.value JOIN bundles AS b ON b.id = m.bundle
+ORDER BY 1, 2;
 
 -- name: blocked_keys
 -- Keys whose first message is dead, and how many wait behind it, counted up to a number.
@@ -231,7 +293,9 @@ SELECT s.name, s.kind, s.seen_at,
        (SELECT count(*) FROM (SELECT 1 FROM deliveries AS d INDEXED BY deliveries_due
                               WHERE d.sink = s.name AND d.available_at IS NOT NULL LIMIT 1000))
        + (SELECT count(*) FROM (SELECT 1 FROM deliveries AS d INDEXED BY deliveries_behind
-                                WHERE d.sink = s.name AND d.behind IS NOT NULL LIMIT 1000)),
+                                WHERE d.sink = s.name AND d.behind IS NOT NULL LIMIT 1000))
+       + (SELECT COALESCE(sum(b.size), 0) FROM bundles AS b INDEXED BY bundles_open
+          WHERE b.sink = s.name AND b.finished_at IS NULL),
        (SELECT count(*) FROM (SELECT 1 FROM deliveries AS d INDEXED BY deliveries_dead
                               WHERE d.status = 'DEAD' AND d.sink = s.name LIMIT 1000))
 FROM sinks AS s ORDER BY s.name;
@@ -253,9 +317,20 @@ DELETE FROM messages WHERE id IN (
     WHERE m.created_at <= :before AND NOT EXISTS (
         SELECT 1 FROM deliveries AS d
         WHERE d.message = m.id AND (d.finished_at IS NULL OR d.finished_at > :before))
+      AND NOT EXISTS (
+        SELECT 1 FROM bundles AS b
+        WHERE b.id = m.bundle AND (b.finished_at IS NULL OR b.finished_at > :before))
     ORDER BY m.id LIMIT :most)
 RETURNING id;
 
 -- name: old_deliveries
 -- The deliveries of messages that are gone.
 DELETE FROM deliveries WHERE message IN (SELECT value FROM json_each(:messages));
+
+-- name: old_bundles
+-- Bundles of which no message is left.
+DELETE FROM bundles WHERE (id, sink) IN (
+    SELECT b.id, b.sink FROM bundles AS b
+    WHERE b.finished_at <= :before AND NOT EXISTS (
+        SELECT 1 FROM messages AS m WHERE m.id BETWEEN b.first AND b.last AND m.bundle = b.id)
+    ORDER BY b.id LIMIT :most);
