@@ -74,7 +74,7 @@ def _finish(method: str, operation: dict[str, Any]) -> None:
 _STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
 html { background: Canvas; color: CanvasText; }
-body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
 h2 { margin-top: 2.5rem; border-bottom: 1px solid; text-transform: capitalize; }
 article { margin: 1.5rem 0; }
 code { font-family: ui-monospace, monospace; overflow-wrap: anywhere; }
