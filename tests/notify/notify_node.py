@@ -37,7 +37,7 @@ def die(*_: object) -> None:
 def set_trap(where: str) -> None:
     """`committed`: when the failure is, and its relays hear of it. `told`: when the mails are to go out."""
     if where == "committed":
-        Relay.ring = die  # type: ignore[method-assign]
+        Relay.ring = Relay.take = die  # type: ignore[assignment,method-assign]
     if where == "told":
         told: set[str] = set()
         make = Teller._telling

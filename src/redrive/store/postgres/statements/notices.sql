@@ -45,7 +45,7 @@ ON CONFLICT (public_id) DO NOTHING;
 
 -- name: publish
 -- The messages that bring it to people, and a delivery for each sink that wants one.
-SELECT redrive.publish_bundled(
+SELECT 1 FROM redrive.publish_bundled(
     CAST(:now AS bigint), ARRAY[true], CAST(:m_t AS integer[]), CAST(:m_public_id AS text[]), CAST(:m_tenant AS text[]),
     CAST(:m_topic AS text[]), CAST(:m_key AS text[]), CAST(:m_run_id AS text[]), CAST(:m_correlation_id AS text[]),
     CAST(:m_payload AS text[]), CAST(:m_trace AS text[]), NULL, NULL, NULL, NULL);
