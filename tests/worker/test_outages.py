@@ -236,11 +236,11 @@ def refusing(bad: str) -> tuple[Callable[[Store], Store], list[int]]:
     sizes: list[int] = []
 
     def make(apply: Callable[..., Any]) -> Callable[..., Any]:
-        async def checked(transitions: Sequence[Transition], *, worker: int | None = None) -> list[Answer]:
+        async def checked(transitions: Sequence[Transition], **more: Any) -> list[Answer]:
             sizes.append(len(transitions))
             if any(bad in (e.output or "") for t in transitions for e in t.entries):
                 raise DataRefused("one of these rows is bad")
-            answers: list[Answer] = await apply(transitions, worker=worker)
+            answers: list[Answer] = await apply(transitions, **more)
             return answers
 
         return checked
@@ -297,10 +297,10 @@ async def test_a_bad_result_of_a_whole_run_becomes_its_letter(tmp_path: Path) ->
         return word
 
     def make(apply: Callable[..., Any]) -> Callable[..., Any]:
-        async def checked(transitions: Sequence[Transition], *, worker: int | None = None) -> list[Answer]:
+        async def checked(transitions: Sequence[Transition], **more: Any) -> list[Answer]:
             if any(t.change is not None and "bad" in (t.change.output or "") for t in transitions):
                 raise DataRefused("one of these rows is bad")
-            answers: list[Answer] = await apply(transitions, worker=worker)
+            answers: list[Answer] = await apply(transitions, **more)
             return answers
 
         return checked

@@ -74,8 +74,8 @@ class Parcels:
         return counted
 
     def _apply(self, apply: Callable[..., Any]) -> Callable[..., Any]:
-        async def losing(transitions: Any, *, worker: int | None = None) -> Any:
-            answers = await apply(transitions, worker=worker)
+        async def losing(transitions: Any, **more: Any) -> Any:
+            answers = await apply(transitions, **more)
             if self.loses and transitions[0].reopens is not None:
                 self.loses -= 1
                 raise StoreUnavailable("the answer was lost")

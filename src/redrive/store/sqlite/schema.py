@@ -7,6 +7,7 @@ import functools
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from redrive.errors import SchemaMismatch, StoreError
 from redrive.store.migrate import Applied, Migration, known, outstanding
@@ -16,6 +17,8 @@ from redrive.store.statements import load
 __all__ = ["applied", "prepare"]
 
 SQL = load(__package__, "schema.sql")
+
+_PATIENCE = 60_000  # milliseconds
 
 _copying = threading.Lock()
 
@@ -48,19 +51,37 @@ def _bring_up_to_date(con: sqlite3.Connection, address: Address, ours: Sequence[
 
     Each migration is a transaction of its own, except in an empty file, which is set up by one.
     """
-    while True:
-        with writing(con):  # another process may have been quicker
-            found = applied(con)
-            pending = outstanding(found, ours)
-            if not pending:
-                return
-            if found:
-                _refuse_beside_workers(con, address, now)
-            else:
-                con.execute(SQL["create_schema"])
-            _refuse_taken_names(con, address, pending)
-            for migration in pending[:1] if found else pending:
-                _migrate(con, migration, now)
+    with _patient(con):
+        while _goes_on(con, address, ours, now):
+            pass
+
+
+def _goes_on(con: sqlite3.Connection, address: Address, ours: Sequence[Migration], now: int) -> bool:
+    """Apply what comes next; False if nothing does, or another process was quicker."""
+    with writing(con):
+        found = applied(con)
+        pending = outstanding(found, ours)
+        if not pending:
+            return False
+        if found:
+            _refuse_beside_workers(con, address, now)
+        else:
+            con.execute(SQL["create_schema"])
+        _refuse_taken_names(con, address, pending)
+        for migration in pending[:1] if found else pending:
+            _migrate(con, migration, now)
+    return True
+
+
+@contextmanager
+def _patient(con: sqlite3.Connection) -> Iterator[None]:
+    """Wait longer than for an ordinary write: another process may be bringing a large file up to date."""
+    (before,) = con.execute("PRAGMA busy_timeout").fetchone()
+    con.execute(f"PRAGMA busy_timeout = {max(before, _PATIENCE)}")
+    try:
+        yield
+    finally:
+        con.execute(f"PRAGMA busy_timeout = {before}")
 
 
 def applied(con: sqlite3.Connection) -> list[Applied]:
