@@ -74,8 +74,8 @@ def test_what_a_shell_block_leaves_behind_is_there_for_the_next(tmp_path: Path) 
 
 
 def test_what_runs_in_the_background_is_there_for_the_blocks_after_it(tmp_path: Path) -> None:
-    server = "import time\nopen('alive', 'w').close()\nprint('ready', flush=True)\n"
-    server += "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    open('stopped', 'w').close()\n"
+    server = "import time\ntry:\n    open('alive', 'w').close()\n    print('ready', flush=True)\n"
+    server += "    time.sleep(60)\nexcept KeyboardInterrupt:\n    open('stopped', 'w').close()\n"
     (tmp_path / "server.py").write_text(server, encoding="utf-8")
     page = tmp_path / "page.md"
     beside = "```sh background\npython server.py   # until Ctrl-C\n```\n"
