@@ -129,6 +129,10 @@ class Fleet:
         member.kill()
         self.killed.add(member.who)
 
+    def taken_for_dead(self) -> set[str]:
+        """Workers that live and lost their lease: to others, a disk that stands still looks like a death."""
+        return {member.who for member in self.members if "was declared dead" in member.log}
+
     def freeze(self, member: Member) -> None:
         """Stop a worker, but not in the middle of a write: nobody could use the file until it goes on."""
 

@@ -17,7 +17,7 @@ async def open_all(folder: Path, rounds: int, who: str) -> None:
             pass  # as close as possible to the other process
         async with app:
             handle = await app.find("quick").start(number)
-            assert await handle.result("30s") == f"anybody {number}"
+            assert await handle.result("120s") == f"anybody {number}"
     print("opened all", flush=True)
 
 

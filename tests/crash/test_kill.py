@@ -44,6 +44,7 @@ async def test_runs_survive_kill_after_kill(fleet: Fleet) -> None:
     assert ended[RunStatus.SUCCESS] > len(runs) / 2
     effects = Counter(number for (number,) in fleet.rows("SELECT number FROM credits"))
     begun = fleet.ledger.executions()
+    died = fleet.killed | fleet.taken_for_dead()
     for run_id, number in accepted.items():
         run = runs[run_id]
         steps = {step.key: step for step in run.steps}
@@ -60,7 +61,7 @@ async def test_runs_survive_kill_after_kill(fleet: Fleet) -> None:
             assert (letter.code, letter.step) == ("infrastructure_failure", "pay")
             assert "may have happened" in letter.message
             assert len(payers) <= 1  # it may have been killed between the begin mark and the call
-            assert set(payers) <= fleet.killed
+            assert set(payers) <= died
     assert len(letters) == ended[RunStatus.DLQ_PENDING]
     _every_repeat_is_explained_by_a_death(fleet)
 

@@ -120,15 +120,20 @@ class Engine:
 
     async def finish(self, handle: RunHandle[Any]) -> RunReport:
         """Let time pass until a run has ended, and tell how it went."""
-        began = self.clock.now()
+        began, looked_again = self.clock.now(), False
         await self.settle()
         for _ in range(_MOST_JUMPS):
             if await handle.status() in FINAL:
                 return await self._report(handle)
             moment = await self._world.next_moment()
-            if moment is None or moment - began > _LONGEST_RUN:
+            if moment is not None and moment - began <= _LONGEST_RUN:
+                looked_again = False
+                await self._world.jump(moment)
+            elif not looked_again:
+                looked_again = True
+                await self._world.look_again()
+            else:
                 break
-            await self._world.jump(moment)
         raise TimeoutError(await self._why_unfinished(handle, began))
 
     async def handlers(self, run: RunReport | RunHandle[Any] | str) -> list[RunReport]:

@@ -164,6 +164,11 @@ class World:
         while self._graves:
             await self.walk(max(self._graves))
 
+    async def look_again(self) -> None:
+        """Let the worker look for work once more: it passes by what somebody holds at that moment."""
+        self.life.beat()
+        await self.calm()
+
     async def walk(self, to: int) -> None:
         """Go to each moment at which something is due, in order, up to this one."""
         while (moment := await self.next_moment()) is not None and moment < to:
