@@ -12,7 +12,7 @@ import time
 
 from bench.ours.http import TENANT, shop
 from redrive import Start
-from redrive.cli.worker import collect_seldom
+from redrive.cli.quickly import collect_seldom
 
 EVERY = 0.1
 
