@@ -93,6 +93,39 @@ def test_a_status_decides_wherever_it_is_carried(status: int, meant: str) -> Non
         assert classify(error) == Signal(category=Category(meant), status_code=status)
 
 
+class OfItsClass(Exception):
+    status_code = 503
+
+
+class InASlot(Exception):
+    __slots__ = ("status_code",)
+
+    def __init__(self) -> None:
+        self.status_code = 503
+
+
+class Computed(Exception):
+    @property
+    def status(self) -> int:
+        return 503
+
+
+class AskedFor(Exception):
+    def __getattr__(self, name: str) -> int:
+        if name == "status":
+            return 503
+        raise AttributeError(name)
+
+
+@pytest.mark.parametrize("made", [OfItsClass, InASlot, Computed, AskedFor])
+def test_a_status_is_found_however_the_class_keeps_it(made: type[Exception]) -> None:
+    class Derived(made):  # type: ignore[misc, valid-type]
+        pass
+
+    for error in (made(), Derived()):
+        assert classify(error) == Signal(category=Category.SERVER_ERROR, status_code=503)
+
+
 @pytest.mark.parametrize(
     "nothing", [True, False, None, 0, -1, 99, 600, 4290, "4", "4 29", "٤٢٩", "abc", 429.0, []]
 )

@@ -613,6 +613,14 @@ def test_a_short_wait_stays_with_its_worker_and_a_long_one_is_put_down(hold: int
     assert decide(nap, POLICY, 0.5).change == waiting
 
 
+def test_a_retry_at_once_is_no_wait() -> None:
+    at_once = RetryPolicy(max_retries=3, base_delay=0)
+    for resumes, change in ((False, None), (True, R.RUNNING)):
+        written = decide(raised(idle=True, hold=5 * SECOND, resumes=resumes), at_once, 0.5)
+        assert (written.change and written.change.status) == change
+        assert (written.entries[0].status, written.entries[0].wake_in) == (S.RETRYING, 0)
+
+
 def test_a_sleep_is_recorded_with_its_end_and_waking_with_its_turn() -> None:
     (begun,) = decide(slept(idle=False), POLICY, 0.5).entries
     assert (begun.status, begun.wake_in, begun.done) == (S.RUNNING, 60 * SECOND, None)
@@ -852,8 +860,8 @@ def test_a_retry_is_never_earlier_than_its_policy_says_nor_more_often(
     for number, one in enumerate(tries[:-1], start=1):
         delay = backoff(policy, number, next(chosen), failure.retry_after)
         (entry,), (attempt,), change = one.transition.entries, one.transition.attempts, one.transition.change
-        assert entry.wake_in == attempt.next_in == (change and change.wake_in)
         assert entry.wake_in is not None
+        assert entry.wake_in == attempt.next_in == (0 if change is None else change.wake_in)
         assert delay.seconds <= entry.wake_in / SECOND <= delay.seconds + 2 / SECOND
         assert (attempt.attempt, entry.attempt) == (number, number)
         said = Verdict.from_json(attempt.decision or "")

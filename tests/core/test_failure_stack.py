@@ -59,8 +59,25 @@ def does_not_parse() -> None:
     compile("a b", "file", "exec")
 
 
+class Own(ValueError):
+    """An exception that no module of Python's has."""
+
+
+def raises_its_own() -> None:
+    raise Own("of this file")
+
+
+def says_nothing() -> None:
+    raise TimeoutError
+
+
+def says_what_is_no_text() -> None:
+    raise KeyError(("a", 1))
+
+
 ALL: list[Callable[[], object]] = [
     lambda: fails(1), lambda: recurses(30), misspells, notes, follows, chains, during, groups, does_not_parse,
+    raises_its_own, says_nothing, says_what_is_no_text,
 ]  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from redrive.core.quick import quick
 from redrive.policy import RetryPolicy
 
 __all__ = ["Delay", "backoff"]
@@ -35,6 +36,9 @@ class Delay:
     retry_after: float | None = None
 
 
+_Delay = quick(Delay)
+
+
 def backoff(policy: RetryPolicy, attempt: int, draw: float, retry_after: float | None = None) -> Delay:
     """The wait after failed attempt `attempt` (the first is 1), for a `draw` in [0, 1)."""
     if attempt < 1:
@@ -48,7 +52,7 @@ def backoff(policy: RetryPolicy, attempt: int, draw: float, retry_after: float |
 
 
 def _delay(base: float, total: float, retry_after: float | None = None) -> Delay:
-    return Delay(seconds=total, base=base, jitter=total - base, retry_after=retry_after)
+    return _Delay(seconds=total, base=base, jitter=total - base, retry_after=retry_after)
 
 
 def _wanted(policy: RetryPolicy, attempt: int) -> tuple[float, float]:

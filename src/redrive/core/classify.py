@@ -16,6 +16,7 @@ it is looked at (attributes that raise, mocks, circles of causes) makes classifi
 
 from __future__ import annotations
 
+import builtins
 import errno
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,7 @@ from redrive.core.known_errors import (
     STATUSES,
     WRAPPERS,
 )
+from redrive.core.quick import quick
 from redrive.duration import seconds
 from redrive.errors import ConfigurationError, RetryAfter, RunFailed, StepFailed
 from redrive.policy import Category, qualified_name
@@ -70,6 +72,11 @@ _STATUS_TEXT = re.compile(r"[1-5]\d\d", re.ASCII)
 _NUMBER_TEXT = re.compile(r"[+-]?\d{1,15}(?:\.\d{1,15})?", re.ASCII)
 _LONGEST_DATE = 64
 _MOST_HEADERS = 1_000
+_PYTHONS_OWN = frozenset(each for each in vars(builtins).values() if isinstance(each, type))
+_HARMLESS = frozenset(  # what a class may define without its exceptions carrying more than a text
+    {"__annotations__", "__doc__", "__init__", "__module__", "__new__", "__repr__", "__str__", "__weakref__"}
+    | {"__firstlineno__", "__static_attributes__"}
+)
 _DEEPEST = 10  # wrapped exceptions are followed no deeper, since they may form a circle
 
 
@@ -85,6 +92,9 @@ class Signal:
     status_code: int | None = None
     retry_after: float | None = None
     faults: tuple[str, ...] = ()
+
+
+_Signal = quick(Signal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +137,9 @@ def classify(error: BaseException, rules: Sequence[Rule] = (), now: float | None
     """Say what kind of failure the exception is; `now` (seconds since 1970) dates a `Retry-After`."""
     faults: list[str] = []
     category, source = _find(error, rules, faults) or (Category.UNKNOWN, first_leaf(error))
-    return Signal(
+    if _carries_nothing(source):
+        return _Signal(category=category, faults=tuple(dict.fromkeys(faults)))
+    return _Signal(
         category=category,
         status_code=_status(source),
         retry_after=_retry_after(source, now),
@@ -149,7 +161,7 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 def first_leaf(error: BaseException) -> BaseException:
     """The exception that speaks for a group; of any other exception, itself."""
-    return next(leaves(error))
+    return next(leaves(error)) if issubclass(type(error), BaseExceptionGroup) else error
 
 
 def lineage(error: BaseException) -> tuple[str, ...]:
@@ -178,15 +190,21 @@ def _find(error: BaseException, rules: Sequence[Rule], faults: list[str], depth:
     if leaf is not error:
         return _find(leaf, rules, faults, depth + 1)
     names = lineage(error)
-    coded = _by_code(error, names)
-    if coded is not None:
-        return coded, error
-    inner = _wrapped(error, names)
-    found = None if inner is None else _find(inner, rules, faults, depth + 1)
-    if found is not None:
-        return found
-    named = next((BY_NAME[name] for name in names if name in BY_NAME), None)
+    if not _carries_nothing(error):
+        coded = _by_code(error, names)
+        if coded is not None:
+            return coded, error
+        inner = _wrapped(error, names)
+        found = None if inner is None else _find(inner, rules, faults, depth + 1)
+        if found is not None:
+            return found
+    named = _by_name(names)
     return None if named is None else (named, error)
+
+
+@lru_cache(maxsize=1024)
+def _by_name(names: tuple[str, ...]) -> Category | None:
+    return next((BY_NAME[name] for name in names if name in BY_NAME), None)
 
 
 def _by_rule(error: BaseException, rules: Sequence[Rule], faults: list[str]) -> Category | None:
@@ -349,6 +367,19 @@ def _until(text: str, now: float | None) -> float | None:
 
 
 # -- looking without being hurt ------------------------------------------------------------------------
+
+
+def _carries_nothing(error: BaseException) -> bool:
+    """True for an exception that is only a class and a text, as most are: there is nothing to look for."""
+    bare = _is_bare(type(error))  # type: ignore[arg-type]  # as for lineage
+    return bare and not error.__dict__ and getattr(error, "errno", None) is None
+
+
+@lru_cache(maxsize=1024)
+def _is_bare(cls: type[BaseException]) -> bool:
+    """True if it descends from Python's own classes, and from such as add no attribute and wrap nothing."""
+    plain = all(base in _PYTHONS_OWN or vars(base).keys() <= _HARMLESS for base in cls.__mro__)
+    return plain and WRAPPERS.keys().isdisjoint(map(qualified_name, cls.__mro__))
 
 
 def _peek(thing: Any, attribute: str) -> Any:

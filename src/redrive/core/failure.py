@@ -18,6 +18,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from redrive.core.classify import Category, Rule, classify, first_leaf, leaves, lineage
+from redrive.core.quick import quick
 from redrive.errors import NonRetryable, RetryAfter
 
 __all__ = ["MESSAGE_LIMIT", "STACK_LIMIT", "Failure", "capture", "clean_text"]
@@ -95,11 +96,14 @@ class Failure:
         return cls(**{**known, "category": Category(data["category"]), "bases": tuple(data["bases"])})
 
 
+_Failure = quick(Failure)
+
+
 def capture(error: BaseException, rules: Sequence[Rule] = (), now: float | None = None) -> Failure:
     """Make a failure of an exception; `rules` and `now` as for `classify`."""
     signal = classify(error, rules, now)
     names = _names(lineage(error))
-    return Failure(
+    return _Failure(
         category=signal.category,
         error_type=names[0],
         bases=names,
@@ -123,7 +127,9 @@ def clean_text(text: str, limit: int) -> str:
 
     NUL bytes and lone surrogates become visible escapes (`\\x00`, `\\ud800`).
     """
-    text = _UNSTORABLE.sub(_visible, str.__str__(text))
+    text = str.__str__(text)
+    if not text.isascii() or "\x00" in text:
+        text = _UNSTORABLE.sub(_visible, text)
     if len(text) <= limit:
         return text
     note = f" {_LEFT_OUT} cut, {len(text)} characters in all {_LEFT_OUT} "
@@ -158,8 +164,9 @@ def _text_of(value: object) -> str:
 
 def _own_decision(error: BaseException) -> bool | None:
     """False if anything in it is `NonRetryable`, else True if its first leaf is `RetryAfter`."""
-    if any(issubclass(type(leaf), NonRetryable) for leaf in leaves(error)):
-        return False
+    for leaf in leaves(error):
+        if issubclass(type(leaf), NonRetryable):
+            return False
     return True if issubclass(type(first_leaf(error)), RetryAfter) else None
 
 
@@ -182,27 +189,38 @@ def _plain_stack(error: BaseException) -> list[str] | None:
     """
     chained = error.__cause__ is not None or not (error.__context__ is None or error.__suppress_context__)
     traces = list(_traces(error.__traceback__))
-    recurs = len({trace.tb_frame.f_code for trace in traces}) < len(traces)
+    recurs = len({id(trace.tb_frame.f_code) for trace in traces}) < len(traces)
     if chained or recurs or not traces or isinstance(error, BaseExceptionGroup):
         return None
-    last = traceback.TracebackException(type(error), error, error.__traceback__, limit=0, compact=True)
-    return ["Traceback (most recent call last):\n", *map(_frame_text, traces), *last.format_exception_only()]
+    return ["Traceback (most recent call last):\n", *map(_frame_text, traces), *_last_lines(error)]
 
 
-_frame_texts: dict[tuple[str, CodeType, int], str] = {}
+def _last_lines(error: BaseException) -> list[str]:
+    """What Python prints behind the frames; it has more to say of names, imports, syntax and notes."""
+    cls = type(error)
+    if cls.__module__ != "builtins" or issubclass(cls, _EXPLAINED) or hasattr(error, "__notes__"):
+        return traceback.format_exception_only(error)
+    text = _text_of(error)
+    return [f"{cls.__qualname__}: {text}\n" if text else f"{cls.__qualname__}\n"]
+
+
+_EXPLAINED = (NameError, AttributeError, ImportError, SyntaxError)
+
+_frame_texts: dict[tuple[int, int], tuple[CodeType, str]] = {}
+"""By the code's id and the instruction; while the code is kept, no other one has its id."""
 
 
 def _frame_text(trace: TracebackType) -> str:
     """What Python prints for one frame of a traceback; the same for the same instruction."""
     code = trace.tb_frame.f_code
-    place = (code.co_filename, code, trace.tb_lasti)  # equal code in two files is equal
-    text = _frame_texts.get(place)
-    if text is None:
+    place = (id(code), trace.tb_lasti)
+    known = _frame_texts.get(place)
+    if known is None:
         if len(_frame_texts) >= _FRAME_TEXTS:
             _frame_texts.clear()
         alone = TracebackType(None, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
-        text = _frame_texts[place] = "".join(traceback.format_tb(alone))
-    return text
+        known = _frame_texts[place] = (code, "".join(traceback.format_tb(alone)))
+    return known[1]
 
 
 def _traces(trace: TracebackType | None) -> Iterator[TracebackType]:
@@ -221,15 +239,17 @@ def _user_frame(error: BaseException) -> str | None:
     if not traces:
         return None
     frames = [trace.tb_frame for trace in traces]
-    frame = next((frame for frame in reversed(frames) if _is_users(frame)), frames[-1])
+    users = (frame for frame in reversed(frames) if _is_users(_module(frame), frame.f_code.co_filename))
+    frame = next(users, frames[-1])
     return clean_text(f"{_module(frame)}.{frame.f_code.co_qualname}", _DETAIL_TEXT)
 
 
-def _is_users(frame: FrameType) -> bool:
-    package = _module(frame).partition(".")[0]
+@lru_cache(maxsize=1024)
+def _is_users(module: str, file: str) -> bool:
+    package = module.partition(".")[0]
     if package == "redrive" or package in sys.stdlib_module_names:
         return False
-    return not _INSTALLED.search(frame.f_code.co_filename)
+    return not _INSTALLED.search(file)
 
 
 def _module(frame: FrameType) -> str:

@@ -19,7 +19,7 @@ T = TypeVar("T")
 def quick(cls: type[T]) -> type[T]:
     """A class to call instead of a frozen dataclass; what it makes are instances of that dataclass.
 
-    The dataclass has no factories for defaults and no `__post_init__`: they would not be called.
+    The dataclass has no `__post_init__`, which would not be called; what has a factory must be given.
     """
     return _opened(cls, [bool(each.kw_only) for each in _fields(cls)])
 

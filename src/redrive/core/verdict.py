@@ -6,13 +6,14 @@ attempt 3 of 5, HTTP 429, rate limited, Retry-After 30 s + 4 s jitter, next at 1
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from redrive.core.backoff import Delay, backoff
 from redrive.core.classify import RETRYABLE, Category
 from redrive.core.failure import Failure
 from redrive.core.options import StepOptions
+from redrive.core.quick import quick
 from redrive.duration import words
 from redrive.policy import RetryPolicy
 
@@ -64,7 +65,10 @@ class Verdict:
     @classmethod
     def from_json(cls, text: str) -> Verdict:
         data = json.loads(text)  # newer code may have written more
-        return cls(**{one.name: data[one.name] for one in fields(cls)})
+        return _Verdict(**{name: data[name] for name in cls.__slots__})
+
+
+_Verdict = quick(Verdict)
 
 
 def judge(
@@ -86,7 +90,7 @@ def judge(
 
 
 def _again(delay: Delay, of: int | None, failure: Failure) -> Verdict:
-    return Verdict(
+    return _Verdict(
         retry=True,
         of=of,
         status_code=failure.status_code,

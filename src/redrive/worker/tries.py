@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Tries"]
 
-_Returned = quick(Returned)
+_Returned, _Raised = quick(Returned), quick(Raised)
 _STORE_PAUSE = MICROS  # how long a transactional step leaves a store alone that did not answer
 
 
@@ -103,8 +103,8 @@ class Tries:
                 if written.status is not StepStatus.RETRYING:
                     break
                 assert written.wake_in is not None
-                wait = written.wake_in / MICROS
-                await execution.rest.wait(self._place, self._attempt, wait, settled.transition.change)
+                if wait := written.wake_in / MICROS:
+                    await execution.rest.wait(self._place, self._attempt, wait, settled.transition.change)
                 self._attempt += 1
         except asyncio.CancelledError:
             if not execution.dead and not execution.worker.is_being_cancelled:
@@ -302,7 +302,7 @@ class Tries:
         self, failure: Failure, end: AttemptEnd, cause: LetterCode | None = None, stage: Stage = Stage.EXEC
     ) -> Raised:
         execution = self._execution
-        return Raised(
+        return _Raised(
             run=execution.view,
             place=self._place,
             attempt=self._attempt,

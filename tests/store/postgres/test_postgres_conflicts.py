@@ -84,7 +84,7 @@ async def connection(url: str):
 # -- transactions that the server gives up -------------------------------------------------------------
 
 # Of the transactions that write here a third fails, as if they had met others: which ones, hangs on their
-# number alone, so that a call comes through when it is made again. A sequence is never rolled back and counts.
+# number alone, so that a call comes through when it is made again. A sequence is never rolled back.
 CLASH = """
 CREATE SEQUENCE public.clashes;
 CREATE FUNCTION public.clash() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$

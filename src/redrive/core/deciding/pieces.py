@@ -31,7 +31,7 @@ __all__ = [
     "transition",
 ]
 
-_Transition = quick(Transition)
+_Transition, _EntryWrite, _RunWrite = quick(Transition), quick(EntryWrite), quick(RunWrite)
 _RUNNING = RunWrite(status=RunStatus.RUNNING, release=False, diverged=False)
 _UNDOING = RunWrite(status=RunStatus.COMPENSATING, release=False, diverged=False)
 
@@ -98,7 +98,7 @@ def entry_of(
     output: str | None = None,
 ) -> EntryWrite:
     """An entry at its place."""
-    return EntryWrite(
+    return _EntryWrite(
         index=place.index,
         key=place.key,
         kind=place.kind,
@@ -148,7 +148,7 @@ def sleep(run: RunView, delay: int | None, hold: int, parked_on: str | None = No
     is waited for anew.
     """
     put_down = delay is None or delay > hold
-    return RunWrite(
+    return _RunWrite(
         status=put_by(run, 1),
         wake_in=delay,
         release=put_down,

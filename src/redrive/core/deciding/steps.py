@@ -28,7 +28,7 @@ from redrive.policy import RetryPolicy
 
 __all__ = ["began", "interrupted", "noted", "raised", "returned", "slept", "woke"]
 
-_EntryWrite = quick(EntryWrite)
+_EntryWrite, _AttemptWrite = quick(EntryWrite), quick(AttemptWrite)
 
 
 def returned(outcome: Returned) -> Transition:
@@ -106,7 +106,7 @@ def _retried(outcome: Raised, verdict: Verdict) -> Transition:
     change = awake(outcome.run) if outcome.resumes else None
     if outcome.taken:
         change = RunWrite(status=put_by(outcome.run, delay), wake_in=delay, take=True)
-    elif outcome.idle:
+    elif outcome.idle and delay:
         change = sleep(outcome.run, delay, outcome.hold)
     return _settled(outcome, entry, change, _attempt(outcome, verdict, delay), verdict)
 
@@ -161,7 +161,7 @@ def _why_step(outcome: Raised, verdict: Verdict) -> str:
 
 
 def _attempt(outcome: Raised, verdict: Verdict, next_in: int | None) -> AttemptWrite:
-    return AttemptWrite(
+    return _AttemptWrite(
         index=outcome.place.index,
         attempt=outcome.attempt,
         end=outcome.end,
