@@ -6,12 +6,13 @@ import asyncio
 from contextlib import suppress
 
 import pytest
-from postgres_kit import Bench, eventually
+from postgres_kit import Bench, eventually, opened
 from store_kit import SECOND, becomes, entry, writes
 
 from redrive.core.states import RunStatus, StepStatus
 from redrive.errors import DataRefused, StoreUnavailable
 from redrive.store.postgres import lines
+from redrive.store.postgres.roles import ENGINE
 from redrive.store.records import Purge
 from redrive.store.selection import RunFilter
 
@@ -32,6 +33,15 @@ async def repeated(call):
     return await call()
 
 
+async def test_the_connection_that_opened_a_store_goes_on_to_serve_it(ready_url: str) -> None:
+    async with opened(f"{ready_url}&bell=off") as bench:
+        (opener,) = await bench.sql(OURS)
+        await bench.kit.held()
+        async with bench.store._lines.line() as line:
+            assert line.con.get_server_pid() == opener["pid"]
+            assert await line.con.fetchval("SELECT current_user") == ENGINE
+
+
 async def test_a_connection_that_was_ended_while_idle_is_replaced(bench: Bench) -> None:
     worker, run = await bench.kit.held()
     for n in range(5):
@@ -49,7 +59,8 @@ async def test_a_call_whose_connection_is_ended_in_the_middle_may_be_repeated(be
         calling = asyncio.create_task(bench.store.apply([ending], worker=worker))
         await bench.waits()
         await bench.sql(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND wait_event_type = 'Lock'"
         )
         with pytest.raises(StoreUnavailable, match="nothing is lost"):
             await calling

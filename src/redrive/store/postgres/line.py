@@ -12,7 +12,7 @@ import asyncpg
 from redrive.store.postgres.address import Address
 from redrive.store.postgres.sql import Statement, in_schema
 
-__all__ = ["PLANS", "Line", "connect", "hang_up", "session"]
+__all__ = ["PLANS", "Line", "connect", "hang_up", "put_in_force", "session"]
 
 log = logging.getLogger("redrive.store")
 
@@ -59,14 +59,19 @@ async def connect(
         max_cacheable_statement_size=0,
         server_settings={"application_name": "redrive"},
     )
+    try:
+        await put_in_force(con, address, settings)
+    except BaseException:
+        con.terminate()
+        raise
+    return con
+
+
+async def put_in_force(con: asyncpg.Connection, address: Address, settings: Mapping[str, str]) -> None:
+    """Make settings hold on a connection that has none, unless each transaction has to make them anew."""
     if settings and not address.pooled:
         # Not as parameters of the connection itself: poolers refuse those they do not know.
-        try:
-            await con.execute("; ".join(f"SET {name} = '{value}'" for name, value in settings.items()))
-        except BaseException:
-            con.terminate()
-            raise
-    return con
+        await con.execute("; ".join(f"SET {name} = '{value}'" for name, value in settings.items()))
 
 
 async def hang_up(con: asyncpg.Connection) -> None:

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from typing import TypeVar
 
+import asyncpg
+
 from redrive.clock import Clock
 from redrive.errors import RedriveError, StoreError, StoreUnavailable
 from redrive.store.postgres.address import Address
@@ -65,6 +67,15 @@ class Lines:
             line.con.terminate()
         while self._idle:
             await hang_up(self._idle.pop().con)
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What holds for the connections that are handed out."""
+        return self._settings
+
+    def adopt(self, con: asyncpg.Connection) -> None:
+        """Hand out, too, a connection on which these settings are in force."""
+        self._idle.append(Line(con, self._address, self._settings))
 
     async def change(self, settings: Mapping[str, str]) -> None:
         """Let other settings hold for every connection handed out from now on."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+
+import asyncpg
 
 from redrive.clock import SystemClock
 from redrive.errors import SchemaMismatch
 from redrive.store.postgres import chores, schema
 from redrive.store.postgres.address import Address, locate
 from redrive.store.postgres.database_clock import DatabaseClock
-from redrive.store.postgres.line import Line, connect, hang_up
+from redrive.store.postgres.line import Line, connect, hang_up, put_in_force
 from redrive.store.postgres.lines import until_it_answers
 from redrive.store.postgres.refusals import NOTHING_LOST, ONCE, meaning
 from redrive.store.postgres.roles import prove_confined
@@ -21,20 +23,23 @@ __all__ = ["migrate", "prepare"]
 log = logging.getLogger("redrive.store")
 
 
-async def prepare(address: Address, clock: DatabaseClock, *, migrate: bool) -> None:
-    """Make sure that this code may use the schema.
+async def prepare(
+    address: Address, clock: DatabaseClock, settings: Mapping[str, str], *, migrate: bool
+) -> asyncpg.Connection:
+    """Make sure that this code may use the schema; returns a connection to use it by, as if by `connect`.
 
     Who only wants to look (`migrate=False`) is told at once that a server does not answer or that a
     database is empty; for everybody else the one is waited for and the other is set up.
     """
     if not migrate:
-        await _prepare(address, clock, migrate=False)
-    else:
-        await until_it_answers(address, lambda: _prepare(address, clock, migrate=True))
+        return await _prepare(address, clock, settings, migrate=False)
+    return await until_it_answers(address, lambda: _prepare(address, clock, settings, migrate=True))
 
 
-async def _prepare(address: Address, clock: DatabaseClock, *, migrate: bool) -> None:
-    async with _plain_line(address, NOTHING_LOST if migrate else ONCE) as line:
+async def _prepare(
+    address: Address, clock: DatabaseClock, settings: Mapping[str, str], *, migrate: bool
+) -> asyncpg.Connection:
+    async with _plain_line(address, NOTHING_LOST if migrate else ONCE, stays=True) as line:
         if not await schema.check(line, address):
             if not migrate:
                 raise SchemaMismatch(
@@ -44,6 +49,8 @@ async def _prepare(address: Address, clock: DatabaseClock, *, migrate: bool) -> 
         await prove_confined(line, address)
         await _mention_pooler(line, address)
         clock.heard(await line.value(chores.SQL["moment"], now=clock.given()))
+        await put_in_force(line.con, address, settings)
+        return line.con
 
 
 async def _mention_pooler(line: Line, address: Address) -> None:
@@ -66,15 +73,18 @@ async def migrate(url: str, *, plan: bool = False) -> list[str]:
 
 
 @asynccontextmanager
-async def _plain_line(address: Address, then: str) -> AsyncIterator[Line]:
+async def _plain_line(address: Address, then: str, *, stays: bool = False) -> AsyncIterator[Line]:
     """A connection as the user whom the URL names, with nothing set; errors come out translated.
 
-    `then` says what follows for the caller if the server does not answer.
+    `then` says what follows for the caller if the server does not answer. A line that `stays` is closed
+    only if something went wrong.
     """
     con = None
     try:
         con = await connect(address, {})
         yield Line(con, address, {})
+        if stays:
+            con = None
     except Exception as raised:
         error = meaning(raised, address.where, then)
         if error is None:

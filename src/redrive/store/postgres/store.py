@@ -121,7 +121,8 @@ class PostgresStore:
     async def open(self, *, migrate: bool = True) -> None:
         """Connect. With `migrate`, wait for a server that is down, and set an empty database up."""
         self._new_lines()  # a store may be opened again after it was closed
-        await prepare(self._address, self._clock, migrate=migrate)
+        con = await prepare(self._address, self._clock, self._lines.settings, migrate=migrate)
+        self._lines.adopt(con)
         self._lines.broke()  # as far as is known here: others may have waited for this server, too
         self._bell.open()
 

@@ -81,5 +81,6 @@ INSERT INTO redrive.runs (public_id, tenant, workflow, queue, rank, status, avai
 VALUES ('redrive probe ' || CAST(:tenant AS text), CAST(:tenant AS text), '', '', 0, 'PENDING', 0, 0);
 
 -- name: foreign_rows
--- How many of a tenant table's rows a transaction sees that are not its tenant's; the table's name is filled in.
-SELECT COUNT(*) FROM (SELECT 1 FROM redrive.{table} WHERE tenant <> :tenant AND tenant <> '' LIMIT 1) AS foreign_row;
+-- A tenant table in which a transaction sees rows that are not its tenant's; the table's name is filled in.
+SELECT '{table}' AS name
+WHERE EXISTS (SELECT 1 FROM redrive.{table} WHERE tenant <> :tenant AND tenant <> '');
