@@ -6,13 +6,13 @@ Rows and index entries are counted by the server itself. They are printed, with 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import pytest
-from postgres_kit import Bench, eventually
+from postgres_kit import Bench, eventually, opened
 from store_kit import DAY, SECOND, becomes, entry, writes
 
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
@@ -59,6 +59,13 @@ INSERT INTO redrive.idempotency (tenant, key, given, run, run_id, hash, created_
 SELECT 'tenant' || n % 7, 'key' || n, 'given' || n, n, 'r', '', {now}, 9000000000000000000
 FROM generate_series(1, {finished}, 10) AS n;
 """
+
+
+@pytest.fixture
+async def bench(postgres_url: str) -> AsyncIterator[Bench]:
+    """A new store: one that was emptied has entries of rows that are gone in its indexes."""
+    async with opened(postgres_url) as bench:
+        yield bench
 
 
 async def fill(bench: Bench, *, finished: int, due: int, held: int) -> None:
