@@ -35,7 +35,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-import aside
 import asyncpg
 import pytest
 
@@ -407,12 +406,7 @@ async def fresh(name: str, *, pooled: bool = False) -> AsyncIterator[str]:
     direct = await database_of(shared(name).url)
     schema = new_schema()
     yield url_of(name, direct, schema, pooled=pooled)
-    await aside.do(_drop(direct, schema))
-
-
-async def _drop(database: str, schema: str) -> None:
-    con = await aside.connected(database)
-    await con.execute(f"DROP SCHEMA IF EXISTS {schema}, public CASCADE; CREATE SCHEMA public")
+    await _execute(direct, f"DROP SCHEMA IF EXISTS {schema}, public CASCADE; CREATE SCHEMA public")
 
 
 def new_schema() -> str:
@@ -455,7 +449,6 @@ async def _execute(url: str, *statements: str) -> None:
 
 async def tidy() -> None:
     """Leave nothing on a server that is not ours to throw away."""
-    await aside.do(aside.hang_up())
     for (url, _), made in _made.items() if DSN else ():
         await _execute(url, f"DROP DATABASE IF EXISTS {urlsplit(made).path[1:]}")
 

@@ -7,6 +7,7 @@ import gc
 import signal
 from collections.abc import AsyncIterator
 
+import aside
 import cluster
 import emptied
 import hypothesis
@@ -38,7 +39,12 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    asyncio.run(cluster.tidy())
+    asyncio.run(_tidy())
+
+
+async def _tidy() -> None:
+    await aside.do(aside.hang_up())
+    await cluster.tidy()
 
 
 @pytest.fixture(params=cluster.POSTGRES)

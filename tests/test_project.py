@@ -57,6 +57,23 @@ def test_bare_install_stays_within_eight_packages() -> None:
     assert len(closure("redrive")) <= 8, sorted(closure("redrive"))
 
 
+IMPORTING = """
+import importlib, pathlib
+for path in pathlib.Path("bench").rglob("*.py"):
+    if "__" not in path.name and not path.name.endswith("_peer.py"):  # peers live in their own environments
+        importlib.import_module(".".join(path.with_suffix("").parts))
+import tests.cluster  # which benchmarks ask for a server
+print("imported")
+"""
+
+
+def test_every_benchmark_can_be_imported() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTING], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "imported\n"), done.stderr
+
+
 def test_public_surface_is_declared() -> None:
     visible = {
         name

@@ -15,5 +15,6 @@ async def main(url: str, concurrency: int) -> None:
         await asyncio.to_thread(sys.stdin.read)
 
 
-collect_seldom()
-run_quickly(main(sys.argv[1], int(sys.argv[2])))
+if __name__ == "__main__":
+    collect_seldom()
+    run_quickly(main(sys.argv[1], int(sys.argv[2])))
