@@ -18,7 +18,7 @@ from redrive.errors import NotFound
 from redrive.store.port import People
 from redrive.store.records import RunRow
 
-__all__ = ["Ledger", "Sagas", "SagaEntry"]
+__all__ = ["Ledger", "Saga", "SagaEntry", "Sagas"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +64,18 @@ class SagaEntry:
     def waits_for_person(self) -> bool:
         """True if somebody has to do it and say so."""
         return self.type == "manual" and self.status == StepStatus.RUNNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saga:
+    """The compensations of one run, in the order in which they are done; `done` need nothing more."""
+
+    run_id: str
+    workflow: str
+    tenant: str
+    status: RunStatus
+    done: int
+    entries: tuple[SagaEntry, ...]
 
 
 class Ledger:

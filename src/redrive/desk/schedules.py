@@ -9,6 +9,7 @@ from datetime import datetime
 from redrive.clock import Clock
 from redrive.core.cron import Cron
 from redrive.core.events import Event
+from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.states import RunStatus
 from redrive.core.transition import AuditWrite
 from redrive.desk.checks import a_flag, long_text, person, short_text
@@ -66,7 +67,7 @@ class Schedules:
         workflow: str,
         name: str = "default",
         *,
-        tenant: str = "default",
+        tenant: str = DEFAULT_TENANT,
         by: str = "unknown",
         reason: str | None = None,
         dry_run: bool = False,
@@ -82,7 +83,7 @@ class Schedules:
         workflow: str,
         name: str = "default",
         *,
-        tenant: str = "default",
+        tenant: str = DEFAULT_TENANT,
         by: str = "unknown",
         reason: str | None = None,
         dry_run: bool = False,
@@ -100,7 +101,7 @@ class Schedules:
         workflow: str,
         name: str = "default",
         *,
-        tenant: str = "default",
+        tenant: str = DEFAULT_TENANT,
         by: str = "unknown",
         reason: str | None = None,
         dry_run: bool = False,

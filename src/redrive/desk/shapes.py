@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from redrive.core.classify import Category
@@ -21,6 +21,7 @@ from redrive.core.states import EXECUTED, FINAL, EntryKind, LetterStatus, RunSta
 from redrive.core.tracing import split, trace_id
 from redrive.core.transition import AttemptEnd
 from redrive.core.verdict import Verdict, explain
+from redrive.duration import moment
 from redrive.store.records import AttemptRow, AuditRow, LetterRow, ReplayRow, RunRow
 
 __all__ = [
@@ -32,10 +33,8 @@ __all__ = [
     "Shaper",
     "StepRecord",
     "changes_of",
-    "moment",
 ]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CUT_SHORT = {
     AttemptEnd.LOST: "the worker died; the attempt is repeated under the same number",
     AttemptEnd.RELEASED: "the worker stopped; the attempt is repeated under the same number",
@@ -240,10 +239,10 @@ class Shaper:
             parent=row.parent,
             replay_of=row.replay_of,
             created_at=moment(row.created_at),
-            started_at=_maybe(row.started_at),
-            finished_at=_maybe(row.finished_at),
-            next_at=_maybe(row.available_at),
-            deadline=_maybe(row.deadline),
+            started_at=moment(row.started_at),
+            finished_at=moment(row.finished_at),
+            next_at=moment(row.available_at),
+            deadline=moment(row.deadline),
             crashes=row.deaths,
             parked_on=row.parked_on,
             input=self.payload(row.input),
@@ -309,7 +308,7 @@ class Shaper:
             version=row.version,
             created_at=moment(row.created_at),
             failed_at=moment(row.failed_at),
-            closed_at=_maybe(row.closed_at),
+            closed_at=moment(row.closed_at),
             closed_by=row.closed_by,
             resolution=self.text(row.resolution),
             expires_at=moment(row.expires_at),
@@ -353,8 +352,8 @@ class Shaper:
             status=entry.status,
             attempt=entry.attempt,
             began_at=moment(entry.first_at),
-            ended_at=_maybe(entry.ended_at),
-            next_at=_maybe(entry.wake_at),
+            ended_at=moment(entry.ended_at),
+            next_at=moment(entry.wake_at),
             input=self.payload(entry.input),
             output=self.payload(entry.output),
             error=None if ending is None else self._text(ending.reason),
@@ -376,7 +375,7 @@ class Shaper:
             error_type=None if failure is None else failure.error_type,
             message=None if failure is None else text(failure.message),
             stack=None if failure is None else text(failure.stack),
-            next_at=_maybe(row.next_at),
+            next_at=moment(row.next_at),
             decision=_decision(row, once),
         )
 
@@ -407,7 +406,7 @@ def _replay(row: ReplayRow) -> ReplayRecord:
         by=row.by,
         reason=row.reason,
         at=moment(row.at),
-        ended_at=_maybe(row.ended_at),
+        ended_at=moment(row.ended_at),
         outcome=row.outcome,
         changes=changes_of(row.changes),
     )
@@ -448,7 +447,7 @@ def _succeeded(entry: EntryRow) -> AttemptRecord:
         attempt=entry.attempt,
         status=entry.status.value,
         began_at=moment(entry.began_at),
-        ended_at=_maybe(entry.ended_at),
+        ended_at=moment(entry.ended_at),
         category=None,
         error_type=None,
         message=None,
@@ -456,12 +455,3 @@ def _succeeded(entry: EntryRow) -> AttemptRecord:
         next_at=None,
         decision=f"attempt {entry.attempt}, succeeded",
     )
-
-
-def moment(micros: int) -> datetime:
-    """The store's microseconds as a time."""
-    return _EPOCH + timedelta(microseconds=micros)  # exact for every year, unlike fromtimestamp
-
-
-def _maybe(micros: int | None) -> datetime | None:
-    return None if micros is None else moment(micros)

@@ -9,7 +9,7 @@ from redrive.clock import Clock
 from redrive.core.events import Event
 from redrive.core.transition import AuditWrite
 from redrive.desk.checks import a_flag, long_text, person, short_text
-from redrive.desk.shapes import moment
+from redrive.duration import moment
 from redrive.errors import NotFound
 from redrive.store.outbox import SinkRow
 from redrive.store.port import Store

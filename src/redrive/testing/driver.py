@@ -13,6 +13,7 @@ from redrive.app.dependencies import find_circuit
 from redrive.clock import MICROS, micros
 from redrive.core.circuit import CircuitState, CircuitStatus, close, opened, rules_of
 from redrive.core.keys import letter_id
+from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.states import FINAL, StepStatus
 from redrive.desk.handling import handled_by
 from redrive.duration import Duration, seconds, words
@@ -227,7 +228,7 @@ class Engine:
     # -- circuits ----------------------------------------------------------------------------------------
 
     async def circuit(
-        self, key: str, state: Literal["open", "half_open", "closed"], *, tenant: str = "default"
+        self, key: str, state: Literal["open", "half_open", "closed"], *, tenant: str = DEFAULT_TENANT
     ) -> None:
         """Make a circuit stand like this, as if its dependency had failed or come back.
 

@@ -26,7 +26,7 @@ from redrive.settle.view import options_of, view_of_claimed
 from redrive.signals.tally import Ear, Tally
 from redrive.signals.traces import Tracing
 from redrive.store.port import Store, Transaction
-from redrive.store.records import Beat, Catalogue, Claimed, NewWorker, Started
+from redrive.store.records import Beat, Catalogue, Claimed, NewWorker, Started, living
 from redrive.worker.acting import Acting
 from redrive.worker.attempt import Attempt
 from redrive.worker.beats import Beats
@@ -416,7 +416,7 @@ class Worker:
         if claimed.version == self.version:
             return Diverged(run=view, difference=difference, wait=Wait.NO_MORE)
         workers = await until_answered(self.store.workers, self.clock)
-        someone = any(w.version == claimed.version and w.state == "LIVE" for w in workers)
+        someone = any(each.version == claimed.version for each in living(workers, self.store.now()))
         since = claimed.diverged_at
         waited = 0.0 if since is None else (self.store.now() - since) / MICROS
         if not someone and waited >= self.settings.code_wait:
