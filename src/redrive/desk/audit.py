@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from redrive.desk.shapes import AuditRecord, Shaper
+from redrive.desk.shapes import AuditRecord
+from redrive.desk.shaping import Shaper
 from redrive.store.port import People
 from redrive.store.records import Page
 from redrive.store.selection import AuditFilter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from redrive.desk.shapes import Shaper
+from redrive.desk.shaping import Shaper
 from redrive.store.port import People
 from redrive.store.records import Page
 from redrive.store.selection import AuditFilter, LetterFilter, RunFilter

@@ -14,7 +14,7 @@ from redrive.core.states import DeliveryStatus
 from redrive.core.tracing import trace_id
 from redrive.core.transition import AuditWrite
 from redrive.desk.checks import a_flag, is_id, long_text, person
-from redrive.desk.shapes import Shaper
+from redrive.desk.shaping import Shaper
 from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.store.outbox import (

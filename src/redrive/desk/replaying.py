@@ -29,7 +29,7 @@ from redrive.core.states import CLOSED, FINAL, EntryKind, LetterStatus, RunStatu
 from redrive.core.transition import Answer, NewRun, ReplayWrite, Transition
 from redrive.desk.checks import Checker, a_flag, as_json, is_id, long_text, person, short_text
 from redrive.desk.effects import effects_of
-from redrive.desk.shapes import changes_of
+from redrive.desk.shaping import changes_of
 from redrive.duration import moment
 from redrive.errors import ConfigurationError, Conflict, InputError, NotFound
 from redrive.policy import RetryPolicy

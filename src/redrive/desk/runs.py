@@ -16,7 +16,8 @@ from redrive.desk.checks import a_flag, is_id, long_text, person
 from redrive.desk.handling import handled_by
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.replaying import Order, Replay, Replayer, request_of
-from redrive.desk.shapes import Run, Shaper
+from redrive.desk.shapes import Run
+from redrive.desk.shaping import Shaper
 from redrive.errors import Conflict, NotFound
 from redrive.settle.settler import LocalSettler
 from redrive.settle.view import open_steps, view_of

@@ -13,7 +13,8 @@ from redrive.core.replay import Mode
 from redrive.core.saga import LedgerRow, ledger
 from redrive.core.states import RunStatus, StepStatus
 from redrive.desk.replaying import Order, Replay, Replayer, request_of
-from redrive.desk.shapes import AttemptRecord, Shaper, StepRecord
+from redrive.desk.shapes import AttemptRecord, StepRecord
+from redrive.desk.shaping import Shaper
 from redrive.errors import NotFound
 from redrive.store.port import People
 from redrive.store.records import RunRow
