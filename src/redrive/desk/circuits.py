@@ -13,7 +13,7 @@ from redrive.core.circuit import CircuitState, CircuitStatus, close, open_by_han
 from redrive.core.events import Event
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.transition import AuditWrite
-from redrive.desk.checks import long_text, person, short_text
+from redrive.desk.checks import person, reason_given, short_text
 from redrive.duration import moment
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.policy import Circuit
@@ -84,7 +84,7 @@ class Circuits:
                 return None
             return turn_to(case, open_by_hand(case.row.state), why=why, by=by)
 
-        by, why = person(by), _reason(reason) or f"opened by {by}"
+        by, why = person(by), reason_given(reason) or f"opened by {by}"
         return await self._turned(key, tenant, decide)
 
     async def close(
@@ -97,7 +97,7 @@ class Circuits:
                 return None
             return turn_to(case, close(case.row.state), why=why, by=by)
 
-        by, why = person(by), _reason(reason) or f"closed by {by}"
+        by, why = person(by), reason_given(reason) or f"closed by {by}"
         return await self._turned(key, tenant, decide)
 
     async def reset(
@@ -110,7 +110,7 @@ class Circuits:
             line = replace(wanted.audit[0], event=Event.CIRCUIT_RESET.value)
             return replace(wanted, override=None, audit=(line,))
 
-        by, why = person(by), _reason(reason) or f"reset by {by}"
+        by, why = person(by), reason_given(reason) or f"reset by {by}"
         return await self._turned(key, tenant, decide)
 
     async def set(
@@ -183,10 +183,6 @@ def _key(key: str) -> str:
     if not isinstance(key, str) or not key.strip() or not key.isprintable() or len(key) > _LONGEST:
         raise InputError(f"{key!r:.60} is no circuit: give its name, or WORKFLOW/STEP for one that has none")
     return key
-
-
-def _reason(reason: str | None) -> str | None:
-    return None if reason is None else long_text("reason", reason)
 
 
 def shaped(row: CircuitRow) -> CircuitRecord:

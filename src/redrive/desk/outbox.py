@@ -13,7 +13,7 @@ from redrive.core.notice import without_targets
 from redrive.core.states import DeliveryStatus
 from redrive.core.tracing import trace_id
 from redrive.core.transition import AuditWrite
-from redrive.desk.checks import a_flag, is_id, long_text, person
+from redrive.desk.checks import a_flag, is_id, person, reason_given
 from redrive.desk.shaping import Shaper
 from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
@@ -179,7 +179,7 @@ class Outbox:
             tenant=tenant,
             by=person(by),
             subject=subject,
-            reason=None if reason is None else long_text("reason", reason),
+            reason=reason_given(reason),
             token=self._clock.new_id(),
         )
 

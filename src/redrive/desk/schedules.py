@@ -12,7 +12,7 @@ from redrive.core.events import Event
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.states import RunStatus
 from redrive.core.transition import AuditWrite
-from redrive.desk.checks import a_flag, long_text, person, short_text
+from redrive.desk.checks import a_flag, person, reason_given, short_text
 from redrive.errors import Conflict, NotFound, RegistrationError
 from redrive.store.port import People
 from redrive.store.schedules import SchedulePlace, ScheduleRow
@@ -136,7 +136,7 @@ class Schedules:
             tenant=short_text("tenant", tenant),
             by=person(by),
             subject=f"{short_text('workflow', workflow)}/{short_text('name', name)}",
-            reason=None if reason is None else long_text("reason", reason),
+            reason=reason_given(reason),
             token=self._clock.new_id(),
         )
 

@@ -24,6 +24,7 @@ from redrive.sinks import Message, received
 from redrive.store import open_store
 from redrive.store.circuits import CircuitCase, CircuitTurn
 from redrive.store.faulty import Plan, no_faults
+from redrive.store.pages import page_by_page
 from redrive.store.port import Store
 from redrive.store.selection import OutboxFilter
 from redrive.testing.clock import VirtualClock
@@ -202,14 +203,8 @@ class Engine:
         Whether any sink wants them does not matter; subscribers get theirs when time settles.
         """
         where = OutboxFilter(topic=topic, run_id=run)
-        found: list[Message] = []
-        cursor: str | None = None
-        while True:
-            page = await self.store.messages(where, limit=500, cursor=cursor)
-            found += [received(row) for row in page.items]
-            cursor = page.next
-            if cursor is None:
-                return found[::-1]
+        rows = page_by_page(lambda cursor: self.store.messages(where, limit=500, cursor=cursor))
+        return [received(row) async for row in rows][::-1]
 
     async def compensations(self, run: RunReport | RunHandle[Any] | str) -> list[str]:
         """What of a run was undone so far, in the order in which that happened: the names of the steps."""
