@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from redrive.duration import MICROS
 from redrive.ids import format_id
 
 __all__ = ["MICROS", "Clock", "SystemClock", "Timer", "micros"]
 
-MICROS = 1_000_000
 
 _random = random.Random()  # our own: ids must differ between processes, whatever a program does to `random`
 if sys.platform != "win32":

@@ -1,15 +1,18 @@
-"""Durations as users write them (`"1h30m"`, `90`, `timedelta(...)`) and as people read them."""
+"""Durations as users write them (`"1h30m"`, `90`, `timedelta(...)`) and as people read them.
+
+And times as stores and transitions count them: in microseconds, since 1970 where they are moments.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from datetime import UTC, datetime, timedelta
-from typing import TypeAlias
+from typing import TypeAlias, overload
 
 from redrive.errors import ConfigurationError
 
-__all__ = ["LONGEST", "Duration", "before", "seconds", "words"]
+__all__ = ["LONGEST", "MICROS", "Duration", "before", "moment", "seconds", "words"]
 
 Duration: TypeAlias = timedelta | float | int | str
 """A span of time: a `timedelta`, a number of seconds, or text such as `"30s"` or `"1h30m"`."""
@@ -17,6 +20,10 @@ Duration: TypeAlias = timedelta | float | int | str
 LONGEST = 36_500 * 86_400.0
 """A hundred years. Anything longer is taken for a mistake: no calendar could hold its end."""
 
+MICROS = 1_000_000
+"""Stores and transitions count time in microseconds: so many are a second."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FORMS = 'a timedelta, a number of seconds, or text such as "250ms" "30s" "5m" "1h30m" "2d"'
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _PARTS = re.compile(
@@ -25,6 +32,21 @@ _PARTS = re.compile(
 )
 _PLAIN = re.compile(_NUMBER, re.ASCII)
 _SIZES = (86_400.0, 3_600.0, 60.0, 1.0)
+
+
+@overload
+def moment(micros: int) -> datetime: ...
+
+
+@overload
+def moment(micros: int | None) -> datetime | None: ...
+
+
+def moment(micros: int | None) -> datetime | None:
+    """The store's microseconds as a time, or none."""
+    if micros is None:
+        return None
+    return _EPOCH + timedelta(microseconds=micros)  # exact for every year, unlike fromtimestamp
 
 
 def seconds(value: Duration, what: str = "duration") -> float:

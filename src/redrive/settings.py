@@ -12,6 +12,7 @@ from typing import Any
 from redrive.allowed import read_allowed
 from redrive.duration import Duration, seconds
 from redrive.errors import ConfigurationError
+from redrive.mailbox import is_mailbox
 from redrive.trusted import read_trusted
 
 __all__ = ["OFF", "PLAIN", "VARIABLES", "Settings", "key_bytes", "listening"]
@@ -273,7 +274,7 @@ def _smtp(field: str, value: Any) -> str:
 
 def _sender(field: str, value: Any) -> str:
     text = _text(field, value).strip()
-    if not re.fullmatch(r"[^\s@<>]+@[^\s@<>]+", text):
+    if not is_mailbox(text):
         raise ConfigurationError(f"{_name(field)} must be a mail address such as redrive@example.org")
     return text
 

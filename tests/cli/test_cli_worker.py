@@ -108,6 +108,15 @@ def test_takes_the_store_from_the_environment_if_the_app_names_none(tmp_path: Pa
         assert "store sqlite:///from_environment.db" in worker.lines[-1]
 
 
+def test_a_worker_whose_store_was_removed_stops_at_one_signal(folder: Path) -> None:
+    with working(folder, "jobs:app") as worker:
+        for file in folder.glob("jobs.db*"):
+            file.unlink()
+        worker.signal()
+        worker.wait_for("stopped; nothing is lost")
+        assert worker.wait() == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_the_step_in_flight_end_and_gives_back_the_rest(
     folder: Path, jobs: Redrive, number: signal.Signals

@@ -153,7 +153,8 @@ async def test_tags_are_words_and_no_letters() -> None:
 async def test_an_odd_id_is_simply_not_found(on_store: OnStore, id: Any) -> None:
     s = shop()
     async with on_store(s.app):
-        for ask in (s.app.runs.get, s.app.runs.cancel, s.app.runs.retry, s.app.dlq.get, s.app.dlq.set):
+        runs, dlq = s.app.runs, s.app.dlq
+        for ask in (runs.get, runs.cancel, runs.retry, s.app.saga, dlq.get, dlq.set):
             with pytest.raises(NotFound, match="there is no") as caught:
                 await ask(id)
             assert len(str(caught.value)) < 120

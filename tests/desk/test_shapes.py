@@ -19,7 +19,8 @@ from redrive.core.redact import MASK, Redactor
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import AttemptEnd
 from redrive.core.verdict import Verdict
-from redrive.desk.shapes import AttemptRecord, Shaper
+from redrive.desk.shapes import AttemptRecord
+from redrive.desk.shaping import Shaper
 from redrive.store.records import AttemptRow, LetterRow, RunRow
 
 NOON = datetime(2031, 5, 17, 14, 2, 11, tzinfo=UTC)

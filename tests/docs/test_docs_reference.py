@@ -137,7 +137,8 @@ def test_every_file_that_the_walk_names_exists() -> None:
 def test_the_walk_names_every_module_of_the_engine() -> None:
     text = read(ROOT / "docs/internals/walk.md")
     source = ROOT / "src/redrive"
-    folders = ("core", "worker", "chores", "app", "desk", "server", "server/auth")
+    nested = ("core/deciding", "chores/relaying", "server/auth")
+    folders = ("core", "worker", "chores", "app", "desk", "server", *nested)
     files = [
         path.relative_to(source).as_posix() for folder in folders for path in (source / folder).glob("*.py")
     ]

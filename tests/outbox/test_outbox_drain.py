@@ -10,7 +10,7 @@ from store_kit import HandClock, Kit, entry, writes
 
 from redrive import Message, NonRetryable
 from redrive.chores import Relay
-from redrive.chores.relay import WINDOW
+from redrive.chores.relaying.in_hand import WINDOW
 from redrive.clock import SystemClock
 from redrive.core.topics import Pattern
 from redrive.core.transition import MessageWrite
@@ -33,7 +33,7 @@ class Slow:
         if message.text == '"dead"':
             raise NonRetryable("no")
         self.got += 1
-        self.most = max(self.most, self.relay._in_hand)
+        self.most = max(self.most, self.relay._in_hand.count)
 
     async def close(self) -> None: ...
 

@@ -112,6 +112,20 @@ async def test_a_bundle_whose_process_died_is_delivered_by_another_after_its_lea
         assert await delivered(app) == {"1", "2", "3"}
 
 
+async def test_where_bundles_take_long_the_last_of_what_has_not_begun_is_left_to_others() -> None:
+    """The second bundle is unfolded by what is given back of it; the first keeps its place."""
+    app, say, ears = new_app()
+    texts = [str(n) for n in range(1_400)]
+    ears.slow = set(texts)
+    async with engine(app) as e:
+        ears.clock = app.runtime.clock
+        for half in (texts[:700], texts[700:]):
+            await e.run(say, " ".join(half))
+        assert await bundles(e) == [(700, False), (700, False)]
+        await e.advance("1.5s")
+        assert await bundles(e) == [(700, False)]
+
+
 async def test_what_arrived_is_noted_though_another_of_its_bundle_takes_long() -> None:
     app, say, ears = new_app()
     ears.slow = {"2"}

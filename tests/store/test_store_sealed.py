@@ -23,11 +23,13 @@ from redrive.core.transition import Transition
 from redrive.errors import ConfigurationError, DataRefused, InputError
 from redrive.store import open_store, port
 from redrive.store.accounts import AnswerRow, NewAnswer
+from redrive.store.faulty import FaultyStore
 from redrive.store.notices import NewNotice, NewNotification, NotificationFilter, RuleRow, Telling
 from redrive.store.port import Store
 from redrive.store.reseal import TABLES, Exchange, Texts, reseal
 from redrive.store.seal import Keyring, is_sealed, key_of
 from redrive.store.sealed import SealedStore, refuse_unreadable
+from redrive.store.sealed_lines import SealedLease, SealedTransaction
 from redrive.store.sealing import COVERED, PARTS, SEALED, Sealer
 
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
@@ -116,17 +118,24 @@ def test_a_text_that_no_store_could_hold_is_refused() -> None:
 # -- the wrapper is complete ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", [port.Store, port.LeaseLine, port.Transaction])
-def test_every_call_of_the_port_is_there_with_the_same_parameters(protocol: type[Any]) -> None:
-    from redrive.store import sealed
-
-    kinds = {"Store": SealedStore, "LeaseLine": sealed._SealedLease, "Transaction": sealed._SealedTransaction}
-    ours = kinds[protocol.__name__]
-    calls = [name for name in vars(protocol) if not name.startswith("_")]
-    assert calls
-    for name in calls:
+@pytest.mark.parametrize(
+    ("ours", "protocol"),
+    [
+        (SealedStore, port.Store),
+        (SealedLease, port.LeaseLine),
+        (SealedTransaction, port.Transaction),
+        (FaultyStore, port.Store),
+    ],
+)
+def test_every_call_of_the_port_is_there_with_the_same_parameters(ours: type, protocol: type[Any]) -> None:
+    parts = (port.People, port.Store) if protocol is port.Store else (protocol,)
+    calls = {name: call for part in parts for name, call in vars(part).items() if inspect.isfunction(call)}
+    named = {name: call for name, call in calls.items() if not name.startswith("_")}
+    assert named
+    for name, call in named.items():
         assert name in vars(ours), f"{ours.__name__} lacks {name}"
-        assert inspect.signature(vars(ours)[name]) == inspect.signature(vars(protocol)[name]), name
+        assert inspect.signature(vars(ours)[name]) == inspect.signature(call), name
+        assert vars(ours)[name].__name__ == name  # no other call under this name
 
 
 # What is stored in clear: it names and counts things, or people wrote it for others to read.

@@ -16,7 +16,7 @@ from redrive.clock import SystemClock
 from redrive.core.redact import Redactor
 from redrive.core.states import RunStatus, StepStatus
 from redrive.desk.runs import Runs
-from redrive.desk.shapes import Shaper
+from redrive.desk.shaping import Shaper
 from redrive.errors import Conflict, NotFound
 from redrive.store.port import Store
 

@@ -43,7 +43,7 @@ from redrive.desk.replaying import Replayer
 from redrive.desk.runs import Runs
 from redrive.desk.saga import Sagas
 from redrive.desk.schedules import Schedules
-from redrive.desk.shapes import Shaper
+from redrive.desk.shaping import Shaper
 from redrive.desk.sinks import Sinks
 from redrive.desk.starting import Starter
 from redrive.desk.workflows import Workflows

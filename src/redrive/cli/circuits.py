@@ -13,6 +13,7 @@ from redrive.cli.exits import NOT_FOUND, Stopped
 from redrive.cli.hints import circuit_hint
 from redrive.cli.output import Column, Output, clean, say, shown
 from redrive.cli.place import Place, ask, at_a_place, home
+from redrive.core.roles import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -235,7 +236,7 @@ def set_(
 
 def _named(key: str, tenant: str) -> tuple[str, str]:
     """A circuit's key, and how it is called: with its tenant, if there is more than one."""
-    return key, f"circuit {key!r}{'' if tenant == 'default' else f' of tenant {tenant!r}'}"
+    return key, f"circuit {key!r}{'' if tenant == DEFAULT_TENANT else f' of tenant {tenant!r}'}"
 
 
 def _done(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -14,12 +13,12 @@ from redrive.clock import MICROS, SystemClock
 from redrive.core.circuit import CircuitStatus
 from redrive.core.redact import Redactor
 from redrive.core.states import LetterStatus, RunStatus
-from redrive.duration import words
+from redrive.duration import moment, words
 from redrive.errors import RedriveError, SchemaMismatch
 from redrive.store import EXPOSED, open_store
 from redrive.store.figures import Figures
 from redrive.store.port import Store
-from redrive.store.records import WorkerRow
+from redrive.store.records import WorkerRow, living
 from redrive.store.selection import CircuitFilter, LetterFilter, RunFilter
 
 __all__ = ["Finding", "examine"]
@@ -84,7 +83,7 @@ async def _checks(store: Store, url: str) -> AsyncIterator[Finding]:
     yield _roles(url)
     yield _clock(store)
     figures = await store.figures()
-    live = _live(await store.workers(), store.now())
+    live = living(await store.workers(), store.now())
     yield await _workers(store, live)
     async for finding in _unclaimable(store):
         yield finding
@@ -115,10 +114,6 @@ def _clock(store: Store) -> Finding:
             "the database's clock decides, so nothing breaks; set up time synchronisation all the same",
         )
     return _ok("clock", "agrees with the store's")
-
-
-def _live(rows: list[WorkerRow], now: int) -> list[WorkerRow]:
-    return [row for row in rows if row.state == "LIVE" and row.lease_until > now]
 
 
 async def _workers(store: Store, live: list[WorkerRow]) -> Finding:
@@ -222,7 +217,7 @@ async def _letters(store: Store) -> Finding:
     if not page.items:
         return _ok("letters", "no dead letter waits for a person")
     count = f"{len(page.items)}{'+' if page.next else ''}"
-    oldest = datetime.fromtimestamp(min(letter.failed_at for letter in page.items) / MICROS, UTC)
+    oldest = moment(min(letter.failed_at for letter in page.items))
     text = f"{count} wait{'s' * (count == '1')} for a person, since {oldest:%Y-%m-%d %H:%M} UTC"
     return _note("letters", text, hint("dlq", "list"))
 

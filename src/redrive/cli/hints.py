@@ -29,7 +29,9 @@ def hint(*words: str) -> str:
 
 def circuit_hint(verb: str, key: str, tenant: str) -> str:
     """`redrive circuits VERB` for this tenant's circuit and no other's."""
-    whose = [] if tenant == "default" else ["--tenant", shlex.quote(tenant)]
+    from redrive.core.roles import DEFAULT_TENANT
+
+    whose = [] if tenant == DEFAULT_TENANT else ["--tenant", shlex.quote(tenant)]
     return hint("circuits", verb, shlex.quote(key), *whose)
 
 

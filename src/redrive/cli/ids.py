@@ -61,17 +61,13 @@ async def find_letter(app: Redrive, text: str) -> str:
 
 async def find_set(app: Redrive, text: str) -> str:
     """The id of the set that is meant."""
+    from redrive.store.pages import page_by_page
+
     prefix = text.lower()
     if len(prefix) >= _LENGTH:
         return prefix
-    found: list[str] = []
-    cursor: str | None = None
-    while prefix:
-        page = await app.dlq.sets(limit=500, cursor=cursor)
-        found += (one.id for one in page.items if one.id.startswith(prefix))
-        cursor = page.next
-        if cursor is None:
-            break
+    sets = page_by_page(lambda cursor: app.dlq.sets(limit=500, cursor=cursor))
+    found = [one.id async for one in sets if one.id.startswith(prefix)] if prefix else []
     if not found:
         raise Stopped(f"there is no set {text!r}; `{hint('dlq', 'sets', 'list')}` shows them", NOT_FOUND)
     return _only(text, found, "sets")

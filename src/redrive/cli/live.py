@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from datetime import UTC, datetime
 
 from redrive.app import Redrive
 from redrive.cli.example import example_input
@@ -14,7 +13,8 @@ from redrive.cli.hints import hint
 from redrive.cli.news import Event, News
 from redrive.cli.output import clean, echo, styled
 from redrive.cli.serve import Stop
-from redrive.clock import MICROS, SystemClock
+from redrive.clock import SystemClock
+from redrive.duration import moment
 from redrive.errors import ConfigurationError, StoreError
 
 __all__ = ["Live"]
@@ -38,7 +38,7 @@ class Live:
         while stop.worker is None:  # noqa: ASYNC110 - the worker sets it, and knows of no listeners
             await asyncio.sleep(_LOOK / 10)
         news = News(self._app, endings=True)
-        begun = datetime.fromtimestamp(SystemClock().now() / MICROS, UTC)
+        begun = moment(SystemClock().now())
         echo("\n".join(_to_type(self._app)))
         while not stop.asked.is_set():
             with contextlib.suppress(TimeoutError):

@@ -16,14 +16,14 @@ class _Moment(click.ParamType["datetime"]):
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        from datetime import UTC, datetime
+        from datetime import datetime
 
-        from redrive.clock import MICROS, SystemClock
-        from redrive.duration import before
+        from redrive.clock import SystemClock
+        from redrive.duration import before, moment
 
         if isinstance(value, datetime):
             return value
-        found = before(value, datetime.fromtimestamp(SystemClock().now() / MICROS, UTC))
+        found = before(value, moment(SystemClock().now()))
         if found is None:
             self.fail(f"{value!r} is no time: give 2h (ago), 2026-03-01 or 2026-03-01T14:00:00Z", param, ctx)
         return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +10,7 @@ from redrive.cli.change import Change, changing, user
 from redrive.cli.exits import NOT_FOUND, Stopped
 from redrive.cli.hints import hint, program
 from redrive.cli.ids import given
+from redrive.cli.inputs import typed
 from redrive.cli.output import Column, Output, echo, shown, told_tenant
 from redrive.cli.place import Place, ask, at_a_place
 
@@ -166,7 +166,7 @@ def set_(
     from redrive.core.notify import NotifyRule
 
     with well_called():
-        wanted = _json(rule)
+        wanted = typed(rule, "the rule")
         NotifyRule.read(wanted, "the rule")
     change.confirm(f"Store this rule for {_words(tenant, workflow)}")
     if not change.dry_run:
@@ -204,15 +204,6 @@ def unset(workflow: str | None, tenant: str | None, change: Change, output: Outp
     verb = "would remove" if change.dry_run else "removed"
     path = _path(tenant, workflow)
     output.done(path, {"rule": path}, f"{verb} the rule for {_words(tenant, workflow)}")
-
-
-def _json(text: str) -> Any:
-    from redrive.errors import ConfigurationError
-
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ConfigurationError(f"the rule is no JSON: {error}") from None
 
 
 def _path(tenant: str | None, workflow: str | None) -> str:

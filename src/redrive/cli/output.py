@@ -25,6 +25,7 @@ from typing import Any, Generic, TextIO, TypeVar
 import click
 
 from redrive.cli.folding import folded
+from redrive.core.roles import DEFAULT_TENANT
 
 __all__ = [
     "Column",
@@ -178,7 +179,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 def told_tenant(tenant: str) -> str | None:
     """A tenant as it is listed; people who have one only need not read its name."""
-    return None if tenant == "default" and on_terminal() else tenant
+    return None if tenant == DEFAULT_TENANT and on_terminal() else tenant
 
 
 # -- the terminal --------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import click
 
 from redrive.cli.exits import NOT_FOUND, Stopped, explained
 from redrive.cli.hints import hint
+from redrive.core.roles import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -107,7 +108,7 @@ def ask(place: Place, work: Callable[[Redrive], Awaitable[T]]) -> T:
 def home(place: Place) -> str:
     """The tenant that is meant where none is named: `default`, or that of the token for a server."""
     if place.server() is None:
-        return "default"
+        return DEFAULT_TENANT
     return ask(place, lambda app: cast("Remote", app).home())
 
 

@@ -12,6 +12,7 @@ from redrive.cli.change import Change, changing
 from redrive.cli.hints import hint
 from redrive.cli.output import Column, Output, shown, told_tenant
 from redrive.cli.place import Place, ask, at_a_place
+from redrive.core.roles import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -79,7 +80,9 @@ def _deciding(command: Callable[..., Any]) -> Callable[..., Any]:
         shown,
         changing,
         click.option("--reason", metavar="TEXT", help="Why, for the record."),
-        click.option("--tenant", metavar="NAME", default="default", show_default=True, help="Whose it is."),
+        click.option(
+            "--tenant", metavar="NAME", default=DEFAULT_TENANT, show_default=True, help="Whose it is."
+        ),
         click.argument("name", default="default"),
         click.argument("workflow"),
     ):

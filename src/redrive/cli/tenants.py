@@ -162,7 +162,7 @@ def erase(name: str, change: Change, place: Place, output: Output) -> None:
 
 
 def _shown(row: TenantRow) -> dict[str, object]:
-    from redrive.desk.shapes import moment
+    from redrive.duration import moment
 
     return {
         "name": row.tenant,

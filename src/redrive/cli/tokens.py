@@ -144,7 +144,7 @@ def revoke(id: str, place: Place, output: Output) -> None:
 
 
 def _shown(row: TokenRow) -> dict[str, Any]:
-    from redrive.desk.shapes import moment
+    from redrive.duration import moment
 
     return {
         "id": row.id,
@@ -156,8 +156,8 @@ def _shown(row: TokenRow) -> dict[str, Any]:
         "workflows": list(row.workflows),
         "created_at": moment(row.created_at),
         "created_by": row.created_by,
-        "expires_at": None if row.expires_at is None else moment(row.expires_at),
-        "revoked_at": None if row.revoked_at is None else moment(row.revoked_at),
+        "expires_at": moment(row.expires_at),
+        "revoked_at": moment(row.revoked_at),
     }
 
 

@@ -186,7 +186,7 @@ def _roles(row: UserRow) -> str:
 
 
 def _shown(row: UserRow) -> dict[str, Any]:
-    from redrive.desk.shapes import moment
+    from redrive.duration import moment
 
     return {
         "id": row.id,

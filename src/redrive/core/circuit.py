@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from redrive.core.classify import Category
+from redrive.duration import MICROS
 from redrive.policy import Circuit
 
 __all__ = [
@@ -126,8 +127,8 @@ def rules_of(circuit: Circuit) -> CircuitRules:
     """What weighing needs of a circuit's settings."""
     return CircuitRules(
         failures=circuit.failures,
-        window=int(circuit.window * 1_000_000),
-        open_for=int(circuit.open_for * 1_000_000),
+        window=int(circuit.window * MICROS),
+        open_for=int(circuit.open_for * MICROS),
         probes=circuit.probes,
     )
 

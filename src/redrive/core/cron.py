@@ -23,11 +23,11 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
+from redrive.duration import MICROS
 from redrive.errors import RegistrationError
 
 __all__ = ["Cron"]
 
-_MICROS = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WALL_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a wall clock shows no zone
 _SECOND = timedelta(seconds=1)
@@ -55,13 +55,13 @@ class Cron:
 
     def next(self, after: int) -> int | None:
         """The first moment behind `after` at which it fires; None if there is none within fifty years."""
-        start = after // _MICROS + 1
+        start = after // MICROS + 1
         found = self._whenever(start) if self._is_frequent else self._each_once(start)
-        return None if found is None else found * _MICROS
+        return None if found is None else found * MICROS
 
     def latest(self, after: int, until: int) -> int | None:
         """The last moment behind `after`, up to `until`, at which it fires; None if there is none."""
-        look = _FIRST_LOOK * _MICROS
+        look = _FIRST_LOOK * MICROS
         while True:
             since = max(after, until - look)
             found = self._last(since, until)

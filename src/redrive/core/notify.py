@@ -16,6 +16,7 @@ from typing import Any
 
 from redrive.core.redact import MASK
 from redrive.errors import ConfigurationError
+from redrive.mailbox import is_mailbox
 
 __all__ = [
     "CHANNEL",
@@ -51,7 +52,6 @@ CHANNEL = "channel"
 
 _FIELDS = ("on", *KINDS, "channels", "app")
 _MOST = 50
-_ADDRESS = re.compile(r"[^\s@<>,;:\"\\()\[\]\x00-\x1f\x7f]{1,64}@[^\s@<>,;:\"\\()\[\]\x00-\x1f\x7f]{1,190}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +156,7 @@ def _listed(value: Any) -> list[Any]:
 
 def check_address(to: Any, what: str) -> str:
     """The mail address itself, if it is one."""
-    if not isinstance(to, str) or not _ADDRESS.fullmatch(to):
+    if not is_mailbox(to):
         raise ConfigurationError(f"{what} is {to!r:.80}; give a mail address, as in ops@example.org")
     return to
 

@@ -10,6 +10,7 @@ from typing import Any
 from redrive.core.circuit import Admitted, circuit_key
 from redrive.core.notify import NotifyRule
 from redrive.core.tracing import with_trace
+from redrive.duration import MICROS
 from redrive.policy import Circuit, RetryPolicy
 
 __all__ = [
@@ -63,7 +64,7 @@ class RunOptions:
     retry: RetryPolicy | None = None
     dead_letter: bool = True
     max_crashes: int = 3
-    letter_keeps: int = 30 * 86_400 * 1_000_000
+    letter_keeps: int = 30 * 86_400 * MICROS
     index: tuple[str, ...] = ()
     on_failure: OnFailure | None = None
     rollback: bool = False

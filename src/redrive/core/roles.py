@@ -16,10 +16,13 @@ from enum import StrEnum
 
 from redrive.errors import InputError, NotAllowed
 
-__all__ = ["ALIASES", "ALL_TENANTS", "GRANTS", "Permission", "Principal", "Role", "role_of"]
+__all__ = ["ALIASES", "ALL_TENANTS", "DEFAULT_TENANT", "GRANTS", "Permission", "Principal", "Role", "role_of"]
 
 ALL_TENANTS = "*"
 """What an owner says to mean every tenant at once; no tenant may be called so."""
+
+DEFAULT_TENANT = "default"
+"""Whose everything is where nobody names a tenant, and where the first owner is."""
 
 
 class Role(StrEnum):

@@ -9,16 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from redrive.core.notice import Facts
 from redrive.core.notify import NoticeEvent
 from redrive.core.redact import Redactor
+from redrive.duration import moment
 
 __all__ = ["FIELDS", "Notification", "Said", "Saying", "about", "content_text", "one_line", "said"]
 
-_MICROS = 1_000_000
 _LONGEST_SUBJECT = 150
 
 
@@ -113,7 +112,7 @@ def about(id: str, content: str, redactor: Redactor, base_url: str) -> Notificat
 
 
 def _iso(micros: int) -> str:
-    return datetime.fromtimestamp(micros // _MICROS, UTC).isoformat().replace("+00:00", "Z")
+    return moment(micros).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def said(notification: Notification) -> Said:

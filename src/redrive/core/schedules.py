@@ -16,16 +16,15 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from redrive.core.cron import Cron
+from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.starting import name_text
-from redrive.duration import Duration, seconds
+from redrive.duration import MICROS, Duration, seconds
 from redrive.errors import InputError, RegistrationError
 
 __all__ = ["Due", "Inputs", "Schedule", "due"]
 
 Inputs: TypeAlias = Mapping[str, Any] | Callable[[datetime], Mapping[str, Any]] | None
 """What a schedule starts its workflow with, or a function that tells so for a fire time."""
-
-_MICROS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
@@ -50,7 +49,7 @@ class Schedule:
         *,
         timezone: str = "UTC",
         input: Inputs = None,
-        tenant: str = "default",
+        tenant: str = DEFAULT_TENANT,
         name: str = "default",
         catch_up: Duration = "1h",
     ) -> None:
@@ -59,7 +58,7 @@ class Schedule:
         put(self, "input", _checked(input))
         put(self, "tenant", _text("tenant", tenant))
         put(self, "name", _name(name))
-        put(self, "catch_up", int(seconds(catch_up, "catch_up of a schedule") * _MICROS))
+        put(self, "catch_up", int(seconds(catch_up, "catch_up of a schedule") * MICROS))
 
     def input_at(self, at: int) -> dict[str, Any]:
         """What it starts its workflow with at this fire time."""

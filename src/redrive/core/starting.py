@@ -11,9 +11,10 @@ from redrive.core.index import index_values
 from redrive.core.keys import event_hash, event_key, job_key, payload_hash, schedule_key
 from redrive.core.options import RunOptions
 from redrive.core.quick import quick
+from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.tracing import with_trace
 from redrive.core.transition import NewRun
-from redrive.duration import Duration, seconds
+from redrive.duration import MICROS, Duration, seconds
 from redrive.errors import InputError
 from redrive.policy import RetryPolicy
 
@@ -27,7 +28,6 @@ START_OPTIONS = frozenset(
 _NewRun = quick(NewRun)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAME_LIMIT = 255
-_MICROS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ def new_run(
     unknown = options.keys() - START_OPTIONS
     if unknown:
         raise InputError(f"start has no option {_listed(unknown)}; it has {_listed(START_OPTIONS)}")
-    tenant = name_text("tenant", options.get("tenant"), "default")
+    tenant = name_text("tenant", options.get("tenant"), DEFAULT_TENANT)
     key = options.get("idempotency_key")
     delay = _micros("delay", options.get("delay")) or 0
     return _NewRun(
@@ -69,7 +69,7 @@ def new_run(
         queue=name_text("queue", options.get("queue"), "default"),
         priority=_priority(options.get("priority")),
         delay=delay,
-        timeout=None if workflow.timeout is None else delay + int(workflow.timeout * _MICROS),
+        timeout=None if workflow.timeout is None else delay + int(workflow.timeout * MICROS),
         deadline=_deadline(options.get("deadline"), now),
         version=workflow.version,
         correlation_id=_optional("correlation_id", options.get("correlation_id")),
@@ -123,7 +123,7 @@ def _deadline(value: datetime | Duration | None, now: int) -> int | None:
     if value is None:
         return None
     if not isinstance(value, datetime):
-        return now + int(seconds(value, "deadline") * _MICROS)
+        return now + int(seconds(value, "deadline") * MICROS)
     if value.tzinfo is None:
         raise InputError("deadline needs a time zone: use datetime.now(UTC) + ... or a duration")
     try:
@@ -156,7 +156,7 @@ def _priority(value: Any) -> int:
 
 
 def _micros(what: str, value: Any) -> int | None:
-    return None if value is None else int(seconds(value, what) * _MICROS)
+    return None if value is None else int(seconds(value, what) * MICROS)
 
 
 def _listed(names: Any) -> str:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from redrive.core.backoff import Delay, backoff
 from redrive.core.classify import RETRYABLE, Category
 from redrive.core.failure import Failure
 from redrive.core.options import StepOptions
 from redrive.core.quick import quick
-from redrive.duration import words
+from redrive.duration import moment, words
 from redrive.policy import RetryPolicy
 
 __all__ = ["Verdict", "explain", "judge"]
@@ -127,7 +126,7 @@ def explain(verdict: Verdict, *, attempt: int, category: Category, next_at: int 
     if verdict.retry:
         parts.append(_delay_words(verdict))
         if next_at is not None:
-            parts.append(f"next at {datetime.fromtimestamp(next_at / 1e6, UTC):%H:%M:%S}")
+            parts.append(f"next at {moment(next_at):%H:%M:%S}")
     else:
         parts.append(f"not retried: {verdict.why}")
     return ", ".join(parts)

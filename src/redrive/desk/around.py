@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from redrive.desk.circuits import CircuitRecord, shaped
-from redrive.desk.shapes import moment
+from redrive.duration import moment
 from redrive.store.circuits import MOST_COUNTED
 from redrive.store.port import People
-from redrive.store.records import RunRow, WorkerRow
+from redrive.store.records import RunRow, WorkerRow, living
 
-__all__ = ["AskWorkers", "Surroundings", "alive", "around"]
+__all__ = ["AskWorkers", "Surroundings", "around"]
 
 AskWorkers = Callable[[], Awaitable[list[WorkerRow]]]
 
@@ -35,20 +35,15 @@ class Surroundings:
 async def around(store: People, run: RunRow, workers: AskWorkers) -> Surroundings:
     """The surroundings of a run, at this moment."""
     now = store.now()
-    living = alive(await workers(), now)
+    alive = living(await workers(), now)
     return Surroundings(
         now=moment(now),
         paused_by=(await store.paused()).get(run.workflow),
-        workers=len(living),
-        able=sum(run.workflow in worker.workflows for worker in living),
+        workers=len(alive),
+        able=sum(run.workflow in worker.workflows for worker in alive),
         diverged=run.diverged_at is not None,
         circuit=await _circuit(store, run),
     )
-
-
-def alive(workers: list[WorkerRow], now: int) -> list[WorkerRow]:
-    """Those whose lease still runs."""
-    return [worker for worker in workers if worker.state == "LIVE" and worker.lease_until > now]
 
 
 async def _circuit(store: People, run: RunRow) -> CircuitRecord | None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 
-from redrive.desk.shapes import AuditRecord, Shaper
+from redrive.desk.shapes import AuditRecord
+from redrive.desk.shaping import Shaper
+from redrive.store.pages import page_by_page
 from redrive.store.port import People
 from redrive.store.records import Page
 from redrive.store.selection import AuditFilter
@@ -37,11 +40,6 @@ class Audit:
         self, filter: AuditFilter | None = None, *, language: str = "en"
     ) -> AsyncIterator[AuditRecord]:
         """Every line that matches, newest first, in constant memory."""
-        cursor: str | None = None
-        while True:
-            page = await self.list(filter, limit=_BATCH, cursor=cursor, language=language)
-            for line in page.items:
-                yield line
-            cursor = page.next
-            if cursor is None:
-                return
+        pages = partial(self.list, filter, limit=_BATCH, language=language)
+        async for line in page_by_page(lambda cursor: pages(cursor=cursor)):
+            yield line

@@ -15,7 +15,7 @@ from redrive.errors import InputError, PayloadError, UnknownWorkflow
 from redrive.store.port import People
 from redrive.store.records import KnownItem
 
-__all__ = ["Checker", "a_flag", "as_json", "is_id", "long_text", "person", "short_text"]
+__all__ = ["Checker", "a_flag", "as_json", "is_id", "long_text", "person", "reason_given", "short_text"]
 
 _NAMED = 5
 _SHORT, _LONG = 255, 10_000
@@ -139,6 +139,11 @@ def long_text(what: str, value: Any) -> str:
     if "\x00" in value or any("\ud800" <= sign <= "\udfff" for sign in value):
         raise InputError(f"{what} has a NUL or half a character in it, which no database stores")
     return value
+
+
+def reason_given(reason: Any) -> str | None:
+    """Why somebody does something, if they said so."""
+    return None if reason is None else long_text("reason", reason)
 
 
 def a_flag(what: str, value: Any) -> bool:

@@ -11,9 +11,10 @@ from typing import Any
 from redrive.clock import Clock
 from redrive.core.circuit import CircuitState, CircuitStatus, close, open_by_hand
 from redrive.core.events import Event
+from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.transition import AuditWrite
-from redrive.desk.checks import long_text, person, short_text
-from redrive.desk.shapes import moment
+from redrive.desk.checks import person, reason_given, short_text
+from redrive.duration import moment
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.policy import Circuit
 from redrive.settle.turning import Decide, turn, turn_to
@@ -24,7 +25,6 @@ from redrive.store.selection import CircuitFilter
 
 __all__ = ["CircuitRecord", "Circuits", "shaped"]
 
-_TENANT = "default"
 _LONGEST = 401  # a workflow, a slash and a step
 
 
@@ -64,7 +64,7 @@ class Circuits:
         page = await self._store.circuits(filter or CircuitFilter(), limit=limit, cursor=cursor)
         return Page([shaped(row) for row in page.items], page.next, page.prev)
 
-    async def get(self, key: str, *, tenant: str = _TENANT) -> CircuitRecord:
+    async def get(self, key: str, *, tenant: str = DEFAULT_TENANT) -> CircuitRecord:
         """One circuit; NotFound if nothing ever happened to one of this key."""
         row = await self._row(_key(key), short_text("tenant", tenant))
         if not row.version:
@@ -75,7 +75,7 @@ class Circuits:
         return shaped(row)
 
     async def open(
-        self, key: str, *, tenant: str = _TENANT, by: str = "unknown", reason: str | None = None
+        self, key: str, *, tenant: str = DEFAULT_TENANT, by: str = "unknown", reason: str | None = None
     ) -> CircuitRecord:
         """Let no call through until somebody closes or resets it. It need not have been heard of."""
 
@@ -84,11 +84,11 @@ class Circuits:
                 return None
             return turn_to(case, open_by_hand(case.row.state), why=why, by=by)
 
-        by, why = person(by), _reason(reason) or f"opened by {by}"
+        by, why = person(by), reason_given(reason) or f"opened by {by}"
         return await self._turned(key, tenant, decide)
 
     async def close(
-        self, key: str, *, tenant: str = _TENANT, by: str = "unknown", reason: str | None = None
+        self, key: str, *, tenant: str = DEFAULT_TENANT, by: str = "unknown", reason: str | None = None
     ) -> CircuitRecord:
         """Let calls through at once. Runs that wait go on in growing waves."""
 
@@ -97,11 +97,11 @@ class Circuits:
                 return None
             return turn_to(case, close(case.row.state), why=why, by=by)
 
-        by, why = person(by), _reason(reason) or f"closed by {by}"
+        by, why = person(by), reason_given(reason) or f"closed by {by}"
         return await self._turned(key, tenant, decide)
 
     async def reset(
-        self, key: str, *, tenant: str = _TENANT, by: str = "unknown", reason: str | None = None
+        self, key: str, *, tenant: str = DEFAULT_TENANT, by: str = "unknown", reason: str | None = None
     ) -> CircuitRecord:
         """Close it, and forget what was marked down and what people set: it is as the code has it."""
 
@@ -110,11 +110,11 @@ class Circuits:
             line = replace(wanted.audit[0], event=Event.CIRCUIT_RESET.value)
             return replace(wanted, override=None, audit=(line,))
 
-        by, why = person(by), _reason(reason) or f"reset by {by}"
+        by, why = person(by), reason_given(reason) or f"reset by {by}"
         return await self._turned(key, tenant, decide)
 
     async def set(
-        self, key: str, *, tenant: str = _TENANT, by: str = "unknown", **settings: Any
+        self, key: str, *, tenant: str = DEFAULT_TENANT, by: str = "unknown", **settings: Any
     ) -> CircuitRecord:
         """Set some of `failures, window, open_for, probes, on_open` instead of what the code has.
 
@@ -129,7 +129,7 @@ class Circuits:
 
         return await self._turned(key, tenant, decide)
 
-    async def unset(self, key: str, *, tenant: str = _TENANT, by: str = "unknown") -> CircuitRecord:
+    async def unset(self, key: str, *, tenant: str = DEFAULT_TENANT, by: str = "unknown") -> CircuitRecord:
         """Go back to the settings that the code has."""
         by, token = person(by), self._clock.new_id()
 
@@ -185,10 +185,6 @@ def _key(key: str) -> str:
     return key
 
 
-def _reason(reason: str | None) -> str | None:
-    return None if reason is None else long_text("reason", reason)
-
-
 def shaped(row: CircuitRow) -> CircuitRecord:
     """A circuit as it is shown."""
     known = row.settings is not None or row.override is not None
@@ -197,7 +193,7 @@ def shaped(row: CircuitRow) -> CircuitRecord:
         tenant=row.tenant,
         status=row.status,
         generation=row.generation,
-        until=None if row.until is None else moment(row.until),
+        until=moment(row.until),
         parked=row.parked,
         settings=row.in_force if known else None,
         override=None if row.override is None else json.loads(row.override),

@@ -21,7 +21,8 @@ from redrive.desk.handling import handled_by
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.replaying import Order, Replay, Replayer, request_of
 from redrive.desk.sets import DryRunOfMany, LetterSet, SetItem, Sets
-from redrive.desk.shapes import DeadLetter, Shaper
+from redrive.desk.shapes import DeadLetter
+from redrive.desk.shaping import Shaper
 from redrive.errors import InputError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.settle.settler import LocalSettler

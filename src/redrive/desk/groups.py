@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from redrive.core.ending import Ending
-from redrive.desk.shapes import Shaper, moment
+from redrive.desk.shaping import Shaper
+from redrive.duration import moment
 from redrive.store.records import GroupPage, GroupRow
 
 __all__ = ["FailureGroup", "GroupList", "list_groups"]

@@ -14,7 +14,7 @@ from redrive.core.quick import quick
 from redrive.core.reopen import journal_after
 from redrive.core.transition import Transition
 from redrive.store.port import Store
-from redrive.store.records import Case, Claimed
+from redrive.store.records import Case, Claimed, living
 from redrive.store.seal import SEALED_ERROR, is_sealed
 
 __all__ = ["Handing", "Hands", "Taker", "Taking", "as_claimed"]
@@ -76,8 +76,8 @@ class Handing:
         if self._put_off or taker is None or taker.most < _FEW:
             self._put_off = max(0, self._put_off - 1)
             return None
-        living = [each for each in await self._store.workers() if each.state == "LIVE"]
-        return taker if len(living) == 1 else None
+        alive = living(await self._store.workers(), self._store.now())
+        return taker if len(alive) == 1 else None
 
     async def workflows(self, taker: Taker) -> frozenset[str]:
         """The workflows whose runs it may have now."""

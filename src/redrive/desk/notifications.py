@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from redrive.clock import MICROS, Clock
+from redrive.clock import Clock
 from redrive.core.events import Event
 from redrive.core.notify import NotifyRule
 from redrive.core.redact import Redactor
 from redrive.core.saying import Notification, about, said
 from redrive.core.transition import AuditWrite
 from redrive.desk.checks import person, short_text
+from redrive.duration import moment
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.outside import inspect
 from redrive.sinks.signature import read_secrets
@@ -126,8 +127,8 @@ class Notifications:
             title=words.subject,
             text=words.text,
             count=row.count,
-            at=_time(row.created_at),
-            read_at=None if row.read_at is None else _time(row.read_at),
+            at=moment(row.created_at),
+            read_at=moment(row.read_at),
             notification=told,
         )
 
@@ -227,10 +228,6 @@ def _shaped(row: RuleRow) -> StoredRule:
         app=shown["app"],
         workflow=row.workflow or None,
         tenant=row.tenant or None,
-        updated_at=_time(row.updated_at),
+        updated_at=moment(row.updated_at),
         updated_by=row.updated_by,
     )
-
-
-def _time(micros: int) -> datetime:
-    return datetime.fromtimestamp(micros / MICROS, UTC)

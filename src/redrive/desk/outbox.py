@@ -13,8 +13,9 @@ from redrive.core.notice import without_targets
 from redrive.core.states import DeliveryStatus
 from redrive.core.tracing import trace_id
 from redrive.core.transition import AuditWrite
-from redrive.desk.checks import a_flag, is_id, long_text, person
-from redrive.desk.shapes import Shaper, moment
+from redrive.desk.checks import a_flag, is_id, person, reason_given
+from redrive.desk.shaping import Shaper
+from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.store.outbox import (
     BlockedKey,
@@ -178,7 +179,7 @@ class Outbox:
             tenant=tenant,
             by=person(by),
             subject=subject,
-            reason=None if reason is None else long_text("reason", reason),
+            reason=reason_given(reason),
             token=self._clock.new_id(),
         )
 
@@ -203,11 +204,11 @@ class Outbox:
             sink=row.sink,
             status=row.status,
             attempt=row.attempt,
-            next_at=_maybe(row.available_at),
+            next_at=moment(row.available_at),
             behind=row.behind,
             error=self._shaper.text(row.error),
-            tried_at=_maybe(row.tried_at),
-            finished_at=_maybe(row.finished_at),
+            tried_at=moment(row.tried_at),
+            finished_at=moment(row.finished_at),
         )
 
     def _blocked(self, row: BlockedKey) -> Blocked:
@@ -219,7 +220,7 @@ class Outbox:
             topic=row.topic,
             attempt=row.attempt,
             error=self._shaper.text(row.error),
-            tried_at=_maybe(row.tried_at),
+            tried_at=moment(row.tried_at),
             waiting=row.waiting,
         )
 
@@ -236,7 +237,3 @@ def _refuse_pointless(row: MessageRow, choice: DeliveryChoice, sink: str | None)
     if not open_ and not any(each.status is done for each in meant):
         ended = ", ".join(f"{each.status} at {each.sink!r}" for each in meant)
         raise Conflict(f"message {row.public_id} is over: {ended}")
-
-
-def _maybe(micros: int | None) -> datetime | None:
-    return None if micros is None else moment(micros)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
-from redrive.clock import MICROS, Clock
+from redrive.clock import Clock
 from redrive.core.events import Event
 from redrive.core.transition import AuditWrite
 from redrive.desk.checks import person, short_text
+from redrive.duration import moment
 from redrive.errors import InputError
 from redrive.policy import RetryPolicy
 from redrive.store.port import People
@@ -117,6 +118,6 @@ def _shaped(row: PolicyRow) -> StoredPolicy:
         workflow=row.workflow or None,
         step=row.step or None,
         tenant=row.tenant or None,
-        updated_at=datetime.fromtimestamp(row.updated_at / MICROS, UTC),
+        updated_at=moment(row.updated_at),
         updated_by=row.updated_by,
     )

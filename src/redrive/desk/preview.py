@@ -15,7 +15,7 @@ from redrive.core.options import StepOptions
 from redrive.core.replay import Mode, skipped_key
 from redrive.core.states import EXECUTED, EntryKind, StepStatus
 from redrive.desk.replaying import Order, Prepared, Replay, Replayer
-from redrive.desk.shapes import Shaper, changes_of
+from redrive.desk.shaping import Shaper, changes_of
 from redrive.store.port import People
 from redrive.store.records import KnownItem
 

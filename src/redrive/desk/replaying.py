@@ -27,9 +27,10 @@ from redrive.core.replay import Mode, Plan, ReplayRequest, Subject, plan, skippe
 from redrive.core.saga import ledger, unfinished
 from redrive.core.states import CLOSED, FINAL, EntryKind, LetterStatus, RunStatus
 from redrive.core.transition import Answer, NewRun, ReplayWrite, Transition
-from redrive.desk.checks import Checker, a_flag, as_json, is_id, long_text, person, short_text
+from redrive.desk.checks import Checker, a_flag, as_json, is_id, person, reason_given, short_text
 from redrive.desk.effects import effects_of
-from redrive.desk.shapes import changes_of, moment
+from redrive.desk.shaping import changes_of
+from redrive.duration import moment
 from redrive.errors import ConfigurationError, Conflict, InputError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.settle.settler import until_answered
@@ -64,8 +65,7 @@ class Order:
 
     def __post_init__(self) -> None:
         person(self.by)
-        if self.reason is not None:
-            long_text("reason", self.reason)
+        reason_given(self.reason)
         if self.key is not None:
             short_text("idempotency_key", self.key)
 

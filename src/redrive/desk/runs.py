@@ -16,7 +16,8 @@ from redrive.desk.checks import a_flag, is_id, long_text, person
 from redrive.desk.handling import handled_by
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.replaying import Order, Replay, Replayer, request_of
-from redrive.desk.shapes import Run, Shaper
+from redrive.desk.shapes import Run
+from redrive.desk.shaping import Shaper
 from redrive.errors import Conflict, NotFound
 from redrive.settle.settler import LocalSettler
 from redrive.settle.view import open_steps, view_of
@@ -25,7 +26,7 @@ from redrive.store.port import People
 from redrive.store.records import Page, RunRow
 from redrive.store.selection import RunFilter
 
-__all__ = ["Runs"]
+__all__ = ["Runs", "find_run"]
 
 _MODES = {"skip_failed": Mode.SKIP}
 _OPEN = frozenset({StepStatus.PENDING, StepStatus.RUNNING, StepStatus.RETRYING})
@@ -56,7 +57,7 @@ class Runs:
 
     async def get(self, run_id: str, *, tenant: str | None = None) -> Run:
         """One run with its input, result, steps and every attempt."""
-        row = await self._find(run_id, tenant)
+        row = await find_run(self._store, run_id, tenant)
         letter = await self._store.letter_of(row.id) if row.status in FINAL else None
         shape = partial(
             self._shaper.run,
@@ -70,7 +71,7 @@ class Runs:
 
     async def around(self, run_id: str, *, tenant: str | None = None) -> Surroundings:
         """What else decides how a run goes on: pauses, workers that are alive, the circuit it waits for."""
-        return await around(self._store, await self._find(run_id, tenant), self._workers)
+        return await around(self._store, await find_run(self._store, run_id, tenant), self._workers)
 
     async def list(
         self, filter: RunFilter | None = None, *, limit: int = 50, cursor: str | None = None
@@ -92,7 +93,7 @@ class Runs:
         if reason:
             long_text("reason", reason)
         while True:
-            row = await self._find(run_id, tenant)
+            row = await find_run(self._store, run_id, tenant)
             if row.status is RunStatus.CANCELLED:
                 return await self.get(run_id, tenant=tenant)
             if row.status in FINAL:
@@ -137,9 +138,7 @@ class Runs:
         chosen = _MODES.get(mode.lower(), mode) if isinstance(mode, str) else mode
         request = request_of(chosen, skip_steps=skip_steps, **options)
         order = Order(request=request, by=by, reason=reason, key=idempotency_key, of_run=True)
-        if a_flag("dry_run", dry_run):
-            return await self._previewer.preview(run_id, order, tenant=tenant)
-        return await self._replayer.replay(run_id, order, tenant=tenant)
+        return await self._carry_out(run_id, order, tenant, dry_run=dry_run)
 
     async def rollback(
         self,
@@ -155,15 +154,21 @@ class Runs:
 
         Refused if the run passed a pivot. `dry_run` says what would be undone, and undoes nothing.
         """
-        order = Order(
-            request=request_of(Mode.ROLLBACK), by=by, reason=reason, key=idempotency_key, of_run=True
-        )
+        request = request_of(Mode.ROLLBACK)
+        order = Order(request=request, by=by, reason=reason, key=idempotency_key, of_run=True)
+        return await self._carry_out(run_id, order, tenant, dry_run=dry_run)
+
+    async def _carry_out(
+        self, run_id: str, order: Order, tenant: str | None, *, dry_run: bool
+    ) -> Replay | DryRun:
         if a_flag("dry_run", dry_run):
             return await self._previewer.preview(run_id, order, tenant=tenant)
         return await self._replayer.replay(run_id, order, tenant=tenant)
 
-    async def _find(self, run_id: str, tenant: str | None) -> RunRow:
-        row = await self._store.run(run_id, tenant=tenant) if is_id(run_id) else None
-        if row is None:
-            raise NotFound(f"there is no run {run_id!r:.60}")
-        return row
+
+async def find_run(store: People, run_id: str, tenant: str | None) -> RunRow:
+    """The run of this id, if there is one that the asker may know of."""
+    row = await store.run(run_id, tenant=tenant) if is_id(run_id) else None
+    if row is None:
+        raise NotFound(f"there is no run {run_id!r:.60}")
+    return row

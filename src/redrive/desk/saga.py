@@ -13,12 +13,13 @@ from redrive.core.replay import Mode
 from redrive.core.saga import LedgerRow, ledger
 from redrive.core.states import RunStatus, StepStatus
 from redrive.desk.replaying import Order, Replay, Replayer, request_of
-from redrive.desk.shapes import AttemptRecord, Shaper, StepRecord
-from redrive.errors import NotFound
+from redrive.desk.runs import find_run
+from redrive.desk.shapes import AttemptRecord, StepRecord
+from redrive.desk.shaping import Shaper
 from redrive.store.port import People
 from redrive.store.records import RunRow
 
-__all__ = ["Ledger", "Sagas", "SagaEntry"]
+__all__ = ["Ledger", "Saga", "SagaEntry", "Sagas"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,18 @@ class SagaEntry:
     def waits_for_person(self) -> bool:
         """True if somebody has to do it and say so."""
         return self.type == "manual" and self.status == StepStatus.RUNNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saga:
+    """The compensations of one run, in the order in which they are done; `done` need nothing more."""
+
+    run_id: str
+    workflow: str
+    tenant: str
+    status: RunStatus
+    done: int
+    entries: tuple[SagaEntry, ...]
 
 
 class Ledger:
@@ -114,9 +127,7 @@ class Sagas:
 
     async def get(self, run_id: str, *, tenant: str | None = None) -> Ledger:
         """The ledger of a run as it stands; one that is not rolled back has no entries."""
-        run = await self._store.run(run_id, tenant=tenant)
-        if run is None:
-            raise NotFound(f"there is no run {run_id!r}")
+        run = await find_run(self._store, run_id, tenant)
         journal = await self._store.journal(run.id)
         rows = ledger(journal)
         shaped = self._shaper.steps([row.entry for row in rows], await self._store.attempts(run.id))

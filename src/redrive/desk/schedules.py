@@ -9,9 +9,10 @@ from datetime import datetime
 from redrive.clock import Clock
 from redrive.core.cron import Cron
 from redrive.core.events import Event
+from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.states import RunStatus
 from redrive.core.transition import AuditWrite
-from redrive.desk.checks import a_flag, long_text, person, short_text
+from redrive.desk.checks import a_flag, person, reason_given, short_text
 from redrive.errors import Conflict, NotFound, RegistrationError
 from redrive.store.port import People
 from redrive.store.schedules import SchedulePlace, ScheduleRow
@@ -66,7 +67,7 @@ class Schedules:
         workflow: str,
         name: str = "default",
         *,
-        tenant: str = "default",
+        tenant: str = DEFAULT_TENANT,
         by: str = "unknown",
         reason: str | None = None,
         dry_run: bool = False,
@@ -82,7 +83,7 @@ class Schedules:
         workflow: str,
         name: str = "default",
         *,
-        tenant: str = "default",
+        tenant: str = DEFAULT_TENANT,
         by: str = "unknown",
         reason: str | None = None,
         dry_run: bool = False,
@@ -100,7 +101,7 @@ class Schedules:
         workflow: str,
         name: str = "default",
         *,
-        tenant: str = "default",
+        tenant: str = DEFAULT_TENANT,
         by: str = "unknown",
         reason: str | None = None,
         dry_run: bool = False,
@@ -135,7 +136,7 @@ class Schedules:
             tenant=short_text("tenant", tenant),
             by=person(by),
             subject=f"{short_text('workflow', workflow)}/{short_text('name', name)}",
-            reason=None if reason is None else long_text("reason", reason),
+            reason=reason_given(reason),
             token=self._clock.new_id(),
         )
 

@@ -18,7 +18,8 @@ from redrive.desk.batches import REPLAY, why_not
 from redrive.desk.checks import is_id, long_text, person, short_text
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.replaying import GOOD, Order
-from redrive.desk.shapes import Shaper, moment
+from redrive.desk.shaping import Shaper
+from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.store.filters import states
 from redrive.store.port import People

@@ -8,8 +8,8 @@ from datetime import datetime
 from redrive.clock import Clock
 from redrive.core.events import Event
 from redrive.core.transition import AuditWrite
-from redrive.desk.checks import a_flag, long_text, person, short_text
-from redrive.desk.shapes import moment
+from redrive.desk.checks import a_flag, person, reason_given, short_text
+from redrive.duration import moment
 from redrive.errors import NotFound
 from redrive.store.outbox import SinkRow
 from redrive.store.port import Store
@@ -51,7 +51,7 @@ class Sinks:
             tenant="",
             by=person(by),
             subject=short_text("sink", name),
-            reason=None if reason is None else long_text("reason", reason),
+            reason=reason_given(reason),
             token=self._clock.new_id(),
         )
         known = [each.name for each in await self._store.sinks()]

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from redrive.clock import MICROS
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
-from redrive.desk.shapes import moment
+from redrive.duration import moment
 from redrive.store.glances import RunGlance
 from redrive.store.pages import OLDEST
 from redrive.store.port import People

@@ -10,9 +10,9 @@ from typing import Any
 from redrive.clock import Clock
 from redrive.core.events import Event
 from redrive.core.transition import AuditWrite
-from redrive.desk.around import alive
 from redrive.desk.checks import person
 from redrive.store.port import Store
+from redrive.store.records import living
 
 __all__ = ["KnownWorkflow", "Workflows"]
 
@@ -47,14 +47,14 @@ class Workflows:
     async def list(self) -> list[KnownWorkflow]:
         """Every workflow that code registered, that is paused or that runs wait for, by name."""
         store = self._store
-        living = alive(await store.workers(), store.now())
+        alive = living(await store.workers(), store.now())
         items = {item.name: item for item in await store.workflows()}
         paused, waiting = await store.paused(), await store.unclaimable(())
         return [
             KnownWorkflow(
                 name=name,
                 version=items[name].version if name in items else None,
-                workers=sum(name in worker.workflows for worker in living),
+                workers=sum(name in worker.workflows for worker in alive),
                 paused_by=paused.get(name),
                 unclaimable=waiting.get(name, 0),
                 input_schema=json.loads(items[name].schema_in or "{}") if name in items else None,

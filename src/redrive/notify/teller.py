@@ -13,6 +13,7 @@ import json
 import logging
 from collections.abc import Callable
 
+from redrive.clock import MICROS
 from redrive.core.addresses import run_page
 from redrive.core.keys import encode
 from redrive.core.notice import NOTICES, SAID, Facts, lane_of, notification_id, read_notice, written
@@ -44,7 +45,7 @@ class Teller:
     ) -> None:
         self._store = store
         self._channels = channels
-        self._every = int(every * 1_000_000)
+        self._every = int(every * MICROS)
         self._told = told
 
     # -- as a sink -----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from redrive.desk.shapes import moment
+from redrive.duration import moment
 from redrive.errors import InputError, StoreError
 from redrive.policy import RetryPolicy
 from redrive.store.selection import AuditFilter, CircuitFilter, LetterFilter, OutboxFilter, RunFilter

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from redrive.core.states import RunStatus
 from redrive.desk.replaying import Replay
-from redrive.desk.saga import SagaEntry
+from redrive.desk.saga import Saga
 from redrive.remote.client import Client
 from redrive.remote.reading import read, said
 
 __all__ = ["RemoteLedger", "ledger"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Saga:
-    run_id: str
-    workflow: str
-    tenant: str
-    status: RunStatus
-    done: int
-    entries: tuple[SagaEntry, ...]
-
-
 class RemoteLedger:
     """The compensations of one run, with the calls of `desk.saga.Ledger`."""
 
-    def __init__(self, saga: _Saga, client: Client, asked: str | None) -> None:
+    def __init__(self, saga: Saga, client: Client, asked: str | None) -> None:
         self.run_id = saga.run_id
         self.workflow = saga.workflow
         self.tenant = saga.tenant
@@ -55,5 +42,5 @@ class RemoteLedger:
 
 async def ledger(client: Client, run_id: str, tenant: str | None) -> RemoteLedger:
     """The ledger of a run as it stands."""
-    found = read(_Saga, await client.get("runs", run_id, "saga", tenant=tenant))
+    found = read(Saga, await client.get("runs", run_id, "saga", tenant=tenant))
     return RemoteLedger(found, client, tenant)

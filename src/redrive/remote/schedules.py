@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from redrive.core.roles import DEFAULT_TENANT
 from redrive.desk.schedules import KnownSchedule
 from redrive.remote.client import Client
 from redrive.remote.reading import read, said
@@ -24,7 +25,7 @@ class RemoteSchedules:
         workflow: str,
         name: str = "default",
         *,
-        tenant: str = "default",
+        tenant: str = DEFAULT_TENANT,
         by: str = "unknown",
         reason: str | None = None,
         dry_run: bool = False,
@@ -36,7 +37,7 @@ class RemoteSchedules:
         workflow: str,
         name: str = "default",
         *,
-        tenant: str = "default",
+        tenant: str = DEFAULT_TENANT,
         by: str = "unknown",
         reason: str | None = None,
         dry_run: bool = False,
@@ -48,7 +49,7 @@ class RemoteSchedules:
         workflow: str,
         name: str = "default",
         *,
-        tenant: str = "default",
+        tenant: str = DEFAULT_TENANT,
         by: str = "unknown",
         reason: str | None = None,
         dry_run: bool = False,

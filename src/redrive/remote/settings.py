@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from redrive.core.roles import ALL_TENANTS
@@ -14,6 +15,7 @@ from redrive.errors import NotFound
 from redrive.policy import RetryPolicy
 from redrive.remote.client import Client
 from redrive.remote.reading import query_of, read, said
+from redrive.store.pages import page_by_page
 from redrive.store.records import Page
 from redrive.store.selection import AuditFilter
 
@@ -121,11 +123,6 @@ class RemoteAudit:
     async def export(
         self, filter: AuditFilter | None = None, *, language: str = "en"
     ) -> AsyncIterator[AuditRecord]:
-        cursor: str | None = None
-        while True:
-            page = await self.list(filter, limit=_BATCH, cursor=cursor, language=language)
-            for line in page.items:
-                yield line
-            cursor = page.next
-            if cursor is None:
-                return
+        pages = partial(self.list, filter, limit=_BATCH, language=language)
+        async for line in page_by_page(lambda cursor: pages(cursor=cursor)):
+            yield line

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from redrive.core.roles import Permission
 from redrive.core.states import RunStatus
-from redrive.desk.around import alive
 from redrive.desk.workflows import KnownWorkflow, Workflows
 from redrive.server.asking import Asking
 from redrive.store.pages import OLDEST
+from redrive.store.records import living
 from redrive.store.selection import RunFilter
 
 __all__ = ["desk_of", "known", "oldest"]
@@ -47,6 +47,6 @@ async def oldest(asked: Asking) -> list[tuple[str, int]]:
 
 
 async def _stranded(asked: Asking) -> Mapping[str, int]:
-    living = alive(await asked.whole.workers(), asked.whole.now())
-    taken = {name for worker in living for name in worker.workflows}
+    alive = living(await asked.whole.workers(), asked.whole.now())
+    taken = {name for worker in alive for name in worker.workflows}
     return Counter(workflow for workflow, _ in await oldest(asked) if workflow not in taken)

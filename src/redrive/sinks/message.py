@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from redrive.clock import MICROS
 from redrive.core.quick import quick
+from redrive.duration import moment
 from redrive.errors import ConfigurationError
 from redrive.store.outbox import MessageRow
 from redrive.store.seal import is_sealed, why_sealed
@@ -38,7 +38,7 @@ class Message:
     @property
     def time(self) -> datetime:
         """When it was committed."""
-        return datetime.fromtimestamp(self.committed_at / MICROS, UTC)
+        return moment(self.committed_at)
 
     @property
     def payload(self) -> Any:

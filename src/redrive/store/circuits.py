@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from redrive.clock import MICROS
 from redrive.core.circuit import (
     Admission,
     CircuitState,
@@ -39,7 +40,7 @@ __all__ = [
     "list_values",
 ]
 
-MARKS_KEPT = int(DAY * 1_000_000)
+MARKS_KEPT = int(DAY * MICROS)
 """How long marks are kept: as long as the longest window, in microseconds."""
 
 MOST_MARKS = MOST_FAILURES

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from redrive.clock import MICROS
 from redrive.core.circuit import CircuitStatus
 
 __all__ = ["LATE", "LIMITS", "CircuitCount", "Figures", "LaneCount", "SinkLag", "waiting"]
 
-LATE = 60 * 1_000_000
+LATE = 60 * MICROS
 """Microseconds after which a due run that nobody took is overdue."""
 
 LIMITS = {"per_lane": 1_000, "causes": 10_000, "changes": 100_000, "counted": 10_000, "circuits": 100}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from redrive.clock import MICROS
 from redrive.core.transition import Transition
 from redrive.store.notices import (
     LaneCase,
@@ -32,7 +33,7 @@ __all__ = [
 MOST_UNREAD = 1000
 """Unread notifications are counted up to this many."""
 
-TOLD_KEPT = 86_400 * 1_000_000
+TOLD_KEPT = 86_400 * MICROS
 """How long facts are kept after they were told: a relay that repeats them later than that is none."""
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from redrive.errors import InputError
 from redrive.store.records import Page
 
-__all__ = ["OLDEST", "Request", "Window"]
+__all__ = ["OLDEST", "Request", "Window", "page_by_page"]
 
 MOST = 500
 _CURSOR = re.compile(r"([<>])(\d{1,19})")
@@ -27,6 +28,19 @@ class _HasId(Protocol):
 
 
 Item = TypeVar("Item", bound=_HasId)
+Each = TypeVar("Each")
+
+
+async def page_by_page(ask: Callable[[str | None], Awaitable[Page[Each]]]) -> AsyncIterator[Each]:
+    """Every item of a list, in constant memory; `ask` gives the page at a cursor."""
+    cursor: str | None = None
+    while True:
+        page = await ask(cursor)
+        for item in page.items:
+            yield item
+        cursor = page.next
+        if cursor is None:
+            return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

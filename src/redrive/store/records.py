@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
@@ -43,6 +44,7 @@ __all__ = [
     "Started",
     "Triage",
     "WorkerRow",
+    "living",
 ]
 
 Item = TypeVar("Item")
@@ -403,6 +405,15 @@ class WorkerRow:
     started_at: int
     beat_at: int
     lease_until: int
+
+    def lives_at(self, now: int) -> bool:
+        """True while its lease runs: when that is over it counts as dead, declared so or not."""
+        return self.state == "LIVE" and self.lease_until > now
+
+
+def living(workers: Iterable[WorkerRow], now: int) -> list[WorkerRow]:
+    """Those that are alive at this moment."""
+    return [each for each in workers if each.lives_at(now)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,58 +11,51 @@ the text stays sealed, and goes back to the store as it came.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from copy import copy
-from typing import Any, cast
+from typing import cast
 
 from redrive.core.delivery import Arrived, Carrier, DeliveryMark, Suspects
 from redrive.core.journal import EntryRow
-from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.errors import ConfigurationError, InputError
 from redrive.store.accounts import Accounts
-from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
-from redrive.store.figures import Figures
+from redrive.store.circuits import CircuitTurn, Turned
 from redrive.store.glances import Facets, RunGlance
 from redrive.store.notices import Notices
-from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
+from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow
+from redrive.store.passing import passed_on
 from redrive.store.port import LeaseLine, People, Store, Transaction
 from redrive.store.records import (
     AttemptRow,
     AuditRow,
-    Beat,
     Case,
-    Catalogue,
     Claim,
     Claimed,
     Claims,
     GroupPage,
     HeldRun,
     ItemMark,
-    KnownItem,
     LetterRow,
     NewSet,
-    NewWorker,
     Page,
     PolicyRow,
-    Purge,
     RunRow,
     SetItemRow,
     SetItemStatus,
     SetRow,
     Started,
     Triage,
-    WorkerRow,
 )
 from redrive.store.schedules import Schedules
 from redrive.store.seal import Keyring, is_sealed, why_sealed
 from redrive.store.sealed_accounts import SealedAccounts
+from redrive.store.sealed_lines import SealedLease, SealedTransaction
 from redrive.store.sealed_notices import SealedNotices
 from redrive.store.sealed_schedules import SealedSchedules
 from redrive.store.sealing import Sealer, remade
 from redrive.store.selection import (
     AuditFilter,
-    CircuitFilter,
     GroupFilter,
     LetterFilter,
     OutboxFilter,
@@ -97,47 +90,6 @@ class _Unreadable(tuple[EntryRow, ...]):
         raise self.why
 
 
-class _SealedLease:
-    """A heartbeat line that seals what steps say about themselves."""
-
-    def __init__(self, inner: LeaseLine, keys: Keyring) -> None:
-        self._inner = inner
-        self._keys = keys
-
-    def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> Beat:
-        sealed = {
-            place: None if details is None else self._keys.seal(details, "")
-            for place, details in heartbeats.items()
-        }
-        return self._inner.beat(worker, sealed)
-
-    def close(self) -> None:
-        self._inner.close()
-
-
-class _SealedTransaction:
-    """A transaction whose record is sealed. The user's own SQL is the user's own."""
-
-    def __init__(self, inner: Transaction, sealer: Sealer) -> None:
-        self._inner = inner
-        self._sealer = sealer
-
-    async def execute(self, statement: str, *params: Any) -> int:
-        return await self._inner.execute(statement, *params)
-
-    async def fetch(self, statement: str, *params: Any) -> list[dict[str, Any]]:
-        return await self._inner.fetch(statement, *params)
-
-    async def fetchrow(self, statement: str, *params: Any) -> dict[str, Any] | None:
-        return await self._inner.fetchrow(statement, *params)
-
-    async def commit(self, worker: int, transition: Transition) -> Answer:
-        return await self._inner.commit(worker, self._sealer.transition(transition))
-
-    async def rollback(self) -> None:
-        await self._inner.rollback()
-
-
 class SealedStore:
     """A store whose payloads only those can read who have the keys."""
 
@@ -146,17 +98,8 @@ class SealedStore:
         self._keys = keys
         self._sealer = Sealer(keys)
 
-    async def open(self, *, migrate: bool = True) -> None:
-        await self._inner.open(migrate=migrate)
-
-    async def close(self) -> None:
-        await self._inner.close()
-
     def now(self) -> int:
         return self._inner.now()
-
-    async def changed(self) -> None:
-        await self._inner.changed()
 
     def confined(self, tenant: str, workflows: Collection[str] | None = None) -> People:
         view = copy(self)
@@ -174,6 +117,32 @@ class SealedStore:
     @property
     def schedules(self) -> Schedules:
         return SealedSchedules(self._inner.schedules, self._sealer)
+
+    # -- nothing to seal -----------------------------------------------------------------------------
+
+    open = passed_on(Store.open)
+    close = passed_on(Store.close)
+    changed = passed_on(Store.changed)
+    enlist = passed_on(Store.enlist)
+    retire = passed_on(Store.retire)
+    workers = passed_on(Store.workers)
+    bury = passed_on(Store.bury)
+    purge = passed_on(Store.purge)
+    fold = passed_on(Store.fold)
+    circuit = passed_on(Store.circuit)
+    permit = passed_on(Store.permit)
+    circuits_due = passed_on(Store.circuits_due)
+    circuits_since = passed_on(Store.circuits_since)
+    circuits = passed_on(Store.circuits)
+    put_sinks = passed_on(Store.put_sinks)
+    sinks = passed_on(Store.sinks)
+    known = passed_on(Store.known)
+    workflows = passed_on(Store.workflows)
+    set_endings = passed_on(Store.set_endings)
+    figures = passed_on(Store.figures)
+    unclaimable = passed_on(Store.unclaimable)
+    policies = passed_on(Store.policies)
+    paused = passed_on(Store.paused)
 
     # -- accepting work ------------------------------------------------------------------------------
 
@@ -201,17 +170,8 @@ class SealedStore:
 
     # -- workers -------------------------------------------------------------------------------------
 
-    async def enlist(self, worker: NewWorker, catalogue: Catalogue) -> int:
-        return await self._inner.enlist(worker, catalogue)
-
-    async def retire(self, worker: int) -> None:
-        await self._inner.retire(worker)
-
-    async def workers(self) -> list[WorkerRow]:
-        return await self._inner.workers()
-
     def lease_line(self) -> LeaseLine:
-        return _SealedLease(self._inner.lease_line(), self._keys)
+        return SealedLease(self._inner.lease_line(), self._keys)
 
     async def claim(self, claim: Claim) -> Claims:
         claims = await self._inner.claim(claim)
@@ -228,12 +188,9 @@ class SealedStore:
         return await self._inner.apply(sealed, worker=worker, carriers=carriers)
 
     def transaction(self, limit: float) -> Transaction:
-        return _SealedTransaction(self._inner.transaction(limit), self._sealer)
+        return SealedTransaction(self._inner.transaction(limit), self._sealer)
 
     # -- chores --------------------------------------------------------------------------------------
-
-    async def bury(self) -> list[WorkerRow]:
-        return await self._inner.bury()
 
     async def held(self, worker: int) -> list[HeldRun]:
         return [self._held(held) for held in await self._inner.held(worker)]
@@ -247,12 +204,6 @@ class SealedStore:
     async def expiring(self, limit: int) -> list[RunRow]:
         return [self._sealer.open(run, run.tenant) for run in await self._inner.expiring(limit)]
 
-    async def purge(self, purge: Purge) -> int:
-        return await self._inner.purge(purge)
-
-    async def fold(self, limit: int) -> int:
-        return await self._inner.fold(limit)
-
     async def claim_set(self, lease: int) -> SetRow | None:
         return self._set(await self._inner.claim_set(lease))
 
@@ -264,24 +215,9 @@ class SealedStore:
 
     # -- circuits ------------------------------------------------------------------------------------
 
-    async def circuit(self, tenant: str, key: str, *, counted: int = 1) -> CircuitCase:
-        return await self._inner.circuit(tenant, key, counted=counted)
-
     async def turn_circuit(self, turn: CircuitTurn) -> Turned:
         lines = tuple(self._noted(line) for line in turn.audit)
         return await self._inner.turn_circuit(remade(turn, {"audit": lines}))
-
-    async def permit(self, ask: Ask) -> Permit:
-        return await self._inner.permit(ask)
-
-    async def circuits_due(self, since: int) -> list[CircuitPlace]:
-        return await self._inner.circuits_due(since)
-
-    async def circuits_since(self, since: int) -> list[CircuitRow]:
-        return await self._inner.circuits_since(since)
-
-    async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
-        return await self._inner.circuits(where, limit=limit, cursor=cursor)
 
     # -- people --------------------------------------------------------------------------------------
 
@@ -300,10 +236,7 @@ class SealedStore:
     async def stop_set(self, public_id: str, audit: AuditWrite) -> bool:
         return await self._inner.stop_set(public_id, self._noted(audit))
 
-    # -- reading -------------------------------------------------------------------------------------
-
-    async def put_sinks(self, sinks: Sequence[NewSink]) -> None:
-        await self._inner.put_sinks(sinks)
+    # -- outbox --------------------------------------------------------------------------------------
 
     async def claim_deliveries(
         self, sink: str, *, limit: int, lease: int, suspects: Suspects = Suspects.TAKE
@@ -340,8 +273,7 @@ class SealedStore:
         rows = await self._inner.blocked_keys(tenant=tenant, limit=limit)
         return [self._sealer.open(row, row.tenant) for row in rows]
 
-    async def sinks(self) -> list[SinkRow]:
-        return await self._inner.sinks()
+    # -- reading -------------------------------------------------------------------------------------
 
     async def run(self, public_id: str, *, tenant: str | None = None) -> RunRow | None:
         found = await self._inner.run(public_id, tenant=tenant)
@@ -373,12 +305,6 @@ class SealedStore:
         page = await self._inner.audit(where, limit=limit, cursor=cursor)
         return Page([self._sealer.open(line, line.tenant) for line in page.items], page.next, page.prev)
 
-    async def known(self, names: Sequence[str]) -> list[KnownItem]:
-        return await self._inner.known(names)
-
-    async def workflows(self) -> list[KnownItem]:
-        return await self._inner.workflows()
-
     async def letters(self, where: LetterFilter, *, limit: int, cursor: str | None) -> Page[LetterRow]:
         self._refuse_text(where)
         page = await self._inner.letters(self._sealer.where(where), limit=limit, cursor=cursor)
@@ -402,9 +328,6 @@ class SealedStore:
         page = await self._inner.sets(tenant, limit=limit, cursor=cursor)
         return Page([self._sealer.open(row, row.tenant) for row in page.items], page.next, page.prev)
 
-    async def set_endings(self, set: SetRow) -> dict[RunStatus, int]:
-        return await self._inner.set_endings(set)
-
     async def set_items(
         self, set: SetRow, status: SetItemStatus | None, *, limit: int, cursor: str | None
     ) -> Page[SetItemRow]:
@@ -415,16 +338,7 @@ class SealedStore:
         page = await self._inner.groups(where, limit=limit, cursor=cursor)
         return remade(page, {"items": [self._sealer.open(group, group.tenant) for group in page.items]})
 
-    async def figures(self) -> Figures:
-        return await self._inner.figures()
-
-    async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
-        return await self._inner.unclaimable(workflows)
-
     # -- settings ------------------------------------------------------------------------------------
-
-    async def policies(self) -> list[PolicyRow]:
-        return await self._inner.policies()
 
     async def set_policy(self, policy: PolicyRow, audit: AuditWrite) -> None:
         await self._inner.set_policy(policy, self._noted(audit))
@@ -438,13 +352,7 @@ class SealedStore:
     async def resume(self, workflow: str, audit: AuditWrite) -> None:
         await self._inner.resume(workflow, self._noted(audit))
 
-    async def paused(self) -> dict[str, str]:
-        return await self._inner.paused()
-
-    def _message(self, row: MessageRow) -> MessageRow:
-        opened = self._sealer.open(row, row.tenant)
-        deliveries = [self._sealer.open(each, row.tenant) for each in row.deliveries]
-        return remade(opened, {"deliveries": tuple(deliveries)}) if deliveries else opened
+    # -- records in records ----------------------------------------------------------------------------
 
     def _refuse_text(self, where: LetterFilter | None) -> None:
         if where is not None and where.text is not None and self._keys.writes is not None:
@@ -453,10 +361,13 @@ class SealedStore:
                 "workflow, step, code, category or fingerprint"
             )
 
-    # -- records in records ----------------------------------------------------------------------------
-
     def _noted(self, line: AuditWrite) -> AuditWrite:
         return self._sealer.seal(line, line.tenant)
+
+    def _message(self, row: MessageRow) -> MessageRow:
+        opened = self._sealer.open(row, row.tenant)
+        deliveries = [self._sealer.open(each, row.tenant) for each in row.deliveries]
+        return remade(opened, {"deliveries": tuple(deliveries)}) if deliveries else opened
 
     def _claimed(self, run: Claimed) -> Claimed:
         try:

@@ -14,6 +14,7 @@ from redrive.store.notices import (
     RuleRow,
     Telling,
 )
+from redrive.store.passing import passed_on
 from redrive.store.records import Page
 from redrive.store.sealing import Sealer, remade
 
@@ -26,6 +27,9 @@ class SealedNotices:
     def __init__(self, inner: Notices, sealer: Sealer) -> None:
         self._inner = inner
         self._sealer = sealer
+
+    unread = passed_on(Notices.unread)
+    mark_read = passed_on(Notices.mark_read)
 
     async def add(self, notices: Sequence[NewNotice]) -> None:
         await self._inner.add([self._sealer.seal(each, each.tenant) for each in notices])
@@ -49,12 +53,6 @@ class SealedNotices:
     ) -> Page[NotificationRow]:
         page = await self._inner.inbox(where, reader, limit=limit, cursor=cursor)
         return Page([self._sealer.open(row, row.tenant) for row in page.items], page.next, page.prev)
-
-    async def unread(self, where: NotificationFilter, reader: str) -> int:
-        return await self._inner.unread(where, reader)
-
-    async def mark_read(self, where: NotificationFilter, reader: str) -> int:
-        return await self._inner.mark_read(where, reader)
 
     async def rules(self) -> Sequence[RuleRow]:
         return [self._sealer.open(row, row.tenant) for row in await self._inner.rules()]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from redrive.core.transition import AuditWrite
-from redrive.store.schedules import NewSchedule, ScheduleMark, SchedulePlace, ScheduleRow, Schedules
+from redrive.store.passing import passed_on
+from redrive.store.schedules import SchedulePlace, Schedules
 from redrive.store.sealing import Sealer
 
 __all__ = ["SealedSchedules"]
@@ -18,14 +17,9 @@ class SealedSchedules:
         self._inner = inner
         self._sealer = sealer
 
-    async def keep(self, schedules: Sequence[NewSchedule], *, worker: int) -> list[ScheduleRow]:
-        return await self._inner.keep(schedules, worker=worker)
-
-    async def mark(self, marks: Sequence[ScheduleMark]) -> list[bool]:
-        return await self._inner.mark(marks)
-
-    async def known(self, *, tenant: str | None = None) -> list[ScheduleRow]:
-        return await self._inner.known(tenant=tenant)
+    keep = passed_on(Schedules.keep)
+    mark = passed_on(Schedules.mark)
+    known = passed_on(Schedules.known)
 
     async def pause(self, place: SchedulePlace, audit: AuditWrite) -> bool:
         return await self._inner.pause(place, self._noted(audit))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
+from redrive.clock import MICROS
 from redrive.core.keys import decode
 from redrive.core.options import StepOptions
 from redrive.core.quick import quick
@@ -50,7 +51,7 @@ def _heartbeat_rule(options: str) -> tuple[int, int] | None:
         return None
     if step.heartbeat_timeout is None:
         return None
-    return int(step.timeout * 1_000_000), int(step.heartbeat_timeout * 1_000_000)
+    return int(step.timeout * MICROS), int(step.heartbeat_timeout * MICROS)
 
 
 def taken_at_start(run: NewRun, id: int, *, version: str, deadline: int | None, now: int) -> Claimed:

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from redrive.clock import MICROS, micros
+from redrive.duration import moment
 from redrive.ids import format_id
 
 __all__ = ["START", "VirtualClock"]
@@ -89,7 +90,7 @@ class VirtualClock:
     @property
     def time(self) -> datetime:
         """What time it is."""
-        return datetime.fromtimestamp(self._now / MICROS, UTC)
+        return moment(self._now)
 
     def waits(self, task: asyncio.Future[Any]) -> bool:
         """True if this task sleeps on this clock."""

@@ -13,6 +13,7 @@ from redrive.app.dependencies import find_circuit
 from redrive.clock import MICROS, micros
 from redrive.core.circuit import CircuitState, CircuitStatus, close, opened, rules_of
 from redrive.core.keys import letter_id
+from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.states import FINAL, StepStatus
 from redrive.desk.handling import handled_by
 from redrive.duration import Duration, seconds, words
@@ -23,6 +24,7 @@ from redrive.sinks import Message, received
 from redrive.store import open_store
 from redrive.store.circuits import CircuitCase, CircuitTurn
 from redrive.store.faulty import Plan, no_faults
+from redrive.store.pages import page_by_page
 from redrive.store.port import Store
 from redrive.store.selection import OutboxFilter
 from redrive.testing.clock import VirtualClock
@@ -201,14 +203,8 @@ class Engine:
         Whether any sink wants them does not matter; subscribers get theirs when time settles.
         """
         where = OutboxFilter(topic=topic, run_id=run)
-        found: list[Message] = []
-        cursor: str | None = None
-        while True:
-            page = await self.store.messages(where, limit=500, cursor=cursor)
-            found += [received(row) for row in page.items]
-            cursor = page.next
-            if cursor is None:
-                return found[::-1]
+        rows = page_by_page(lambda cursor: self.store.messages(where, limit=500, cursor=cursor))
+        return [received(row) async for row in rows][::-1]
 
     async def compensations(self, run: RunReport | RunHandle[Any] | str) -> list[str]:
         """What of a run was undone so far, in the order in which that happened: the names of the steps."""
@@ -227,7 +223,7 @@ class Engine:
     # -- circuits ----------------------------------------------------------------------------------------
 
     async def circuit(
-        self, key: str, state: Literal["open", "half_open", "closed"], *, tenant: str = "default"
+        self, key: str, state: Literal["open", "half_open", "closed"], *, tenant: str = DEFAULT_TENANT
     ) -> None:
         """Make a circuit stand like this, as if its dependency had failed or come back.
 

@@ -19,6 +19,7 @@ from redrive.core.states import FINAL, RunStatus
 from redrive.duration import words
 from redrive.errors import ConfigurationError
 from redrive.store.faulty import Plan
+from redrive.store.pages import page_by_page
 from redrive.store.port import Store
 from redrive.store.records import RunRow
 from redrive.store.selection import RunFilter
@@ -227,14 +228,9 @@ class World:
 
     async def unfinished(self) -> list[RunRow]:
         """All runs that have not ended."""
-        found: list[RunRow] = []
-        cursor: str | None = None
-        while True:
-            page = await self.store.runs(RunFilter(status=_UNFINISHED), limit=500, cursor=cursor)
-            found += page.items
-            cursor = page.next
-            if cursor is None:
-                return found
+        where = RunFilter(status=_UNFINISHED)
+        rows = page_by_page(lambda cursor: self.store.runs(where, limit=500, cursor=cursor))
+        return [row async for row in rows]
 
     async def _driven(self, work: Coroutine[Any, Any, T]) -> T:
         """Await something that a worker does and that may need time to pass."""

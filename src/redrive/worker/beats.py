@@ -28,7 +28,7 @@ class Beats:
 
     def signs(self) -> dict[tuple[int, int], str | None]:
         """Called by the lease, from its thread: the signs of life of all steps."""
-        executions = list(self._worker.held.values())
+        executions = list(self._worker.hands.held.values())
         self._asked = frozenset(execution.claimed.id for execution in executions)
         signs: dict[tuple[int, int], str | None] = {}
         for execution in executions:
@@ -44,7 +44,7 @@ class Beats:
 
     def heard(self, beat: Beat) -> None:
         """Let go of what was taken away, give back what got lost."""
-        held = self._worker.held
+        held = self._worker.hands.held
         for run in self._asked - beat.held:
             execution = held.get(run)
             if execution is None or execution.dead or execution.settling or execution.claimed_at > beat.now:
@@ -68,6 +68,6 @@ class Beats:
         """Give back runs whose claim was answered but never heard."""
         worker, me = self._worker, self._worker.id
         for held in await until_answered(lambda: worker.store.held(me), worker.clock):
-            if me == worker.id and held.run.id in strays and held.run.id not in worker.held:
+            if me == worker.id and held.run.id in strays and held.run.id not in worker.hands.held:
                 await worker.committer.submit(Released(run=view_anyway(held.run)))
         worker.bell.ring()

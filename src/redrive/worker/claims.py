@@ -88,7 +88,7 @@ class Claiming:
             worker=worker.id,
             workflows=tuple(worker.workflows),
             capacity=capacity,
-            suspect=not any(execution.view.deaths for execution in worker.held.values()),
+            suspect=not any(execution.view.deaths for execution in worker.hands.held.values()),
             after=self._after,
         )
         self.under_way = self._asking = True

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from redrive.actions import Action
+from redrive.clock import MICROS
 from redrive.core.circuit import Admitted, circuit_key
 from redrive.core.options import StepOptions
 from redrive.core.payload import Signature
@@ -56,7 +57,7 @@ class Step(Generic[P, R]):
         self.options = options
         self.options_text = options.to_json()
         self.circuit_text = "" if options.circuit is None else json.dumps(options.circuit.to_json())
-        self.limit = int(options.limit * 1_000_000)
+        self.limit = int(options.limit * MICROS)
         self.action = action
         self.undo: Undo | None = None
         self.cancel: Undo | None = None

@@ -331,7 +331,7 @@ class Execution:
         self.dead = True
         self.turnstile.close()
         self.tasks.cancel()
-        self.worker.put_down(self)
+        self.worker.hands.put_down(self)
 
     async def give_back(self, delay: int) -> None:
         """Release the run for any worker to take up after `delay` microseconds."""

@@ -26,7 +26,7 @@ from redrive.settle.view import options_of, view_of_claimed
 from redrive.signals.tally import Ear, Tally
 from redrive.signals.traces import Tracing
 from redrive.store.port import Store, Transaction
-from redrive.store.records import Beat, Catalogue, Claimed, NewWorker, Started
+from redrive.store.records import Beat, Catalogue, Claimed, NewWorker, Started, living
 from redrive.worker.acting import Acting
 from redrive.worker.attempt import Attempt
 from redrive.worker.beats import Beats
@@ -37,6 +37,7 @@ from redrive.worker.claims import Claiming, Give, unreadable
 from redrive.worker.committer import Committer
 from redrive.worker.definition import Step, WorkflowDefinition
 from redrive.worker.execution import Execution
+from redrive.worker.hands import Hands
 from redrive.worker.lease import Lease
 from redrive.worker.threads import Threads
 
@@ -44,9 +45,8 @@ __all__ = ["Worker", "WorkerSettings"]
 
 log = logging.getLogger("redrive.worker")
 
-_PAUSE = 1.0  # how long to leave a store alone that gives out no work because it fails
 _GOODBYE = 10.0  # how long a worker that stops waits for a store that does not answer
-_UNWIND = 1.0  # how long code that was put down may take to unwind before it is left alone
+_UNWIND = 1.0  # how long a worker that vanishes waits for its tasks
 _HELD_PER_SLOT = 10  # runs that wait in memory, for each run that may execute
 
 
@@ -96,7 +96,6 @@ class Worker:
         self.rules = rules
         self.bell = Bell(clock)
         self.id = 0
-        self.abandoned = 0
         self.threads: Threads
         self.committer: Committer
         self.lease: Lease
@@ -111,9 +110,7 @@ class Worker:
         self.tally = tally
         self.tracing = tracing
         self.circuits = Circuits(store, clock, wanted=has_circuits)
-        self.held: dict[int, Execution] = {}
-        self._tasks: dict[Execution, asyncio.Task[None]] = {}
-        self._resting: set[Execution] = set()
+        self.hands = Hands(clock, self.bell, self.look_for_calm)
         self._stopping = False
         self.claiming = Claiming(self)
         self.beats = Beats(self)
@@ -178,11 +175,11 @@ class Worker:
     async def stop(self, grace: float | None = None) -> None:
         """Let steps and claims in flight end, within the grace period; give everything else back; retire."""
         self._stopping = True
-        for execution in list(self.held.values()):
+        for execution in list(self.hands.held.values()):
             execution.wind_up()
         await self._settle_down(self.settings.grace if grace is None else grace)
         await self._end(self._claims)
-        await self._give_back(list(self.held.values()))
+        await self._give_back(list(self.hands.held.values()))
         for service in self._services:
             await self._end(service)
         await self.circuits.close()
@@ -198,7 +195,7 @@ class Worker:
     async def kill(self) -> None:
         """Vanish as a crash would: nothing is given back and nothing more is sent."""
         self._stopping = True
-        tasks = [*self.services, *self._tasks.values()]
+        tasks = [*self.services, *self.hands.tasks]
         for execution in self.executions:
             execution.put_down()
         for task in tasks:
@@ -223,7 +220,7 @@ class Worker:
         """See whether a worker that stops may go on with that."""
         if not self._stopping or self.claiming.expects_runs:
             return
-        if not any(execution.busy for execution in self.held.values()):
+        if not self.hands.busy:
             self._calm.set()
 
     async def _give_back(self, executions: list[Execution]) -> None:
@@ -258,7 +255,7 @@ class Worker:
     @property
     def room(self) -> int:
         """How many more runs it could execute."""
-        taken = len(self.held) - len(self._resting) + self.claiming.promised
+        taken = self.hands.at_work + self.claiming.promised
         return 0 if self._stopping else max(0, self.settings.concurrency - taken)
 
     def has_time_for(self, runs: Sequence[NewRun]) -> bool:
@@ -289,7 +286,7 @@ class Worker:
             view = view_of_claimed(claimed, self.options_of(claimed.options), self.version)
             self.committer.post(Released(run=view))
             return
-        self._begin(Execution(self, claimed, self.workflows[claimed.workflow], claimed_at=now))
+        self.hands.begin(Execution(self, claimed, self.workflows[claimed.workflow], claimed_at=now))
 
     def confirm(self, before: Execution, ended: Ended) -> None:
         """The function of a run returned, and what it reserved is to be confirmed."""
@@ -297,39 +294,12 @@ class Worker:
         after.follow(before)
         if self._stopping:
             after.wind_up()
-        self._begin(after)
-
-    def _begin(self, execution: Execution) -> None:
-        before = self.held.get(execution.claimed.id)
-        if before is not None:
-            before.put_down()  # it was taken from here and has come back, sooner than the heartbeat tells
-        self.held[execution.claimed.id] = execution
-        task = execution.launch()
-        self._tasks[execution] = task
-        task.add_done_callback(lambda task: self._gone(execution, task))
-
-    def _gone(self, execution: Execution, task: asyncio.Task[None]) -> None:
-        self._forget(execution)
-        self._tasks.pop(execution, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("run %s broke its worker's task", execution.claimed.public_id, exc_info=error)
-        execution.come_apart()
-
-    def _forget(self, execution: Execution) -> None:
-        """Whoever is put down may be due again at any time: look when."""
-        if self.held.get(execution.claimed.id) is execution:
-            self._let_go(execution)
-            self.bell.ring()
-
-    def _let_go(self, execution: Execution) -> None:
-        del self.held[execution.claimed.id]
-        self._resting.discard(execution)
-        self.look_for_calm()
+        self.hands.begin(after)
 
     @property
     def executions(self) -> Collection[Execution]:
         """The runs in this worker's hands."""
-        return list(self.held.values())
+        return list(self.hands.held.values())
 
     def tells_of(self) -> set[str]:
         """The runs of which `on_ended` will tell as soon as anybody can know.
@@ -338,7 +308,7 @@ class Worker:
         """
         if not self._automatic or not self.lease.healthy():
             return set()
-        return {execution.claimed.public_id for execution in self.held.values()}
+        return {execution.claimed.public_id for execution in self.hands.held.values()}
 
     @property
     def services(self) -> list[asyncio.Task[None]]:
@@ -368,29 +338,8 @@ class Worker:
 
     def hold(self) -> int:
         """How long a wait to keep in memory, in microseconds: not at all when many are waiting already."""
-        crowded = len(self._resting) >= self.settings.concurrency * _HELD_PER_SLOT
+        crowded = self.hands.at_rest >= self.settings.concurrency * _HELD_PER_SLOT
         return 0 if crowded or self._stopping else int(self.settings.hold * MICROS)
-
-    def resting(self, execution: Execution) -> None:
-        """The run waits in memory and does not take up a slot."""
-        self._resting.add(execution)
-        self.bell.ring()
-
-    def awake(self, execution: Execution) -> None:
-        """The run goes on."""
-        self._resting.discard(execution)
-
-    def put_down(self, execution: Execution) -> None:
-        """The run is no longer this worker's."""
-        self._forget(execution)
-        task = self._tasks.get(execution)
-        if task is not None and not task.done():
-            self.clock.call_later(_UNWIND, lambda: self._left_alone(task))
-
-    def _left_alone(self, task: asyncio.Task[None]) -> None:
-        if not task.done():
-            self.abandoned += 1
-            log.warning("code that was put down has not unwound: %s", task.get_name())
 
     def came_to_stop(self) -> None:
         """A branch of a run that is being wound up came to a stop."""
@@ -402,9 +351,9 @@ class Worker:
 
     def ended(self, claimed: Claimed, settled: Settled) -> None:
         """The run came to an end, or to a pause; tell those in this process who wait for it."""
-        change, execution = settled.transition.change, self.held.get(claimed.id)
+        change, execution = settled.transition.change, self.hands.held.get(claimed.id)
         if execution is not None and change is not None and change.status in FINAL:
-            self._let_go(execution)
+            self.hands.let_go(execution)
             if self.claiming.more_due or claimed.deaths or settled.transition.starts:
                 self.bell.ring()
         if self._on_ended is not None:
@@ -416,7 +365,7 @@ class Worker:
         if claimed.version == self.version:
             return Diverged(run=view, difference=difference, wait=Wait.NO_MORE)
         workers = await until_answered(self.store.workers, self.clock)
-        someone = any(w.version == claimed.version and w.state == "LIVE" for w in workers)
+        someone = any(each.version == claimed.version for each in living(workers, self.store.now()))
         since = claimed.diverged_at
         waited = 0.0 if since is None else (self.store.now() - since) / MICROS
         if not someone and waited >= self.settings.code_wait:
@@ -446,8 +395,8 @@ class Worker:
     async def _rise(self) -> None:
         """This worker was declared dead: whatever it held is gone. Begin anew under another id."""
         log.warning("worker %d was declared dead; it lets go of its runs and enlists again", self.id)
-        self.lost(len(self.held), lease=True)
-        for execution in list(self.held.values()):
+        self.lost(len(self.hands.held), lease=True)
+        for execution in list(self.hands.held.values()):
             execution.put_down()
         self.committer.forget()
         await self.lease.stop()

@@ -129,14 +129,14 @@ class Rest:
 
     def _fall_asleep(self) -> None:
         self.asleep = True
-        self._execution.worker.resting(self._execution)
+        self._execution.worker.hands.rest(self._execution)
 
     def wake_up(self) -> bool:
         """True if the store still shows the run as sleeping, so that the next write must say otherwise."""
         if not self.asleep:
             return False
         self.asleep = False
-        self._execution.worker.awake(self._execution)
+        self._execution.worker.hands.awake(self._execution)
         return True
 
     def first_due_in(self) -> float:

@@ -16,6 +16,7 @@ from redrive.cli.runs.story import facts, payload, width
 from redrive.cli.timeline import timeline
 from redrive.core.ending import MENDED_BY_EDIT, LetterCode
 from redrive.core.events import OF_REPLAYS, Event
+from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.states import CLOSED, EXECUTED, LetterStatus, StepStatus
 from redrive.desk.shapes import AuditRecord, DeadLetter, ReplayRecord, StepRecord
 
@@ -71,7 +72,7 @@ def _head(letter: DeadLetter) -> list[str]:
             trace=letter.trace_id,
             handler_for=letter.handler_for,
             handled_by=" ".join(letter.handled_by) or None,
-            tenant=None if letter.tenant == "default" else letter.tenant,
+            tenant=None if letter.tenant == DEFAULT_TENANT else letter.tenant,
             kept_until=f"{letter.expires_at:%Y-%m-%d} UTC",
         ),
     ]

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from redrive.cli.folding import folded
 from redrive.cli.hints import hint
 from redrive.cli.output import ago, as_json, clean, styled
 from redrive.cli.timeline import timeline
-from redrive.clock import MICROS, SystemClock
+from redrive.clock import SystemClock
+from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.states import FINAL, EntryKind, RunStatus
 from redrive.desk.shapes import Run
-from redrive.duration import words
+from redrive.duration import moment, words
 
 __all__ = ["facts", "payload", "story"]
 
@@ -26,7 +27,7 @@ _RETRIED = frozenset({RunStatus.FAILED, RunStatus.DLQ_PENDING, RunStatus.TIMED_O
 
 def story(run: Run, *, brief: bool = False) -> list[str]:
     """The lines of `runs show`; `brief` leaves out payloads and advice, for the live view."""
-    now = datetime.fromtimestamp(SystemClock().now() / MICROS, UTC)
+    now = moment(SystemClock().now())
     lines = [*_head(run, now), "", *timeline(run.steps, now=now, width=width(), over=run.status in FINAL)]
     if brief:
         return lines
@@ -53,7 +54,7 @@ def _head(run: Run, now: datetime) -> list[str]:
             parked_on=run.parked_on and f"circuit {run.parked_on!r}",
             correlation=run.correlation_id,
             trace=run.trace_id,
-            tenant=None if run.tenant == "default" else run.tenant,
+            tenant=None if run.tenant == DEFAULT_TENANT else run.tenant,
             parent=run.parent,
             replay_of=run.replay_of,
             handler_for=run.handler_for,

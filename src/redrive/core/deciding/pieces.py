@@ -18,6 +18,7 @@ from redrive.core.transition import (
     RunWrite,
     Transition,
 )
+from redrive.duration import MICROS
 
 __all__ = [
     "awake",
@@ -160,4 +161,4 @@ def sleep(run: RunView, delay: int | None, hold: int, parked_on: str | None = No
 
 def micros(seconds: float) -> int:
     """Seconds as microseconds, rounded up: a retry is never early."""
-    return math.ceil(seconds * 1_000_000)
+    return math.ceil(seconds * MICROS)

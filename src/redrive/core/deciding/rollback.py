@@ -12,10 +12,11 @@ from redrive.core.ending import Ending
 from redrive.core.outcome import Cancelled, Expired, Handed, Planned, RunView, Undone
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import AttemptEnd, EntryWrite, LetterMove, RunWrite, Transition
+from redrive.duration import MICROS
 
 __all__ = ["AHEAD", "cut_off", "handed", "may_have_done_something", "planned", "rolls_back", "undone"]
 
-AHEAD = 3600 * 1_000_000
+AHEAD = 3600 * MICROS
 """Microseconds by which a rollback is due before its time: it does not queue behind runs not yet begun."""
 
 

@@ -24,6 +24,7 @@ from redrive.core.quick import quick
 from redrive.core.states import StepStatus
 from redrive.core.transition import AttemptEnd, AttemptWrite, EntryWrite, RunWrite, Transition
 from redrive.core.verdict import Verdict, judge
+from redrive.duration import MICROS
 from redrive.policy import RetryPolicy
 
 __all__ = ["began", "interrupted", "noted", "raised", "returned", "slept", "woke"]
@@ -88,7 +89,7 @@ def _judge(outcome: Raised, policy: RetryPolicy, draw: float) -> Verdict:
         policy,
         outcome.step,
         attempt=outcome.attempt,
-        first_ago=outcome.first_ago / 1e6,
+        first_ago=outcome.first_ago / MICROS,
         draw=draw,
     )
 

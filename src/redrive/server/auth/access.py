@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +12,7 @@ from redrive.core.roles import ALL_TENANTS, Permission, Principal, Role
 from redrive.core.transition import AuditWrite
 from redrive.desk.checks import short_text
 from redrive.errors import Conflict, InputError, NotFound
+from redrive.mailbox import is_mailbox
 from redrive.server.auth.keys import hash_of, new_code, new_key, new_secret
 from redrive.server.auth.passwords import hashed
 from redrive.server.auth.signed import sign_token
@@ -24,7 +24,6 @@ __all__ = ["Access"]
 CODE_LASTS = 24 * 3600 * MICROS
 JWT_LASTS = 30 * 24 * 3600
 LONGEST = 10 * 365 * 24 * 3600
-_EMAIL = re.compile(r"[^@\s]{1,64}@[^@\s]{1,189}")
 _BATCH = 500
 
 
@@ -274,6 +273,6 @@ def _tenant(name: str) -> str:
 
 
 def _email(text: str) -> str:
-    if not isinstance(text, str) or not _EMAIL.fullmatch(text) or not text.isprintable():
+    if not is_mailbox(text):
         raise InputError("an e-mail address is needed, such as ann@example.org")
     return text.lower()

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from redrive.clock import Clock
-from redrive.core.roles import Principal, Role
+from redrive.core.roles import DEFAULT_TENANT, Principal, Role
 from redrive.errors import Conflict
 from redrive.server.auth.access import Access
 from redrive.server.auth.wanted import NewUser
 from redrive.store.port import Store
 
-__all__ = ["HOME", "first_owner", "operator"]
-
-HOME = "default"
-"""The tenant of runs that name none, and of the first owner."""
+__all__ = ["first_owner", "operator"]
 
 
 def operator(who: str) -> Principal:
     """Whoever works on the store itself, past the server: there is nothing they could not do."""
-    return Principal(who=who, tenant=HOME, role=Role.OWNER, payloads=True)
+    return Principal(who=who, tenant=DEFAULT_TENANT, role=Role.OWNER, payloads=True)
 
 
 async def first_owner(store: Store, clock: Clock, email: str) -> str | None:
@@ -25,9 +22,11 @@ async def first_owner(store: Store, clock: Clock, email: str) -> str | None:
     if await store.accounts.users(None):
         return None
     access = Access(store.accounts, clock, operator("first start"))
-    await access.create_tenant(HOME)
+    await access.create_tenant(DEFAULT_TENANT)
     try:
-        _, code = await access.create_user(NewUser(email=email, tenant=HOME, role=Role.OWNER, payloads=True))
+        _, code = await access.create_user(
+            NewUser(email=email, tenant=DEFAULT_TENANT, role=Role.OWNER, payloads=True)
+        )
     except Conflict:
         return None
     return code

@@ -23,7 +23,7 @@ from redrive.clock import MICROS
 from redrive.core.addresses import API, PAGES
 from redrive.core.ending import MENDED_BY_EDIT
 from redrive.core.roles import ALL_TENANTS, Permission
-from redrive.desk.shapes import moment
+from redrive.duration import moment
 from redrive.errors import StoreError
 from redrive.server.asking import Asking, service_of
 from redrive.server.pages import labels, pictures, values

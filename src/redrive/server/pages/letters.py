@@ -10,7 +10,8 @@ from fastapi.responses import Response
 from redrive.core.roles import Permission
 from redrive.core.states import LetterStatus
 from redrive.desk.groups import GroupList
-from redrive.desk.shapes import DeadLetter, moment
+from redrive.desk.shapes import DeadLetter
+from redrive.duration import moment
 from redrive.server.asking import Asked, Asking, needs
 from redrive.server.pages import lists
 from redrive.server.pages.drawing import show

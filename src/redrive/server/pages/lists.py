@@ -16,6 +16,7 @@ from fastapi.responses import Response
 from redrive.duration import before
 from redrive.errors import InputError
 from redrive.server.pages.words import N
+from redrive.store.pages import page_by_page
 from redrive.store.records import Page
 
 __all__ = ["FORMATS", "RANGES", "all_of", "chosen", "sheet", "since_of"]
@@ -50,14 +51,11 @@ def since_of(text: str | None, now: datetime) -> datetime | None:
 async def all_of(ask: Callable[[int, str | None], Awaitable[Page[T]]]) -> list[T]:
     """Every row of a list, up to ten thousand, asked for page by page."""
     found: list[T] = []
-    cursor: str | None = None
-    while len(found) < MOST:
-        page = await ask(_BATCH, cursor)
-        found += page.items
-        cursor = page.next
-        if cursor is None:
+    async for row in page_by_page(lambda cursor: ask(_BATCH, cursor)):
+        found.append(row)
+        if len(found) == MOST:
             break
-    return found[:MOST]
+    return found
 
 
 def sheet(name: str, kind: str, columns: Mapping[str, Callable[[T], Any]], rows: Sequence[T]) -> Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from redrive.core.roles import Permission
+from redrive.core.typed import read_typed
 from redrive.desk.preview import DryRun
 from redrive.desk.replaying import Replay
 from redrive.errors import Conflict, InputError, NotFound
@@ -129,6 +129,8 @@ async def _ask(asked: Asking, id: str, way: str, output: str | None, **more: Any
 
 def _json(text: str | None) -> Any:
     try:
-        return json.loads(text or "null")
-    except ValueError as error:
-        raise InputError(f'the result is no JSON: {error}. Texts need quotes: "like this"') from None
+        return read_typed(text or "null").value
+    except InputError as error:
+        raise InputError(
+            f'the result is no JSON that can be used: {error}. Texts need quotes: "like this"'
+        ) from None

@@ -10,7 +10,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from redrive.core.roles import Permission
-from redrive.desk.shapes import moment
+from redrive.duration import moment
 from redrive.errors import NotFound
 from redrive.server.asking import Asked, Asking, needs
 from redrive.server.pages.drawing import show, view_of
@@ -58,7 +58,7 @@ def _working(row: WorkerRow, now: int) -> Working:
     return Working(
         name=row.name,
         version=row.version,
-        live=row.state == "LIVE" and row.lease_until > now,
+        live=row.lives_at(now),
         stopped=row.state != "LIVE",
         workflows=row.workflows,
         started_at=moment(row.started_at),

@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 
 from redrive.core.roles import Permission, Role, role_of
-from redrive.desk.shapes import moment
+from redrive.duration import moment
 from redrive.errors import Conflict, InputError
 from redrive.server import signing
 from redrive.server.asking import Asked, Asking, needs, service_of
@@ -383,6 +383,6 @@ def _token(row: TokenRow) -> Token:
         workflows=list(row.workflows),
         created_at=moment(row.created_at),
         created_by=row.created_by,
-        expires_at=None if row.expires_at is None else moment(row.expires_at),
-        revoked_at=None if row.revoked_at is None else moment(row.revoked_at),
+        expires_at=moment(row.expires_at),
+        revoked_at=moment(row.revoked_at),
     )

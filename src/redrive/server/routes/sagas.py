@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import Path
 
 from redrive.core.roles import Permission
-from redrive.core.states import RunStatus
 from redrive.desk.preview import DryRun
 from redrive.desk.replaying import Replay
-from redrive.desk.saga import SagaEntry
+from redrive.desk.saga import Saga, SagaEntry
 from redrive.errors import InputError, NotFound
 from redrive.server.asking import Asked, Asking, needs
 from redrive.server.routes.shared import Id, Key, Reason, router
@@ -27,18 +26,6 @@ class Choice(Reason):
     """Why, and whether it is to be done or only tried out."""
 
     dry_run: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saga:
-    """The compensations of one run, in the order in which they are done; `done` need nothing more."""
-
-    run_id: str
-    workflow: str
-    tenant: str
-    status: RunStatus
-    done: int
-    entries: tuple[SagaEntry, ...]
 
 
 @routes.post("/runs/{id}/rollback", **needs(Permission.DECIDE))
