@@ -21,7 +21,7 @@ from redrive.store.records import ItemMark, SetItemRow, SetRow
 
 __all__ = ["SetWorker"]
 
-_BATCH = 300  # so that a worker for a hundred runs, which is the usual size, is filled three times
+_BATCH = 300  # what a worker for a hundred runs, which is the usual size, executes in three goes
 _TURN = 20  # batches until another set may have its turn
 _LEASE = 15 * MICROS
 

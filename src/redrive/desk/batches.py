@@ -83,7 +83,8 @@ class Batches:
         marks: list[ItemMark] = []
         taker = None if order.request.mode in _STARTS else await self._handing.taker()
         while taker is not None and items:
-            some, rest = items[: taker.most], items[taker.most :]
+            share = self._handing.share(taker)
+            some, rest = items[:share], items[share:]
             give = partial(self._give, taker, order, some, cases, marks)
             if not await self._handing.took(taker, len(some), give):
                 break

@@ -20,7 +20,7 @@ from redrive.store.seal import SEALED_ERROR, is_sealed
 __all__ = ["Handing", "Hands", "Taker", "Taking", "as_claimed"]
 
 _Claimed = quick(Claimed)
-_FEW = 25  # a worker for fewer runs than these at a time is not worth a commit for each of its fills
+_FEW = 25  # a worker for fewer runs than these at a time is not worth a commit for each of its shares
 _PATIENCE = 1.0  # seconds to wait for room in the worker
 _PUT_OFF = 20  # batches that go without it after it had no time
 
@@ -78,6 +78,13 @@ class Handing:
             return None
         alive = living(await self._store.workers(), self._store.now())
         return taker if len(alive) == 1 else None
+
+    def share(self, taker: Taker) -> int:
+        """How many runs to give it at a time.
+
+        While it executes one half of what it can, the database decides on the other, if it has the means.
+        """
+        return taker.most if self._store.in_process else taker.most // 2
 
     async def workflows(self, taker: Taker) -> frozenset[str]:
         """The workflows whose runs it may have now."""

@@ -115,6 +115,10 @@ class SqliteStore:
     def now(self) -> int:
         return self._clock.now()
 
+    @property
+    def in_process(self) -> bool:
+        return True
+
     async def changed(self) -> None:
         await self._bell.changed()
 
