@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from redrive.app.results import Ending
@@ -50,13 +51,18 @@ class RunHandle(Generic[R]):
                 "handle.result() was called in workflow code, where waiting is not recorded and would hold a "
                 "worker; wait for the run where it was started from outside, or let it start what comes next"
             )
-        limit = None if timeout is None else seconds(timeout, "timeout")
+        if timeout is None:
+            return self._value(await self._ending())
+        limit = seconds(timeout, "timeout")
         try:
             async with asyncio.timeout(limit):
-                ending = await self._app.runtime.results.wait(self.id, new=self._is_new)
+                ending = await self._ending()
         except TimeoutError:
             raise TimeoutError(f"run {self.id} has not ended within {limit:g} s; it goes on") from None
         return self._value(ending)
+
+    def _ending(self) -> Awaitable[Ending]:
+        return self._app.runtime.results.wait(self.id, new=self._is_new)
 
     async def cancel(self, *, by: str = "unknown", reason: str = "") -> Run:
         """Cancel the run for good."""

@@ -2,7 +2,7 @@
 
 Each connection has a count of its own, of what others committed. A connection that does nothing else is
 asked all the time, which takes microseconds and no lock. It also counts what this process writes, so
-the writing connection, which does not, has the last word. While that one is busy, it is not disturbed for a
+the writing connection, which does not, has the last word. While that one is busy, nobody is asked for a
 while: whoever writes all the time finds what others wrote when it claims.
 """
 
@@ -57,11 +57,15 @@ class Bell:
             await asyncio.get_running_loop().create_future()
         while not await self._others_wrote():
             await self._clock.sleep(self._pause)
-            self._pause = min(self._pause * _SLOWER, _SELDOM)
 
     async def _others_wrote(self) -> bool:
-        seen, now = self._look(), self._clock.monotonic()
-        if seen == self._seen or (self._busy() and now - self._asked_at < _PATIENCE):
+        now = self._clock.monotonic()
+        if self._busy() and now - self._asked_at < _PATIENCE:
+            self._pause = min(self._pause * 2, _SELDOM)
+            return False
+        seen = self._look()
+        if seen == self._seen:
+            self._pause = min(self._pause * _SLOWER, _SELDOM)
             return False
         self._seen, self._asked_at, self._pause = seen, now, _OFTEN
         before, self._written = self._written, await self._ask()
