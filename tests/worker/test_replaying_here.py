@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from redrive.store.port import Store
 from redrive.store.records import Catalogue, Claim, Claims, NewWorker
 from redrive.store.selection import LetterFilter, RunFilter
 
-COUNT = 60  # letters; the worker takes 25 at a time
+COUNT = 60  # letters; the worker executes 25 at a time
 
 
 class Parcels:
@@ -114,12 +115,25 @@ class Parcels:
 @pytest.fixture(params=engines.KINDS)
 async def parcels(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Parcels]:
     """Parcels on each kind of database."""
-    if request.param == "sqlite":
-        yield Parcels(make_app(tmp_path, concurrency=25))
+    async with kept_in(request.param, tmp_path, lease=30.0) as parcels:
+        yield parcels
+
+
+@pytest.fixture(params=engines.KINDS)
+async def watched(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Parcels]:
+    """The same, with a worker that hears twice a second what it holds."""
+    async with kept_in(request.param, tmp_path, lease=1.5) as parcels:
+        yield parcels
+
+
+@asynccontextmanager
+async def kept_in(kind: str, folder: Path, *, lease: float) -> AsyncIterator[Parcels]:
+    if kind == "sqlite":
+        yield Parcels(make_app(folder, concurrency=25, lease=lease))
         return
     cluster.need_postgres()
-    async with cluster.fresh(request.param) as url:
-        yield Parcels(Redrive(url, concurrency=25, lease=1.5, chores=0.1, grace=5.0))
+    async with cluster.fresh(kind) as url:
+        yield Parcels(Redrive(url, concurrency=25, lease=lease, chores=0.1, grace=5.0))
 
 
 async def test_the_only_worker_goes_on_with_them_without_a_claim(parcels: Parcels) -> None:
@@ -149,8 +163,9 @@ async def test_a_set_is_carried_out_at_once_where_it_begins(tmp_path: Path) -> N
     assert parcels.went_out_once()
 
 
-async def test_where_the_answer_is_lost_each_goes_on_once_all_the_same(parcels: Parcels) -> None:
+async def test_where_the_answer_is_lost_each_goes_on_once_all_the_same(watched: Parcels) -> None:
     """The repeat is refused; the worker hears from its heartbeat which runs it holds, and gives them back."""
+    parcels = watched
     async with at_work(parcels.app, parcels.around):
         await parcels.fail()
         parcels.loses = 1

@@ -68,17 +68,23 @@ class Journal:
     __slots__ = ("_asked", "_entries", "_order", "_position", "next_done", "next_index", "set_aside")
 
     def __init__(self, entries: Iterable[EntryRow] = ()) -> None:
-        recorded = list(entries)
+        self._entries: dict[str, EntryRow] = {}
+        self._order: list[str] = []
+        self._position = 0
+        self._asked: set[str] = set()
+        self.set_aside = self.next_index = self.next_done = 0
+        if recorded := list(entries):
+            self._take_in(recorded)
+
+    def _take_in(self, recorded: list[EntryRow]) -> None:
         rows = [entry for entry in recorded if not entry.superseded and entry.kind not in FOLLOWING]
         completed = [(entry.done, entry.key) for entry in rows if entry.done is not None]
         self._entries = {entry.key: entry for entry in rows}
         self._order = [key for _, key in sorted(completed)]
-        self._position = 0
-        self._asked: set[str] = set()
         # A superseded entry is kept, so its index stays taken; and what is undone one day is undone in the
         # order of all numbers, so its number is not given twice either.
         self.set_aside = sum(1 for entry in recorded if entry.superseded)
-        self.next_index = max((entry.index for entry in recorded), default=-1) + 1
+        self.next_index = max(entry.index for entry in recorded) + 1
         self.next_done = max((row.done for row in recorded if row.done is not None), default=-1) + 1
 
     def ask(self, key: str) -> EntryRow | None:

@@ -12,8 +12,8 @@ LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 
 DELAYS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 """Seconds between two tries."""
 
-SIZES = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 175.0, 250.0)
-"""Outcomes in one commit; 250 is the most."""
+SIZES = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 175.0, 256.0)
+"""Outcomes in one commit; 256 is the most."""
 
 
 class Histogram:

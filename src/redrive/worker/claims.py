@@ -42,8 +42,7 @@ _PAUSE = 1.0  # how long to leave a store alone that gives out no work because i
 class Claiming:
     """What a worker asks the store for.
 
-    `under_way`: a claim is being made. `more_due`: as far as is known, there are due runs that the last claim
-    did not bring. `promised`: slots for runs that are being started here.
+    `under_way`: a claim is being made. `promised`: slots for runs that are being started here.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -51,14 +50,26 @@ class Claiming:
         self._after: Lane | None = None
         self._asking = False  # the store may be giving us runs right now
         self._waiting: list[tuple[int, asyncio.Future[bool]]] = []  # for room for so many runs
+        self._gave = asyncio.Event()
         self.under_way = False
-        self.more_due = True
         self.promised = 0
+        self._more_due = True  # as far as is known, there are due runs that the last claim did not bring
 
     @property
     def expects_runs(self) -> bool:
         """True while runs may be on their way here."""
         return self._asking or self.promised > 0
+
+    @property
+    def wants_room(self) -> bool:
+        """True if there is something to be claimed or promised as soon as a run ends."""
+        return self._more_due or bool(self._waiting)
+
+    async def arrived(self) -> None:
+        """Wait until what was promised room is here, or will not come."""
+        while self.promised:
+            self._gave.clear()
+            await self._gave.wait()
 
     async def forever(self) -> None:
         """Claim for as long as the task lives."""
@@ -73,12 +84,12 @@ class Claiming:
         worker, before = self._worker, self._after
         room, poll = worker.room, worker.settings.poll
         if not room or not worker.lease.healthy():
-            self.more_due = True
+            self._more_due = True
             return poll
         claims = await self._claim(room)
         worker.take(claims.runs, claims.now)
-        self.more_due = len(claims.runs) >= room or self._after != before
-        if claims.runs and self.more_due and worker.room:
+        self._more_due = len(claims.runs) >= room or self._after != before
+        if claims.runs and self._more_due and worker.room:
             return 0.0
         return poll if claims.next_in is None else min(poll, max(claims.next_in, 1) / MICROS)
 
@@ -123,7 +134,7 @@ class Claiming:
     def _has_room_for(self, count: int) -> bool:
         """True if, as far as is known, nothing is due that such runs would take the place of."""
         worker = self._worker
-        return not self.more_due and count <= worker.room and worker.lease.healthy()
+        return not self._more_due and count <= worker.room and worker.lease.healthy()
 
     async def begin_with(
         self, runs: Sequence[NewRun], accept: Callable[[int], Awaitable[list[Started]]]
@@ -183,6 +194,7 @@ class Claiming:
                 await worker.circuits.catch_up()  # as after a claim
         finally:
             self.promised -= count
+            self._gave.set()
             worker.look_for_calm()
         worker.take(claimed if me == worker.id else [], now)
         if len(claimed) < count:

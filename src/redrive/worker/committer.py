@@ -20,7 +20,7 @@ from redrive.settle.settler import Settled, Settler
 
 __all__ = ["Committer", "Mark"]
 
-BATCH = 250  # larger batches are slower, not faster: see docs/internals
+BATCH = 256  # larger batches are slower, not faster: see docs/internals
 
 
 class Mark:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -179,6 +180,9 @@ class Worker:
             execution.wind_up()
         await self._settle_down(self.settings.grace if grace is None else grace)
         await self._end(self._claims)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_GOODBYE):
+                await self.claiming.arrived()  # or they would wait for the end of a lease
         await self._give_back(list(self.hands.held.values()))
         for service in self._services:
             await self._end(service)
@@ -354,7 +358,7 @@ class Worker:
         change, execution = settled.transition.change, self.hands.held.get(claimed.id)
         if execution is not None and change is not None and change.status in FINAL:
             self.hands.let_go(execution)
-            if self.claiming.more_due or claimed.deaths or settled.transition.starts:
+            if self.claiming.wants_room or claimed.deaths or settled.transition.starts:
                 self.bell.ring()
         if self._on_ended is not None:
             self._on_ended(claimed, settled)
