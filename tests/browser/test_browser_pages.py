@@ -16,6 +16,8 @@ PLACES = [
     "/app/admin/dlq/dl-{wrong}/replay",
     "/app/admin/bulk-replays",
     "/app/admin/bulk-replays/{set}",
+    "/app/admin/bulk-replays/{slow_set}",
+    "/app/admin/bulk-replays/{paused_set}",
     "/app/admin/bulk-replays/new?workflow=settle_account",
     "/app/runs?tenant=*",
     "/app/runs/{stuck}",

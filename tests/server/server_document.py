@@ -69,6 +69,7 @@ _NAMES = {
     "name": "spare",
     "output": "paid",
     "failures": 7,
+    "rate": "5/s",
 }
 
 

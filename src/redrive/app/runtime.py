@@ -147,6 +147,10 @@ class Runtime:
         replayer = self._replayer(store, self.clock)
         return SetWorker(store, Batches(store, self.clock, replayer, lambda: self.worker).decide)
 
+    async def _until_a_set(self, most: float) -> None:
+        """Wait until somebody here begins a set or lets one go on, or until a rate allows more of one."""
+        await self._set_begun.wait(self.set_worker.pause(most))
+
     def new_releaser(self, store: Store) -> Releaser:
         """The chore that turns circuits and lets parked runs go on, on the store or on another face of it."""
         return Releaser(store, self.turned)
@@ -307,7 +311,7 @@ class Runtime:
                 asyncio.create_task(every(settings.chores, self.reaper.run_once, self.clock)),
                 asyncio.create_task(every(settings.chores, self.folder.run_once, self.clock)),
                 asyncio.create_task(
-                    every(settings.chores, self.set_worker.run_once, self.clock, pause=self._set_begun.wait)
+                    every(settings.chores, self.set_worker.run_once, self.clock, pause=self._until_a_set)
                 ),
                 asyncio.create_task(every(settings.chores, self.releaser.run_once, self.clock)),
                 asyncio.create_task(every(settings.chores, self.scheduler.run_once, self.clock)),

@@ -38,6 +38,7 @@ from redrive.store.records import (
     Page,
     PolicyRow,
     RunRow,
+    SetChange,
     SetItemRow,
     SetItemStatus,
     SetRow,
@@ -129,9 +130,11 @@ class Confined:
         else:
             raise NotAllowed(f"this token decides on many by a filter that names one of: {self._listed}")
 
-    async def stop_set(self, public_id: str, audit: AuditWrite) -> bool:
+    async def change_set(self, public_id: str, change: SetChange, audit: AuditWrite) -> bool:
         self._own([audit.tenant])
-        return await self.set_of(public_id) is not None and await self._inner.stop_set(public_id, audit)
+        if await self.set_of(public_id) is None:
+            return False
+        return await self._inner.change_set(public_id, change, audit)
 
     # -- reading -------------------------------------------------------------------------------------
 

@@ -267,7 +267,7 @@ class FaultyStore:
     blocked_keys = _through(Store.blocked_keys)
     sinks = _through(Store.sinks)
     begin_set = _through(Store.begin_set)
-    stop_set = _through(Store.stop_set)
+    change_set = _through(Store.change_set)
     triage = _through(Store.triage)
     note = _through(Store.note)
     run = _through(Store.run)

@@ -44,6 +44,7 @@ from redrive.store.records import (
     PolicyRow,
     Purge,
     RunRow,
+    SetChange,
     SetItemRow,
     SetItemStatus,
     SetRow,
@@ -149,8 +150,11 @@ class People(Protocol):
     async def begin_set(self, new: NewSet, audit: AuditWrite) -> None:
         """Accept a set of letters to decide on."""
 
-    async def stop_set(self, public_id: str, audit: AuditWrite) -> bool:
-        """Let no further letter of a set be decided on; False if it is over already."""
+    async def change_set(self, public_id: str, change: SetChange, audit: AuditWrite) -> bool:
+        """Stop a set, pause it, let it go on or change its rate; False if it is over, or stands like that.
+
+        Nobody is handed letters of a set that is stopped or paused; what was handed out is decided on.
+        """
 
     # -- reading --------------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ from redrive.store.records import (
     Page,
     PolicyRow,
     RunRow,
+    SetChange,
     SetItemRow,
     SetItemStatus,
     SetRow,
@@ -237,8 +238,8 @@ class SealedStore:
             new = remade(new, {"where": self._sealer.where(new.where, stored=True)})
         await self._inner.begin_set(self._sealer.seal(new, new.tenant), self._noted(audit))
 
-    async def stop_set(self, public_id: str, audit: AuditWrite) -> bool:
-        return await self._inner.stop_set(public_id, self._noted(audit))
+    async def change_set(self, public_id: str, change: SetChange, audit: AuditWrite) -> bool:
+        return await self._inner.change_set(public_id, change, self._noted(audit))
 
     # -- outbox --------------------------------------------------------------------------------------
 

@@ -221,14 +221,33 @@ def test_many_are_replayed_after_a_look_and_at_most_once(shop: World) -> None:
         assert "<ins>5</ins>" in patched
         seen = re.search(r'name="seen" value="([^"]+)"', plan)
         assert seen
-        form |= {"do": "begin", "seen": seen[1], "once": once(plan)}
+        form |= {"do": "begin", "seen": seen[1], "once": once(plan), "rate": "fast", "per": "m"}
+        refused = client.post("/admin/bulk-replays/new", data=form)
+        assert (refused.status_code, "a whole number from 1 to" in refused.text) == (422, True)
+        form |= {"rate": "1\u202f200", "once": once(refused.text)}
         places = {client.post("/admin/bulk-replays/new", data=form).headers["location"] for _ in range(2)}
         (place,) = places
         page = viewer.get(place.removeprefix("/app")).text
         assert "the bank is back" in page
         assert "Stop…" not in page
-        assert viewer.post(place.removeprefix("/app") + "/stop").status_code == 403
-        assert client.post(place.removeprefix("/app") + "/stop").status_code == 303
+        path = place.removeprefix("/app")
+        for verb in ("pause", "resume", "rate", "stop"):
+            assert viewer.post(f"{path}/{verb}").status_code == 403
+        assert "at most 1\u202f200 a minute" in page
+        assert client.post(f"{path}/pause").status_code == 303
+        paused = Looked(client.get(path).text).text
+        assert "Paused by" in paused
+        assert "Go on" in paused
+        wrong = client.post(f"{path}/rate", data={"rate": "0", "per": "s"})
+        assert (wrong.status_code, "a whole number from 1 to" in wrong.text) == (422, True)
+        assert client.post(f"{path}/rate", data={"rate": "7", "per": "h"}).status_code == 303
+        assert client.post(f"{path}/resume").status_code == 303
+        going = Looked(client.get(path).text).text
+        assert "at most 7 an hour" in going
+        assert "Paused by" not in going
+        assert client.post(f"{path}/rate", data={"rate": "", "per": "h"}).status_code == 303
+        assert "as fast as it can" in client.get(path).text
+        assert client.post(f"{path}/stop").status_code == 303
         assert "Stopped" in Looked(client.get(place.removeprefix("/app")).text).text
         listed = Looked(viewer.get("/admin/bulk-replays").text).text
         assert listed.count("the bank is back") == 1

@@ -67,6 +67,7 @@ from redrive.store.records import (
     PolicyRow,
     Purge,
     RunRow,
+    SetChange,
     SetItemRow,
     SetItemStatus,
     SetRow,
@@ -317,8 +318,10 @@ class PostgresStore:
     async def begin_set(self, new: NewSet, audit: AuditWrite) -> None:
         await self._lines.run(lambda line: sets.begin_set(line, self._clock, new, audit))
 
-    async def stop_set(self, public_id: str, audit: AuditWrite) -> bool:
-        return await self._lines.run(lambda line: sets.stop_set(line, self._clock, public_id, audit))
+    async def change_set(self, public_id: str, change: SetChange, audit: AuditWrite) -> bool:
+        return await self._lines.run(
+            lambda line: sets.change_set(line, self._clock, public_id, change, audit)
+        )
 
     async def decide_deliveries(self, decision: DeliveryDecision) -> int:
         changed = await self._lines.run(lambda line: outbox.decide_deliveries(line, self._clock, decision))

@@ -36,6 +36,7 @@ from redrive.store.records import (
     PolicyRow,
     Purge,
     RunRow,
+    SetChange,
     SetItemRow,
     SetItemStatus,
     SetRow,
@@ -285,8 +286,8 @@ class SqliteStore:
     async def begin_set(self, new: NewSet, audit: AuditWrite) -> None:
         await self._lines.write(lambda con: sets.begin_set(con, self.now(), new, audit))
 
-    async def stop_set(self, public_id: str, audit: AuditWrite) -> bool:
-        return await self._lines.write(lambda con: sets.stop_set(con, self.now(), public_id, audit))
+    async def change_set(self, public_id: str, change: SetChange, audit: AuditWrite) -> bool:
+        return await self._lines.write(lambda con: sets.change_set(con, self.now(), public_id, change, audit))
 
     async def decide_deliveries(self, decision: DeliveryDecision) -> int:
         return await self._lines.write(lambda con: outbox.decide_deliveries(con, self.now(), decision))
