@@ -32,6 +32,8 @@ AGREED = {
     "dlq.set_paused",
     "dlq.set_resumed",
     "dlq.set_rated",
+    "view.shared",
+    "view.removed",
     "run.cancelled",
     "run.retried",
     "policy.set",

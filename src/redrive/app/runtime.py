@@ -46,6 +46,7 @@ from redrive.desk.schedules import Schedules
 from redrive.desk.shaping import Shaper
 from redrive.desk.sinks import Sinks
 from redrive.desk.starting import Starter
+from redrive.desk.views import Views
 from redrive.desk.workflows import Workflows
 from redrive.errors import ConfigurationError, StoreUnavailable
 from redrive.notify.sinks import WAYS
@@ -91,6 +92,7 @@ class Desk:
     starter: Starter
     notifications: Notifications
     schedules: Schedules
+    views: Views
 
 
 class Runtime:
@@ -214,6 +216,7 @@ class Runtime:
             starter=self._starter(store, clock),
             notifications=Notifications(store, clock, self._showing(), self._rules_changed),
             schedules=Schedules(store, clock),
+            views=Views(store, clock),
         )
 
     def _showing(self) -> Showing:

@@ -44,6 +44,9 @@ class Event(StrEnum):
     SET_RESUMED = "dlq.set_resumed"
     SET_RATED = "dlq.set_rated"
 
+    VIEW_SHARED = "view.shared"
+    VIEW_REMOVED = "view.removed"
+
     RUN_CANCELLED = "run.cancelled"
     RUN_RETRIED = "run.retried"
     POLICY_SET = "policy.set"
@@ -130,6 +133,8 @@ EVENTS: dict[str, Label] = {
     _E.SET_RATED: Label(
         "The rate of a set of dead letters was changed", "Zmieniono tempo pracy na zbiorze wpisów DLQ"
     ),
+    _E.VIEW_SHARED: Label("A view of a list was shared", "Udostępniono widok listy"),
+    _E.VIEW_REMOVED: Label("A shared view of a list was removed", "Usunięto udostępniony widok listy"),
     _E.RUN_CANCELLED: Label("A run was cancelled", "Anulowano przebieg"),
     _E.RUN_RETRIED: Label("A run was retried", "Ponowiono przebieg"),
     _E.POLICY_SET: Label("A policy was set", "Ustawiono zasady ponawiania"),

@@ -24,6 +24,7 @@ from redrive.store.accounts import Accounts
 from redrive.store.circuits import CircuitCase, CircuitRow, CircuitTurn, Turned
 from redrive.store.confined_notices import ConfinedNotices
 from redrive.store.confined_schedules import ConfinedSchedules
+from redrive.store.confined_views import ConfinedViews
 from redrive.store.glances import Facets, RunGlance, spread
 from redrive.store.notices import Notices
 from redrive.store.outbox import BlockedKey, DeliveryDecision, MessageRow
@@ -54,6 +55,7 @@ from redrive.store.selection import (
     OutboxFilter,
     RunFilter,
 )
+from redrive.store.views import Views
 
 if TYPE_CHECKING:
     from redrive.store.port import People
@@ -86,6 +88,10 @@ class Confined:
     @property
     def schedules(self) -> Schedules:
         return ConfinedSchedules(self._inner.schedules, self._tenant, self._workflows)
+
+    @property
+    def views(self) -> Views:
+        return ConfinedViews(self._inner.views, self._tenant, self._workflows)
 
     # -- accepting work ------------------------------------------------------------------------------
 

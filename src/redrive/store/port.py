@@ -61,6 +61,7 @@ from redrive.store.selection import (
     OutboxFilter,
     RunFilter,
 )
+from redrive.store.views import Views
 
 __all__ = [
     "LeaseLine",
@@ -116,6 +117,10 @@ class People(Protocol):
     @property
     def schedules(self) -> Schedules:
         """The calls about schedules."""
+
+    @property
+    def views(self) -> Views:
+        """The calls about saved views."""
 
     # -- accepting work -------------------------------------------------------------------------------
 

@@ -54,6 +54,7 @@ from redrive.store.sealed_accounts import SealedAccounts
 from redrive.store.sealed_lines import SealedLease, SealedTransaction
 from redrive.store.sealed_notices import SealedNotices
 from redrive.store.sealed_schedules import SealedSchedules
+from redrive.store.sealed_views import SealedViews
 from redrive.store.sealing import Sealer, remade
 from redrive.store.selection import (
     AuditFilter,
@@ -62,6 +63,7 @@ from redrive.store.selection import (
     OutboxFilter,
     RunFilter,
 )
+from redrive.store.views import Views
 
 __all__ = ["SealedStore", "refuse_unreadable"]
 
@@ -122,6 +124,10 @@ class SealedStore:
     @property
     def schedules(self) -> Schedules:
         return SealedSchedules(self._inner.schedules, self._sealer)
+
+    @property
+    def views(self) -> Views:
+        return SealedViews(self._inner.views, self._sealer)
 
     # -- nothing to seal -----------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from html import unescape
 
 import pytest
 from pages_kit import Looked, browser, of_role, once
@@ -253,6 +254,43 @@ def test_many_are_replayed_after_a_look_and_at_most_once(shop: World) -> None:
         assert listed.count("the bank is back") == 1
         with of_role(shop, "ADMIN", tenant="globex") as other:
             assert other.get(place.removeprefix("/app")).status_code == 404
+
+
+def test_a_filter_is_saved_opened_shared_and_removed(shop: World) -> None:
+    with of_role(shop, "STAFF") as staff, of_role(shop, "VIEWER") as viewer:
+        assert "Save this view" not in staff.get("/admin/dlq?view=items").text
+        page = staff.get("/admin/dlq?view=items&code=timeout&workflow=a%26b").text
+        assert "Keep it for everybody" in page
+        assert "Keep it for everybody" not in viewer.get("/admin/dlq?view=items&code=timeout").text
+        query = re.search(r'name="query" value="([^"]+)"', page)
+        assert query
+        form = {"list": "letters", "query": unescape(query[1]), "name": "<i>slow", "once": once(page)}
+        answers = [staff.post("/views", data=form) for _ in range(2)]
+        assert {answer.headers["location"] for answer in answers} == {
+            "/app/admin/dlq?code=timeout&workflow=a%26b&view=items"
+        }
+        opened = staff.get("/admin/dlq").text
+        assert "&lt;i&gt;slow" in opened
+        assert "code=timeout&amp;workflow=a%26b&amp;view=items" in opened
+        assert "slow" not in viewer.get("/admin/dlq").text
+        assert viewer.post("/views/share", data=form).status_code == 403
+        assert (
+            staff.post("/views/share", data={**form, "name": "night shift", "once": "s"}).status_code == 303
+        )
+        assert "night shift" in viewer.get("/admin/dlq").text
+        assert "Remove a view" not in viewer.get("/admin/dlq").text
+        with of_role(shop, "ADMIN", tenant="globex") as other:
+            assert "night shift" not in other.get("/admin/dlq").text
+        for path in ("/runs?kind=bad", "/audit?event=dlq."):
+            assert "Save this view" in viewer.get(path).text
+        for wrong in ({"name": "x" * 61}, {"query": ""}, {"query": "queue=x"}, {"list": "people"}):
+            refused = staff.post("/views", data={**form, "once": str(wrong), **wrong})
+            assert (refused.status_code, "Nothing was changed" in refused.text) == (422, True), wrong
+        assert (
+            staff.post("/views/unshare", data={"list": "letters", "name": "night shift"}).status_code == 303
+        )
+        assert staff.post("/views/remove", data={"list": "letters", "name": "<i>slow"}).status_code == 303
+        assert "Saved views" not in staff.get("/admin/dlq").text
 
 
 def test_the_number_is_typed_where_there_are_many(shop: World) -> None:

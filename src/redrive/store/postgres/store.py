@@ -49,6 +49,7 @@ from redrive.store.postgres.notices import PostgresNotices
 from redrive.store.postgres.opening import prepare
 from redrive.store.postgres.schedules import PostgresSchedules
 from redrive.store.postgres.transactions import StepTransaction
+from redrive.store.postgres.views import PostgresViews
 from redrive.store.records import (
     AttemptRow,
     AuditRow,
@@ -84,6 +85,7 @@ from redrive.store.selection import (
     OutboxFilter,
     RunFilter,
 )
+from redrive.store.views import Views
 
 __all__ = ["PostgresStore"]
 
@@ -163,6 +165,10 @@ class PostgresStore:
     @property
     def schedules(self) -> Schedules:
         return PostgresSchedules(self._lines, self._clock)
+
+    @property
+    def views(self) -> Views:
+        return PostgresViews(self._lines, self._clock)
 
     # -- accepting work ------------------------------------------------------------------------------
 

@@ -79,6 +79,8 @@ from redrive.store.sqlite.notices import SqliteNotices
 from redrive.store.sqlite.schedules import SqliteSchedules
 from redrive.store.sqlite.schema import prepare
 from redrive.store.sqlite.transactions import StepTransaction
+from redrive.store.sqlite.views import SqliteViews
+from redrive.store.views import Views
 
 __all__ = ["SqliteStore"]
 
@@ -137,6 +139,10 @@ class SqliteStore:
     @property
     def schedules(self) -> Schedules:
         return SqliteSchedules(self._lines, self.now)
+
+    @property
+    def views(self) -> Views:
+        return SqliteViews(self._lines, self.now)
 
     # -- accepting work ------------------------------------------------------------------------------
 
