@@ -122,6 +122,7 @@ class Runtime:
         self.audit = desk.audit
         self.notifications = desk.notifications
         self.schedules = desk.schedules
+        self.views = desk.views
         self.workflows = Workflows(store, clock, self.ring, app.registered_workflows)
         self.sinks = Sinks(store, clock)
         self.reaper = self.new_reaper(store)

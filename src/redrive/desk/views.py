@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -13,10 +13,11 @@ from redrive.clock import Clock
 from redrive.core.events import Event
 from redrive.core.roles import ALL_TENANTS
 from redrive.core.transition import AuditWrite
-from redrive.desk.checks import person
+from redrive.desk.checks import person, short_text
 from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.store.port import People
+from redrive.store.seal import is_sealed
 from redrive.store.views import NewView, ViewPlace, ViewRow
 
 __all__ = ["FIELDS", "MOST", "ListName", "SavedView", "Views"]
@@ -72,32 +73,57 @@ class Views:
         self._store = store
         self._clock = clock
 
-    async def list(self, of: ListName | None = None, *, reader: str, tenant: str) -> list[SavedView]:
+    async def list(
+        self, of: str | None = None, *, reader: str = "unknown", tenant: str | None = None
+    ) -> builtins.list[SavedView]:
         """The views that somebody has in a tenant, their own and those that are shared, by list and name."""
-        rows = await self._store.views.known(tenant, reader)
-        return [_shaped(row) for row in rows if of in (None, row.list) and row.list in set(ListName)]
+        wanted = {*ListName} if of is None else {_list(of)}
+        rows = await self._store.views.known(_whose(tenant), reader)
+        # One whose query cannot be opened here would show everything under a name that promises less.
+        return [_shaped(row) for row in rows if row.list in wanted and not is_sealed(row.query)]
 
     async def save(
-        self, of: ListName, name: str, query: str, *, by: str, tenant: str, shared: bool = False
+        self,
+        of: str,
+        name: str,
+        query: str,
+        *,
+        by: str = "unknown",
+        tenant: str | None = None,
+        shared: bool = False,
     ) -> SavedView:
         """Keep a filter under a name, in place of the one that has it."""
-        person(by)
-        owner = "" if shared else by
         new = NewView(
-            tenant=tenant, list=of.value, owner=owner, name=_named(name), query=_asked(of, query), by=by
+            tenant=_whose(tenant),
+            list=_list(of).value,
+            owner="" if shared else person(by),
+            name=_named(name),
+            query=_asked(_list(of), query),
+            by=person(by),
         )
         line = self._line(Event.VIEW_SHARED, new.place, by, after=new.query) if shared else None
         if not await self._store.views.put(new, most=MOST, audit=line):
-            whose = f"tenant {tenant!r} shares" if shared else "you have"
+            whose = f"tenant {new.tenant!r} shares" if shared else "you have"
             raise Conflict(f"{whose} {MOST} views of this list already; remove one of them first")
-        found = await self.list(of, reader=by, tenant=tenant)
-        return next(view for view in found if (view.name, view.shared) == (new.name, shared))
+        return SavedView(
+            list=_list(of), name=new.name, query=new.query, shared=shared, by=by, at=moment(self._store.now())
+        )
 
-    async def remove(self, of: ListName, name: str, *, by: str, tenant: str, shared: bool = False) -> None:
+    async def remove(
+        self,
+        of: str,
+        name: str,
+        *,
+        by: str = "unknown",
+        tenant: str | None = None,
+        shared: bool = False,
+    ) -> None:
         """Forget a view."""
-        place = ViewPlace(tenant=tenant, list=of.value, owner="" if shared else person(by), name=name)
+        owner = "" if shared else person(by)
+        place = ViewPlace(tenant=_whose(tenant), list=_list(of).value, owner=owner, name=name)
         line = self._line(Event.VIEW_REMOVED, place, by) if shared else None
-        if not await self._store.views.remove(place, line):
+        sane = isinstance(name, str) and name.isprintable()
+        if not sane or not await self._store.views.remove(place, line):
             raise NotFound(f"there is no {'shared ' if shared else ''}view {name!r:.70} of this list")
 
     def _line(self, event: Event, place: ViewPlace, by: str, after: str | None = None) -> AuditWrite:
@@ -110,6 +136,17 @@ class Views:
             after=json.dumps({"list": place.list, **query}, ensure_ascii=False),
             token=self._clock.new_id(),
         )
+
+
+def _list(of: str) -> ListName:
+    try:
+        return ListName(of)
+    except ValueError:
+        raise InputError(f"views are of {', '.join(ListName)}, not of {of!r:.60}") from None
+
+
+def _whose(tenant: str | None) -> str:
+    return "default" if tenant is None else short_text("tenant", tenant)
 
 
 def _named(name: str) -> str:
@@ -135,12 +172,7 @@ def _asked(of: ListName, query: str) -> str:
         raise InputError(
             "the filter of a view asks for something, such as code=timeout: narrow the list first"
         )
-    return text_of({name: given[name] for name in FIELDS[of] if name in given})
-
-
-def text_of(wanted: Mapping[str, str]) -> str:
-    """A filter as the query of an address."""
-    return urlencode(wanted)
+    return urlencode({name: given[name] for name in FIELDS[of] if name in given})
 
 
 def _shaped(row: ViewRow) -> SavedView:

@@ -7,7 +7,6 @@ from fastapi.responses import Response
 
 from redrive.core.roles import Permission
 from redrive.desk.views import ListName, SavedView
-from redrive.errors import InputError
 from redrive.server.asking import Asked, Asking, needs
 from redrive.server.pages.drawing import view_of
 from redrive.server.pages.forms import Form, Sent, pages, to
@@ -42,31 +41,27 @@ async def share(request: Request, asked: Asked, sent: Sent) -> Response:
 
 
 async def _save(request: Request, asked: Asking, sent: Form, *, shared: bool) -> Response:
-    of, name, query = _of(sent), sent.get("name"), sent.get("query")
+    of, name, query = sent.get("list"), sent.get("name"), sent.get("query")
     new = await asked.desk.views.save(of, name, query, by=asked.by, tenant=asked.tenant, shared=shared)
-    return _back(request, of, new.wanted)
+    return _back(request, new.list, new.wanted)
 
 
 @routes.post("/views/remove", **needs(Permission.LOOK))
 async def remove(request: Request, asked: Asked, sent: Sent) -> Response:
     """Forget a view of one's own."""
-    await asked.desk.views.remove(_of(sent), sent.get("name"), by=asked.by, tenant=asked.tenant)
-    return _back(request, _of(sent), {})
+    return await _remove(request, asked, sent, shared=False)
 
 
 @routes.post("/views/unshare", **needs(Permission.NOTE))
 async def unshare(request: Request, asked: Asked, sent: Sent) -> Response:
     """Forget a view of the tenant."""
-    of, name = _of(sent), sent.get("name")
-    await asked.desk.views.remove(of, name, by=asked.by, tenant=asked.tenant, shared=True)
-    return _back(request, of, {})
+    return await _remove(request, asked, sent, shared=True)
 
 
-def _of(sent: Form) -> ListName:
-    try:
-        return ListName(sent.get("list"))
-    except ValueError:
-        raise InputError(f"views are of {', '.join(ListName)}") from None
+async def _remove(request: Request, asked: Asking, sent: Form, *, shared: bool) -> Response:
+    of, name = sent.get("list"), sent.get("name")
+    await asked.desk.views.remove(of, name, by=asked.by, tenant=asked.tenant, shared=shared)
+    return _back(request, ListName(of), {})
 
 
 def _back(request: Request, of: ListName, wanted: dict[str, str]) -> Response:
