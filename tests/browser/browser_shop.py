@@ -114,6 +114,12 @@ async def populate(url: str) -> dict[str, str]:
             "a reason that is as long as people make them when nobody stops them", 12
         )
         await app.dlq.pause_set(paused.id, by="test", tenant=SHOP)
+        for by, name in (
+            ("owner@shop.example", "Mine"),
+            ("test", "Wrong data that came in from all of our markets at once"),
+        ):
+            asked = {"by": by, "tenant": SHOP, "shared": by == "test"}
+            await app.views.save("letters", name, "code=validation_failed", **asked)
         await app.circuits.open("standing-payments", tenant=SHOP, by="test", reason="looked at")
         parked = await STORIES["waits until the provider is back"]("order-8")
         await _until(parked, "SLEEPING")
