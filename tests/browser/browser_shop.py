@@ -19,6 +19,7 @@ from redrive.cli.demo.people import MARKET, PASSWORD, SHOP, let_in
 from redrive.cli.demo.shop import app
 from redrive.cli.demo.traffic import STORIES
 from redrive.core.roles import Role
+from redrive.desk.sets import LetterSet
 from redrive.server.auth.access import Access
 from redrive.server.auth.first import operator
 from redrive.server.auth.wanted import NewUser
@@ -108,13 +109,30 @@ async def populate(url: str) -> dict[str, str]:
         many = await app.dlq.ignore_many(
             [f"dl-{handles['ignored'].id}", "dl-nothing"], by="test", tenant=SHOP
         )
+        slowly = await _begun_slowly("going on", 1_234)
+        paused = await _begun_slowly(
+            "a reason that is as long as people make them when nobody stops them", 12
+        )
+        await app.dlq.pause_set(paused.id, by="test", tenant=SHOP)
+        for by, name in (
+            ("owner@shop.example", "Mine"),
+            ("test", "Wrong data that came in from all of our markets at once"),
+        ):
+            asked = {"by": by, "tenant": SHOP, "shared": by == "test"}
+            await app.views.save("letters", name, "code=validation_failed", **asked)
         await app.circuits.open("standing-payments", tenant=SHOP, by="test", reason="looked at")
         parked = await STORIES["waits until the provider is back"]("order-8")
         await _until(parked, "SLEEPING")
         while await app.runtime.store.fold(100):
             pass
         named = {name: handle.id for name, handle in handles.items()}
-        return named | {"parked": parked.id, "set": many.id}
+        return named | {"parked": parked.id, "set": many.id, "slow_set": slowly.id, "paused_set": paused.id}
+
+
+async def _begun_slowly(reason: str, letters: int) -> LetterSet:
+    """A decision on letters that nobody has, which goes on for as long as somebody looks."""
+    ids = [f"dl-nothing-{number}" for number in range(letters)]
+    return await app.dlq.ignore_many(ids, by="test", reason=reason, rate="2/h", tenant=SHOP)
 
 
 async def _let_in_on_call() -> None:

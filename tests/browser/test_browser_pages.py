@@ -12,10 +12,13 @@ PLACES = [
     "/app/",
     "/app/admin/dlq",
     "/app/admin/dlq?view=items",
+    "/app/admin/dlq?view=items&code=validation_failed",
     "/app/admin/dlq/dl-{wrong}",
     "/app/admin/dlq/dl-{wrong}/replay",
     "/app/admin/bulk-replays",
     "/app/admin/bulk-replays/{set}",
+    "/app/admin/bulk-replays/{slow_set}",
+    "/app/admin/bulk-replays/{paused_set}",
     "/app/admin/bulk-replays/new?workflow=settle_account",
     "/app/runs?tenant=*",
     "/app/runs/{stuck}",
@@ -46,6 +49,33 @@ def test_axe_finds_nothing_in_either_light(looking: Looking) -> None:
         wrong += [f"{path} is {by} px too wide" for by in [overflow(phone)] if by]
         wrong += [f"{path} is not Polish" for lang in [_language(phone)] if lang != "pl" and "/app" in path]
     assert wrong == []
+
+
+def test_a_set_is_held_up_and_let_go_on_and_a_filter_is_kept_with_the_keyboard(looking: Looking) -> None:
+    page = looking.person(ACCOUNTANT, axe=True)
+    page.goto(f"/app/admin/bulk-replays/{looking.shop.ids['slow_set']}")
+    page.get_by_role("button", name="Pause").press("Enter")
+    expect(page.get_by_text(f"Paused by {ACCOUNTANT}")).to_be_visible()
+    page.locator("summary", has_text="Change how fast").press("Enter")
+    page.get_by_label("At most").fill("1,200")
+    assert complaints(page) == []
+    page.get_by_label("At most").press("Enter")
+    expect(page.get_by_text("at most 1\u202f200 an hour")).to_be_visible()
+    page.get_by_role("button", name="Go on").press("Enter")
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    page.goto("/app/runs?kind=person")
+    page.locator("summary", has_text="Save this view").press("Enter")
+    assert complaints(page) == []
+    page.get_by_label("Its name").fill("Every morning")
+    page.get_by_label("Its name").press("Enter")
+    view = page.get_by_role("link", name="Every morning")
+    expect(view).to_have_attribute("aria-current", "true")
+    page.goto("/app/runs")
+    view.press("Enter")
+    expect(page).to_have_url(re.compile(r"/app/runs\?kind=person$"))
+    page.locator("summary", has_text="Remove a view").press("Enter")
+    page.get_by_role("button", name="Remove Every morning").press("Enter")
+    expect(view).to_have_count(0)
 
 
 def _language(page: Page) -> str:

@@ -117,6 +117,8 @@ def test_nothing_that_matches_means_nothing_done(shop: Shop) -> None:
         (["--all", "--input", "{}"], "--patch changes fields of many"),
         (["--all", "--from-step", "charge"], "takes a step's number"),
         (["--all", "--key", "k"], "--key is for letters that are named"),
+        (["--all", "--rate", "fast"], "such as 50/s"),
+        (["dl-1", "--rate", "5/s"], "--rate is for many letters"),
     ],
 )
 def test_a_choice_that_is_not_clear_is_refused(shop: Shop, options: list[str], words: str) -> None:
@@ -135,6 +137,16 @@ def test_a_set_is_shown_and_stopped(shop: Shop) -> None:
     assert page.startswith(f"set {id} runs again ")
     assert ", by kim\n" in page
     assert json.loads(piped("dlq", "sets", "show", id, "--json").stdout)["status"] == "RUNNING"
+    for verb, status in (("pause", "PAUSED"), ("resume", "RUNNING")):
+        assert piped("dlq", "sets", verb, id, "--by", "lee", "--dry-run").stdout.startswith(f"would {verb} ")
+        assert piped("dlq", "sets", verb, id, "--by", "lee").stdout.startswith(
+            f"{verb}d set {id} after 0 of "
+        )
+        assert json.loads(piped("dlq", "sets", "show", id, "--json").stdout)["status"] == status
+    assert piped("dlq", "sets", "rate", id, "10 per second").exit_code == 0
+    assert "at most 10/s: RUNNING" in piped("dlq", "sets", "show", id).stdout
+    assert piped("dlq", "sets", "rate", id, "none").exit_code == 0
+    assert piped("dlq", "sets", "rate", id, "fast").exit_code == 2
     assert piped("dlq", "sets", "stop", id, "--dry-run").stdout.startswith(f"would stop set {id}")
     assert piped("dlq", "sets", "stop", id, "--by", "lee").exit_code == 0
     stopped = json.loads(piped("dlq", "sets", "show", id, "--json").stdout)

@@ -271,6 +271,7 @@ async def replayed_with(
     opened: OnStore = engine,
     clock: VirtualClock | None = None,
     tenant: str = "default",
+    rate: str | None = None,
 ) -> list[str]:
     """A set of four letters, carried out with a fault at one call; returns the calls that were made."""
     seen: list[str] = []
@@ -282,7 +283,7 @@ async def replayed_with(
         made.ledger.broken.clear()
         made.ledger.since()
         if action == "REPLAY":
-            begun = await e.app.dlq.replay_many(LetterFilter(tenant=tenant), by="ann")
+            begun = await e.app.dlq.replay_many(LetterFilter(tenant=tenant), by="ann", rate=rate)
         else:
             begun = await e.app.dlq.resolve_many(LetterFilter(tenant=tenant), by="ann")
         armed[0] = True
@@ -312,6 +313,17 @@ async def test_a_fault_at_every_call_of_a_set_leaves_each_letter_decided_on_once
     last = max(number for number, call in enumerate(calls, 1) if call in ("advance", "claim_set"))
     for number in range(1, last + 1):
         await replayed_with(FAULTS[manner](), number, action)
+
+
+@pytest.mark.parametrize("manner", FAULTS)
+async def test_a_fault_at_every_call_of_a_set_with_a_rate_leaves_each_letter_decided_on_once(
+    manner: str,
+) -> None:
+    calls = await replayed_with(None, -1, "REPLAY", rate="10/s")
+    last = max(number for number, call in enumerate(calls, 1) if call == "advance")
+    assert calls.count("cases") >= 2  # two portions
+    for number in range(1, last + 1):
+        await replayed_with(FAULTS[manner](), number, "REPLAY", rate="10/s")
 
 
 @pytest.mark.parametrize("manner", ["after", pytest.param("lost", marks=pytest.mark.slow)])
@@ -395,6 +407,114 @@ async def test_a_stopped_set_decides_on_nothing_more(desk: tuple[Engine, Shop]) 
     assert events == ["dlq.set_stopped", "dlq.set_started"]
 
 
+async def test_a_paused_set_waits_over_restarts_until_it_is_resumed(each_desk: tuple[Engine, Shop]) -> None:
+    e, made = each_desk
+    await failures(e, made.order, 6)
+    made.ledger.broken.clear()
+    made.ledger.since()
+    begun = await e.app.dlq.replay_many(LetterFilter(), by="ann")
+    worker = slowly(e, 2)
+    decide = worker._decide
+
+    async def then_pause(row: Any, items: Any) -> Any:
+        marks = await decide(row, items)
+        await e.app.dlq.pause_set(begun.id, by="bob")
+        return marks
+
+    worker._decide = then_pause
+    await worker.run_once()
+    await e.crash()
+    await e.advance("1h")
+    await e.restart()
+    await e.advance("1h")
+    set = await e.app.dlq.set(begun.id)
+    assert (set.status, set.done, set.pending, set.paused_by, set.ended_at) == ("PAUSED", 2, 4, "bob", None)
+    assert set.paused_at is not None
+    assert Counter(made.ledger.since()) == {"charge": 2, "ship": 2}
+    assert (await e.app.dlq.pause_set(begun.id, by="cid")).paused_by == "bob"
+    resumed = await e.app.dlq.resume_set(begun.id, by="dan")
+    assert (resumed.status, resumed.paused_by, resumed.paused_at) == ("RUNNING", None, None)
+    ended = await carried_out(e, begun)
+    assert (ended.status, ended.done) == ("DONE", 6)
+    assert Counter(made.ledger.since()) == {"charge": 4, "ship": 4}
+    log = (await e.app.audit.list(AuditFilter(subject=begun.id))).items
+    assert [(line.event, line.by) for line in log] == [
+        ("dlq.set_resumed", "dan"),
+        ("dlq.set_paused", "bob"),
+        ("dlq.set_started", "ann"),
+    ]
+
+
+async def test_a_rate_holds_over_all_nodes_together_and_can_be_changed(
+    each_desk: tuple[Engine, Shop],
+) -> None:
+    """Three nodes look for work all the time; in no second are more than five letters decided on."""
+    e, made = each_desk
+    await failures(e, made.order, 40)
+    begun = await e.app.dlq.resolve_many(LetterFilter(), by="ann", rate="5/s")
+    assert (begun.rate, begun.total, begun.seconds_left) == ("5/s", 0, 0)
+    nodes = [slowly(e, 300) for _ in range(3)]
+
+    async def pass_by(seconds: float) -> int:
+        for _ in range(int(seconds * 10)):
+            for node in nodes:
+                await node.run_once()
+            e.clock.move_to(e.clock.now() + 100_000)
+        return (await e.app.dlq.set(begun.id)).done
+
+    assert await pass_by(4) == 20
+    now = await e.app.dlq.set(begun.id)
+    assert (now.status, now.pending, now.seconds_left) == ("RUNNING", 20, 4.0)
+    slower = await e.app.dlq.rate_set(begun.id, "1/m", by="bob")
+    assert (slower.rate, slower.seconds_left) == ("1/m", 20 * 60)
+    assert await pass_by(10) == 21
+    await e.app.dlq.rate_set(begun.id, "10 per second", by="bob")
+    assert await pass_by(2.5) == 40
+    ended = await e.app.dlq.set(begun.id)
+    assert (ended.status, ended.rate, ended.seconds_left) == ("DONE", "10/s", None)
+    items = (await e.app.dlq.set_items(begun.id, limit=100)).items
+    slow = sorted(item.at for item in items if item.at is not None)[:20]
+    assert all((later - first).total_seconds() >= 1 for first, later in zip(slow, slow[5:], strict=False))
+    (line, *_) = (await e.app.audit.list(AuditFilter(subject=begun.id))).items
+    assert (line.event, line.by, line.before, line.after) == (
+        "dlq.set_rated",
+        "bob",
+        {"rate": "1/m"},
+        {"rate": "10/s"},
+    )
+
+
+async def test_time_lets_a_set_go_on_at_its_rate(desk: tuple[Engine, Shop]) -> None:
+    """Without anybody looking all the time: time walks from portion to portion."""
+    e, made = desk
+    await failures(e, made.order, 6)
+    made.ledger.broken.clear()
+    begun = await e.app.dlq.replay_many(LetterFilter(), by="ann", rate="2/m")
+    await e.settle()
+    assert (await e.app.dlq.set(begun.id)).done == 1
+    await e.advance("59s")
+    assert (await e.app.dlq.set(begun.id)).done == 2
+    await e.advance("2m")
+    ended = await e.app.dlq.set(begun.id)
+    assert (ended.status, ended.done, ended.succeeded) == ("DONE", 6, 6)
+
+
+async def test_what_is_over_is_neither_paused_nor_resumed_nor_given_a_rate(desk: tuple[Engine, Shop]) -> None:
+    e, made = desk
+    await failures(e, made.order, 1)
+    done = await carried_out(e, await e.app.dlq.ignore_many(LetterFilter(), by="ann"))
+    stopped = await e.app.dlq.ignore_many(LetterFilter(), by="ann")
+    await e.app.dlq.pause_set(stopped.id, by="ann")
+    stopped = await e.app.dlq.stop_set(stopped.id, by="bob")
+    assert (stopped.status, stopped.paused_by) == ("STOPPED", None)
+    for id, why in ((done.id, "is done"), (stopped.id, "was stopped by bob")):
+        for call in (e.app.dlq.pause_set(id), e.app.dlq.resume_set(id), e.app.dlq.rate_set(id, "5/s")):
+            with pytest.raises(Conflict, match=why):
+                await call
+    with pytest.raises(InputError, match="no rate"):
+        await e.app.dlq.rate_set(done.id, "fast")
+
+
 async def test_a_set_that_is_done_cannot_be_stopped(desk: tuple[Engine, Shop]) -> None:
     e, made = desk
     await failures(e, made.order, 1)
@@ -432,7 +552,8 @@ async def test_tenants_are_kept_apart(desk: tuple[Engine, Shop]) -> None:
     )
     assert (set.done, set.failed, set.tenant) == (1, 1, "acme")
     assert (await e.app.dlq.get(theirs.id)).status is LetterStatus.OPEN
-    for look in (e.app.dlq.set, e.app.dlq.set_items, e.app.dlq.stop_set):
+    theirs_to_change = (e.app.dlq.stop_set, e.app.dlq.pause_set, e.app.dlq.resume_set)
+    for look in (e.app.dlq.set, e.app.dlq.set_items, *theirs_to_change):
         with pytest.raises(NotFound):
             await look(set.id, tenant="globex")
     scoped = await carried_out(e, await e.app.dlq.ignore_many(LetterFilter(), by="ann", tenant="acme"))
@@ -450,6 +571,8 @@ async def test_tenants_are_kept_apart(desk: tuple[Engine, Shop]) -> None:
         (LetterFilter(), {"mode": "SIDEWAYS"}, "no replay mode"),
         (LetterFilter(), {"by": ""}, "by must be"),
         (LetterFilter(), {"patch": [1]}, "patch must be an object"),
+        (LetterFilter(), {"rate": "fast"}, "no rate"),
+        (LetterFilter(), {"rate": "0/s"}, "pause the set"),
     ],
 )
 async def test_nonsense_is_refused_before_anything_is_begun(

@@ -38,7 +38,11 @@ class Operation:
     def url(self, ids: dict[str, str]) -> str:
         """The path with the ids of a tenant in it, and what it needs in its query."""
         values = {"id": ids[_KIND.get(self.path.split("/")[3].partition(":")[0], "run")], **ids}
-        values |= {"workflow": "remind", "name": _NAMED.get(self.path.split("/")[3], ids["tenant"])}
+        values |= {
+            "workflow": "remind",
+            "list": "letters",
+            "name": _NAMED.get(self.path.split("/")[3], ids["tenant"]),
+        }
         return self.path.format_map(values)
 
     def body(self) -> Any:
@@ -69,6 +73,8 @@ _NAMES = {
     "name": "spare",
     "output": "paid",
     "failures": 7,
+    "rate": "5/s",
+    "query": "code=timeout",
 }
 
 

@@ -36,16 +36,20 @@ from redrive.desk.saga import Ledger
 from redrive.desk.schedules import Schedules
 from redrive.desk.sinks import Sinks
 from redrive.desk.starting import Starter
+from redrive.desk.views import Views
 from redrive.desk.workflows import Workflows
+from redrive.errors import NotFound
 from redrive.remote.circuits import RemoteCircuits
 from redrive.remote.letters import RemoteDeadLetters
 from redrive.remote.notifications import RemoteNotifications
 from redrive.remote.outbox import RemoteOutbox, RemoteSinks
 from redrive.remote.people import RemotePeople
+from redrive.remote.place import Remote
 from redrive.remote.runs import RemoteRuns, RemoteStarter
 from redrive.remote.sagas import RemoteLedger
 from redrive.remote.schedules import RemoteSchedules
 from redrive.remote.settings import RemoteAudit, RemotePolicies, RemoteWorkflows
+from redrive.remote.views import RemoteViews
 from redrive.server.auth.access import Access
 from redrive.server.auth.first import operator
 from redrive.server.auth.wanted import NewToken
@@ -61,7 +65,7 @@ PAIRS = [
     (Circuits, RemoteCircuits), (Outbox, RemoteOutbox), (Sinks, RemoteSinks), (Audit, RemoteAudit),
     (Policies, RemotePolicies), (Workflows, RemoteWorkflows), (Ledger, RemoteLedger),
     (Managing, RemotePeople), (Notifications, RemoteNotifications),
-    (Schedules, RemoteSchedules),
+    (Schedules, RemoteSchedules), (Views, RemoteViews),
 ]  # fmt: skip
 
 
@@ -223,10 +227,32 @@ def test_runs(both: Both) -> None:
     both.same("runs", "rollback", run, "--dry-run", "--json", by=True)
 
 
+async def _views_saved(both: Both) -> None:
+    """The same view in both; and what the desk of a server says about its own."""
+    wanted = ("letters", "paid late", "workflow=fulfil&since=1d")
+    here, there = Redrive(both.store), Remote(both.server, both.token)
+    async with here.client():
+        await here.views.save(*wanted, by="kim", tenant="acme", shared=True)
+    async with there.client():
+        made = await there.views.save(*wanted, shared=True)
+        mine = await there.views.save(*wanted)
+        assert (made.shared, mine.shared, made.wanted) == (True, False, {"workflow": "fulfil", "since": "1d"})
+        assert [view.shared for view in await there.views.list("letters")] == [True, False]
+        await there.views.remove("letters", "paid late")
+        assert [view.by for view in await there.views.list()] == [WHO]
+        with pytest.raises(NotFound):
+            await there.views.remove("letters", "paid late")
+
+
 def test_dead_letters(both: Both, tmp_path: Path) -> None:
     one, two, three, four, five, six = both.letters
     both.same("dlq", "list", tenant=True)
     both.same("dlq", "list", "--workflow", "fulfil", "--json", tenant=True)
+    asyncio.run(_views_saved(both))
+    found = both.same("dlq", "list", "--view", "paid late", "-q", tenant=True).stdout
+    assert {*both.letters} <= {*found.split()}
+    assert both.same("dlq", "list", "--view", "paid late", "--step", "none", "-q", tenant=True).stdout == ""
+    both.same("dlq", "list", "--view", "nothing", tenant=True, code=3)
     both.same("dlq", "groups", "--json", tenant=True)
     both.same("dlq", "show", one)
     assert "k3y" in both.same("dlq", "show", one, "--reveal", "--json", by=True).output

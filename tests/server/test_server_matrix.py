@@ -17,7 +17,13 @@ OPERATIONS = operations()
 GUARDED = [one for one in OPERATIONS if not one.is_open]
 # A circuit is known by a name, under which each tenant has its own: what is done there is done to one's own.
 OWN = [one for one in GUARDED if "/circuits/{" in one.path and one.method != "get"]
-NAMED = [one for one in GUARDED if "{" in one.path and "/workflows/" not in one.path and one not in OWN]
+# So is a saved view; of those that are somebody's own, nobody else's can be named at all.
+VIEWS = [one for one in GUARDED if "views/{" in one.path]
+NAMED = [
+    one
+    for one in GUARDED
+    if "{" in one.path and "/workflows/" not in one.path and one not in OWN and one not in VIEWS
+]
 # What an owner does to the world that other tests share is done elsewhere.
 # An owner manages all tenants, and people whoever knows them.
 ALL_TENANTS = {
@@ -60,7 +66,8 @@ def test_every_operation_says_what_it_takes() -> None:
 def test_who_may_only_look_changes_nothing() -> None:
     """The other tests believe what a route says it takes; this one does not."""
     changing = {one.name for one in GUARDED if one.method != "get" and one.permissions <= {"look"}}
-    assert changing == {"POST /notifications/read"}, "what one has read oneself is one's own affair"
+    own = {"POST /notifications/read", "PUT /views/{list}/{name}", "DELETE /views/{list}/{name}"}
+    assert changing == own, "what one has read, and how one looks at things, is one's own affair"
 
 
 @pytest.mark.parametrize("one", GUARDED, ids=lambda one: one.name)
@@ -103,6 +110,31 @@ def test_what_has_the_same_name_in_another_tenant_is_another_thing(world: World,
             assert response.status_code == 403
     told = world.client("acme", "VIEWER").get("/circuits/post").json()
     assert (told["tenant"], told["status"], told["why"]) == ("acme", "OPEN", "acme knows why")
+
+
+def test_views_are_one_s_own_or_a_tenant_s(world: World) -> None:
+    staff, viewer = world.client("acme", "STAFF"), world.client("acme", "VIEWER")
+    body = {"query": "code=timeout"}
+
+    def seen(client: httpx2.Client) -> list[str]:
+        names = [one["name"] for one in client.get("/views?list=letters").json()]
+        return [name for name in names if name in ("late", "ours")]
+
+    for path in ("/views/letters/late", "/shared-views/letters/ours"):
+        assert staff.put(path, json=body).status_code == 200
+    assert (seen(staff), seen(viewer), seen(world.client("globex", "ADMIN"))) == (
+        ["late", "ours"],
+        ["ours"],
+        [],
+    )
+    assert viewer.delete("/views/letters/late").status_code == 404
+    assert viewer.delete("/shared-views/letters/ours").status_code == 403
+    assert viewer.put("/views/nothing/late", json=body).status_code == 404
+    wrong = viewer.put("/views/letters/late", json={"query": "queue=x"})
+    assert (wrong.status_code, "cannot be narrowed by queue" in wrong.text) == (422, True)
+    for path in ("/views/letters/late", "/shared-views/letters/ours"):
+        assert staff.delete(path).status_code == 204
+    assert seen(staff) == []
 
 
 def test_no_attempt_on_another_tenant_left_a_trace_in_it(own_world: World) -> None:

@@ -31,6 +31,7 @@ from redrive.store.seal import Keyring, is_sealed, key_of
 from redrive.store.sealed import SealedStore, refuse_unreadable
 from redrive.store.sealed_lines import SealedLease, SealedTransaction
 from redrive.store.sealing import COVERED, PARTS, SEALED, Sealer
+from redrive.store.views import NewView
 
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
 SECRET = "4111-1111-1111-1111"
@@ -140,7 +141,7 @@ def test_every_call_of_the_port_is_there_with_the_same_parameters(ours: type, pr
 
 # What is stored in clear: it names and counts things, or people wrote it for others to read.
 CLEAR = {
-    "action", "by", "category", "closed_by", "code", "correlation_id", "event", "fingerprint",
+    "action", "by", "category", "closed_by", "paused_by", "code", "correlation_id", "event", "fingerprint",
     "handler_for", "key", "kind", "letter", "letters", "mode", "name", "options", "outcome", "owner",
     "parent", "parked_on",
     "policy", "public_id", "queue", "replay_of", "resolution", "root", "run", "run_id", "schema_in",
@@ -292,7 +293,7 @@ async def test_no_payload_lies_in_clear_and_each_comes_back(place: Any) -> None:
     run = await live(kit)
     found = await all_texts(kit)
     empty = ["replays", "run_index", "sets", "set_items", "notices", "notifications", "notify_rules"]
-    empty += ["access_answers", "audit"]
+    empty += ["saved_views", "access_answers", "audit"]
     assert [name for name, texts in found.items() if not texts] == empty
     assert [text for texts in found.values() for text in texts if not is_sealed(text)] == []
     plain = place(None)
@@ -581,6 +582,17 @@ async def test_remembered_answers_are_sealed_and_rewritten(place: Any) -> None:
     assert SECRET not in (await all_texts(kit))["access_answers"][0]
     await rewritten(kit, ring(NEW, OLD))
     assert await place(ring(NEW)).store.accounts.claim_answer(asked) == answer
+
+
+async def test_saved_views_are_sealed_and_rewritten(place: Any) -> None:
+    query = f"text={SECRET}"
+    view = NewView(tenant="acme", list="letters", owner="ann", name="v", query=query, by="ann")
+    assert await place(ring(OLD)).store.views.put(view, most=9, audit=None)
+    kit = place(None)
+    (text,) = (await all_texts(kit))["saved_views"]
+    assert SECRET not in text
+    await rewritten(kit, ring(NEW, OLD))
+    assert [row.query for row in await place(ring(NEW)).store.views.known("acme", "ann")] == [query]
 
 
 async def test_notifications_are_sealed_and_rewritten(place: Any) -> None:

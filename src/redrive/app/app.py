@@ -35,6 +35,7 @@ from redrive.desk.runs import Runs
 from redrive.desk.saga import Ledger
 from redrive.desk.schedules import Schedules
 from redrive.desk.sinks import Sinks
+from redrive.desk.views import Views
 from redrive.desk.workflows import Workflows
 from redrive.duration import Duration
 from redrive.errors import ConfigurationError, UnknownWorkflow
@@ -441,6 +442,11 @@ class Redrive:
     def schedules(self) -> Schedules:
         """Look at schedules, pause and resume them."""
         return self.runtime.schedules
+
+    @property
+    def views(self) -> Views:
+        """Filters of lists under a name."""
+        return self.runtime.views
 
     @property
     def workflows(self) -> Workflows:

@@ -46,6 +46,7 @@ from redrive.desk.schedules import Schedules
 from redrive.desk.shaping import Shaper
 from redrive.desk.sinks import Sinks
 from redrive.desk.starting import Starter
+from redrive.desk.views import Views
 from redrive.desk.workflows import Workflows
 from redrive.errors import ConfigurationError, StoreUnavailable
 from redrive.notify.sinks import WAYS
@@ -91,6 +92,7 @@ class Desk:
     starter: Starter
     notifications: Notifications
     schedules: Schedules
+    views: Views
 
 
 class Runtime:
@@ -120,6 +122,7 @@ class Runtime:
         self.audit = desk.audit
         self.notifications = desk.notifications
         self.schedules = desk.schedules
+        self.views = desk.views
         self.workflows = Workflows(store, clock, self.ring, app.registered_workflows)
         self.sinks = Sinks(store, clock)
         self.reaper = self.new_reaper(store)
@@ -146,6 +149,10 @@ class Runtime:
         """The chore that carries out sets, on the store or on another face of it."""
         replayer = self._replayer(store, self.clock)
         return SetWorker(store, Batches(store, self.clock, replayer, lambda: self.worker).decide)
+
+    async def _until_a_set(self, most: float) -> None:
+        """Wait until somebody here begins a set or lets one go on, or until a rate allows more of one."""
+        await self._set_begun.wait(self.set_worker.pause(most))
 
     def new_releaser(self, store: Store) -> Releaser:
         """The chore that turns circuits and lets parked runs go on, on the store or on another face of it."""
@@ -210,6 +217,7 @@ class Runtime:
             starter=self._starter(store, clock),
             notifications=Notifications(store, clock, self._showing(), self._rules_changed),
             schedules=Schedules(store, clock),
+            views=Views(store, clock),
         )
 
     def _showing(self) -> Showing:
@@ -307,7 +315,7 @@ class Runtime:
                 asyncio.create_task(every(settings.chores, self.reaper.run_once, self.clock)),
                 asyncio.create_task(every(settings.chores, self.folder.run_once, self.clock)),
                 asyncio.create_task(
-                    every(settings.chores, self.set_worker.run_once, self.clock, pause=self._set_begun.wait)
+                    every(settings.chores, self.set_worker.run_once, self.clock, pause=self._until_a_set)
                 ),
                 asyncio.create_task(every(settings.chores, self.releaser.run_once, self.clock)),
                 asyncio.create_task(every(settings.chores, self.scheduler.run_once, self.clock)),

@@ -40,6 +40,12 @@ class Event(StrEnum):
     LETTER_REVEALED = "dlq.revealed"
     SET_STARTED = "dlq.set_started"
     SET_STOPPED = "dlq.set_stopped"
+    SET_PAUSED = "dlq.set_paused"
+    SET_RESUMED = "dlq.set_resumed"
+    SET_RATED = "dlq.set_rated"
+
+    VIEW_SHARED = "view.shared"
+    VIEW_REMOVED = "view.removed"
 
     RUN_CANCELLED = "run.cancelled"
     RUN_RETRIED = "run.retried"
@@ -118,6 +124,17 @@ EVENTS: dict[str, Label] = {
     _E.SET_STOPPED: Label(
         "Work on a set of dead letters was stopped", "Zatrzymano pracę na zbiorze wpisów DLQ"
     ),
+    _E.SET_PAUSED: Label(
+        "Work on a set of dead letters was paused", "Wstrzymano pracę na zbiorze wpisów DLQ"
+    ),
+    _E.SET_RESUMED: Label(
+        "Work on a set of dead letters was resumed", "Wznowiono pracę na zbiorze wpisów DLQ"
+    ),
+    _E.SET_RATED: Label(
+        "The rate of a set of dead letters was changed", "Zmieniono tempo pracy na zbiorze wpisów DLQ"
+    ),
+    _E.VIEW_SHARED: Label("A view of a list was shared", "Udostępniono widok listy"),
+    _E.VIEW_REMOVED: Label("A shared view of a list was removed", "Usunięto udostępniony widok listy"),
     _E.RUN_CANCELLED: Label("A run was cancelled", "Anulowano przebieg"),
     _E.RUN_RETRIED: Label("A run was retried", "Ponowiono przebieg"),
     _E.POLICY_SET: Label("A policy was set", "Ustawiono zasady ponawiania"),

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 from redrive.clock import Clock
 from redrive.core.events import Event
 from redrive.core.keys import letter_id, run_of
+from redrive.core.rate import rate_of
 from redrive.core.replay import Mode
 from redrive.core.states import LetterStatus
 from redrive.core.transition import AuditWrite
@@ -28,7 +29,7 @@ from redrive.policy import RetryPolicy
 from redrive.settle.settler import LocalSettler
 from redrive.store.glances import Facets
 from redrive.store.port import People
-from redrive.store.records import LetterRow, Page, Triage
+from redrive.store.records import LetterRow, Page, SetChange, SetVerb, Triage
 from redrive.store.selection import AuditFilter, GroupFilter, LetterFilter
 
 __all__ = ["DeadLetters", "ReplayOptions"]
@@ -248,18 +249,23 @@ class DeadLetters:
         by: str = "unknown",
         reason: str | None = None,
         tenant: str | None = None,
+        rate: str | None = None,
         **options: Any,
     ) -> LetterSet | DryRunOfMany:
         """Replay all open letters that match a filter, or those with these ids, each at most once.
 
         Takes the options of `replay`, and returns a set at once: nodes with a worker carry it out, a batch at
         a time. A letter on which the decision is refused is marked with the reason; the others go on.
+        `rate` spares a dependency that recovers: "50/s" lets at most 50 letters go in a second, whoever
+        carries it out; `rate_set` changes it on the way, `pause_set` and `resume_set` hold it up.
         `dry_run` says how many match, and for the first 500 what would be refused; it changes nothing.
         """
         order = Order(request=request_of(mode, **options), by=by, reason=reason)
         if a_flag("dry_run", dry_run):
             return await self._sets.preview(letters, order, tenant)
-        return await self._sets.begin("REPLAY", letters, order, by=by, reason=reason, tenant=tenant)
+        return await self._sets.begin(
+            "REPLAY", letters, order, by=by, reason=reason, tenant=tenant, rate=rate
+        )
 
     async def resolve_many(
         self,
@@ -268,9 +274,10 @@ class DeadLetters:
         by: str = "unknown",
         reason: str | None = None,
         tenant: str | None = None,
+        rate: str | None = None,
     ) -> LetterSet:
         """Resolve all open letters that match a filter, or those with these ids."""
-        return await self._sets.begin("RESOLVE", letters, by=by, reason=reason, tenant=tenant)
+        return await self._sets.begin("RESOLVE", letters, by=by, reason=reason, tenant=tenant, rate=rate)
 
     async def ignore_many(
         self,
@@ -279,9 +286,10 @@ class DeadLetters:
         by: str = "unknown",
         reason: str | None = None,
         tenant: str | None = None,
+        rate: str | None = None,
     ) -> LetterSet:
         """Ignore all open letters that match a filter, or those with these ids."""
-        return await self._sets.begin("IGNORE", letters, by=by, reason=reason, tenant=tenant)
+        return await self._sets.begin("IGNORE", letters, by=by, reason=reason, tenant=tenant, rate=rate)
 
     async def set(self, id: str, *, tenant: str | None = None) -> LetterSet:
         """A decision on many letters and how far it is."""
@@ -307,7 +315,22 @@ class DeadLetters:
 
     async def stop_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
         """Decide on no further letter of a set. What was decided stays so."""
-        return await self._sets.stop(id, by=by, tenant=tenant)
+        return await self._sets.change(id, SetChange(SetVerb.STOP), by=by, tenant=tenant)
+
+    async def pause_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
+        """Decide on no further letter of a set until it is resumed. What is in hand is finished."""
+        return await self._sets.change(id, SetChange(SetVerb.PAUSE), by=by, tenant=tenant)
+
+    async def resume_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
+        """Go on with a set that was paused, where it was."""
+        return await self._sets.change(id, SetChange(SetVerb.RESUME), by=by, tenant=tenant)
+
+    async def rate_set(
+        self, id: str, rate: str | None, *, by: str = "unknown", tenant: str | None = None
+    ) -> LetterSet:
+        """Let a set decide on at most so many letters from now on, such as "50/s"; None is no limit."""
+        change = SetChange(SetVerb.RATE, None if rate is None else rate_of(rate))
+        return await self._sets.change(id, change, by=by, tenant=tenant)
 
     # -- noting ----------------------------------------------------------------------------------------
 

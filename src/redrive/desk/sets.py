@@ -11,6 +11,7 @@ from redrive.clock import Clock
 from redrive.core.auditing import ENGINE
 from redrive.core.events import Event
 from redrive.core.keys import letter_id
+from redrive.core.rate import Rate, rate_of
 from redrive.core.replay import ReplayRequest
 from redrive.core.states import FINAL, LetterStatus
 from redrive.core.transition import AuditWrite
@@ -23,7 +24,16 @@ from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.store.filters import states
 from redrive.store.port import People
-from redrive.store.records import NewSet, Page, SetItemRow, SetItemStatus, SetRow, SetStatus
+from redrive.store.records import (
+    NewSet,
+    Page,
+    SetChange,
+    SetItemRow,
+    SetItemStatus,
+    SetRow,
+    SetStatus,
+    SetVerb,
+)
 from redrive.store.seal import is_sealed
 from redrive.store.selection import AuditFilter, LetterFilter
 
@@ -33,6 +43,13 @@ MOST_IDS = 100_000
 CHECKED = 500
 SAMPLE = 5
 
+_EVENTS = {
+    SetVerb.STOP: Event.SET_STOPPED,
+    SetVerb.PAUSE: Event.SET_PAUSED,
+    SetVerb.RESUME: Event.SET_RESUMED,
+    SetVerb.RATE: Event.SET_RATED,
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterSet:
@@ -40,6 +57,7 @@ class LetterSet:
 
     `total` grows until all letters are `listed`. `done` were decided on: a replay goes on, or is over;
     `failed` are letters on which the decision was refused, which `set_items` lists with the reasons.
+    `rate` is how many it decides on at the most, such as `50/s`; None is as many as it can.
     `stopped_because` says why the engine itself stopped a set that it could not carry out. How the runs stand
     that it let go on (`succeeded`, `failed_again`, `still_going`) is filled in where one set is looked at.
     """
@@ -62,11 +80,19 @@ class LetterSet:
     succeeded: int = 0
     failed_again: int = 0
     still_going: int = 0
+    rate: str | None = None
+    paused_by: str | None = None
+    paused_at: datetime | None = None
 
     @property
     def pending(self) -> int:
         """Letters that are listed and not decided on."""
         return self.total - self.done - self.failed
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the letters that are listed take at the least, by the rate; None if nothing is known."""
+        return None if self.rate is None or self.ended_at else rate_of(self.rate).seconds_for(self.pending)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +138,7 @@ class _Meant:
 
 
 class Sets:
-    """Begins sets, shows them, stops them. `on_begun` lets whoever carries them out here know."""
+    """Begins sets, shows them, changes them. `on_begun` lets whoever carries them out here know."""
 
     def __init__(
         self,
@@ -137,6 +163,7 @@ class Sets:
         by: str,
         reason: str | None,
         tenant: str | None,
+        rate: str | None = None,
     ) -> LetterSet:
         """Accept a decision on many letters; nodes with a worker carry it out from now on."""
         meant = _meant(what, tenant)
@@ -151,6 +178,7 @@ class Sets:
             request=None if request is None else request.text,
             where=meant.where,
             letters=letters,
+            rate=None if rate is None else rate_of(rate),
         )
         await self._store.begin_set(new, self._line(Event.SET_STARTED, new, after=_about(new, request)))
         self._on_begun()
@@ -195,15 +223,14 @@ class Sets:
         page = await self._store.set_items(row, wanted, limit=limit, cursor=cursor)
         return Page([self._item(item) for item in page.items], page.next, page.prev)
 
-    async def stop(self, id: str, *, by: str, tenant: str | None = None) -> LetterSet:
-        """Decide on no further letter of a set. Stopping a stopped one changes nothing."""
+    async def change(self, id: str, change: SetChange, *, by: str, tenant: str | None = None) -> LetterSet:
+        """Stop a set, pause it, let it go on or change its rate. One that stands like that stays so."""
         row = await self._find(id, tenant)
-        line = self._line(Event.SET_STOPPED, row, by=person(by))
-        if (
-            not await self._store.stop_set(id, line)
-            and (await self._find(id, tenant)).status is SetStatus.DONE
-        ):
-            raise Conflict(f"set {id} is done: all its letters were decided on")
+        before, after = _turned(row, change)
+        line = self._line(_EVENTS[change.verb], row, by=person(by), before=before, after=after)
+        if not await self._store.change_set(id, change, line):
+            _refuse_if_over(await self._find(id, tenant), change.verb)
+        self._on_begun()
         return await self.get(id, tenant=tenant)
 
     async def preview(
@@ -251,13 +278,20 @@ class Sets:
         return row
 
     def _line(
-        self, event: Event, about: NewSet | SetRow, *, by: str | None = None, after: str | None = None
+        self,
+        event: Event,
+        about: NewSet | SetRow,
+        *,
+        by: str | None = None,
+        before: str | None = None,
+        after: str | None = None,
     ) -> AuditWrite:
         return AuditWrite(
             event=event.value,
             tenant=about.tenant,
             by=by or about.by,
             subject=about.public_id,
+            before=before,
             after=after,
             reason=about.reason,
             token=self._clock.new_id(),
@@ -306,6 +340,8 @@ def _about(new: NewSet, request: ReplayRequest | None) -> str:
     about: dict[str, object] = {"action": new.action}
     if request is not None:
         about["mode"] = request.mode.value
+    if new.rate is not None:
+        about["rate"] = str(new.rate)
     if new.where is None:
         about["letters"] = len(new.letters)
     else:
@@ -331,4 +367,31 @@ def _shape(row: SetRow, reason: str | None) -> LetterSet:
         created_at=moment(row.created_at),
         ended_at=None if row.ended_at is None else moment(row.ended_at),
         stopped_by=row.closed_by,
+        rate=None if row.rate is None else str(row.rate),
+        paused_by=row.paused_by,
+        paused_at=None if row.paused_at is None else moment(row.paused_at),
     )
+
+
+def _turned(row: SetRow, change: SetChange) -> tuple[str | None, str | None]:
+    """How a set stands before and after a change, for the audit log; an end says enough."""
+    if change.verb is SetVerb.STOP:
+        return None, None
+    if change.verb is SetVerb.RATE:
+        return _rated(row.rate), _rated(change.rate)
+    after = SetStatus.PAUSED if change.verb is SetVerb.PAUSE else SetStatus.RUNNING
+    return json.dumps({"status": row.status.value}), json.dumps({"status": after.value})
+
+
+def _rated(rate: Rate | None) -> str:
+    return json.dumps({"rate": None if rate is None else str(rate)})
+
+
+def _refuse_if_over(row: SetRow, verb: SetVerb) -> None:
+    """A set that is over is neither paused nor let go on; one that was stopped can be stopped again."""
+    if row.status is SetStatus.DONE:
+        raise Conflict(f"set {row.public_id} is done: all its letters were decided on")
+    if row.status is SetStatus.STOPPED and verb is not SetVerb.STOP:
+        raise Conflict(
+            f"set {row.public_id} was stopped by {row.closed_by}; begin another one for what is left"
+        )

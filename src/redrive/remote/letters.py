@@ -129,9 +129,10 @@ class RemoteDeadLetters:
         by: str = "unknown",
         reason: str | None = None,
         tenant: str | None = None,
+        rate: str | None = None,
         **options: Any,
     ) -> LetterSet | DryRunOfMany:
-        body = said(mode=mode.upper(), **_decision(options)) | {"dry_run": dry_run}
+        body = said(mode=mode.upper(), rate=rate, **_decision(options)) | {"dry_run": dry_run}
         found = await self._begin("replay", letters, body, reason, tenant)
         return read(DryRunOfMany, found) if dry_run else read(LetterSet, found)
 
@@ -142,8 +143,9 @@ class RemoteDeadLetters:
         by: str = "unknown",
         reason: str | None = None,
         tenant: str | None = None,
+        rate: str | None = None,
     ) -> LetterSet:
-        return read(LetterSet, await self._begin("resolve", letters, {}, reason, tenant))
+        return read(LetterSet, await self._begin("resolve", letters, said(rate=rate), reason, tenant))
 
     async def ignore_many(
         self,
@@ -152,8 +154,9 @@ class RemoteDeadLetters:
         by: str = "unknown",
         reason: str | None = None,
         tenant: str | None = None,
+        rate: str | None = None,
     ) -> LetterSet:
-        return read(LetterSet, await self._begin("ignore", letters, {}, reason, tenant))
+        return read(LetterSet, await self._begin("ignore", letters, said(rate=rate), reason, tenant))
 
     async def set(self, id: str, *, tenant: str | None = None) -> LetterSet:
         return read(LetterSet, await self._client.get(_SETS, id, tenant=tenant))
@@ -178,6 +181,18 @@ class RemoteDeadLetters:
 
     async def stop_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
         return read(LetterSet, await self._client.post(_SETS, id, "stop", tenant=tenant))
+
+    async def pause_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
+        return read(LetterSet, await self._client.post(_SETS, id, "pause", tenant=tenant))
+
+    async def resume_set(self, id: str, *, by: str = "unknown", tenant: str | None = None) -> LetterSet:
+        return read(LetterSet, await self._client.post(_SETS, id, "resume", tenant=tenant))
+
+    async def rate_set(
+        self, id: str, rate: str | None, *, by: str = "unknown", tenant: str | None = None
+    ) -> LetterSet:
+        body = {"rate": rate}
+        return read(LetterSet, await self._client.post(_SETS, id, "rate", body=body, tenant=tenant))
 
     # -- noting ----------------------------------------------------------------------------------------
 

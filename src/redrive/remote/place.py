@@ -18,6 +18,7 @@ from redrive.remote.runs import RemoteRuns, RemoteStarter
 from redrive.remote.sagas import RemoteLedger, ledger
 from redrive.remote.schedules import RemoteSchedules
 from redrive.remote.settings import RemoteAudit, RemotePolicies, RemoteWorkflows
+from redrive.remote.views import RemoteViews
 
 __all__ = ["TOKEN", "Remote"]
 
@@ -46,6 +47,7 @@ class Remote:
         self.policies = RemotePolicies(client, self.home)
         self.workflows = RemoteWorkflows(client)
         self.schedules = RemoteSchedules(client)
+        self.views = RemoteViews(client)
         self.audit = RemoteAudit(client)
         self.notifications = RemoteNotifications(client)
         self.people = RemotePeople(client)

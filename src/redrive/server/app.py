@@ -23,6 +23,7 @@ from redrive.server.routes import (
     schedules,
     sets,
     settings,
+    views,
 )
 from redrive.server.service import Service
 
@@ -38,6 +39,7 @@ ROUTES = (
     outbox.routes,
     settings.routes,
     schedules.routes,
+    views.routes,
     notifications.routes,
     people.routes,
 )

@@ -24,6 +24,7 @@ from redrive.store.accounts import Accounts
 from redrive.store.circuits import CircuitCase, CircuitRow, CircuitTurn, Turned
 from redrive.store.confined_notices import ConfinedNotices
 from redrive.store.confined_schedules import ConfinedSchedules
+from redrive.store.confined_views import ConfinedViews
 from redrive.store.glances import Facets, RunGlance, spread
 from redrive.store.notices import Notices
 from redrive.store.outbox import BlockedKey, DeliveryDecision, MessageRow
@@ -38,6 +39,7 @@ from redrive.store.records import (
     Page,
     PolicyRow,
     RunRow,
+    SetChange,
     SetItemRow,
     SetItemStatus,
     SetRow,
@@ -53,6 +55,7 @@ from redrive.store.selection import (
     OutboxFilter,
     RunFilter,
 )
+from redrive.store.views import Views
 
 if TYPE_CHECKING:
     from redrive.store.port import People
@@ -85,6 +88,10 @@ class Confined:
     @property
     def schedules(self) -> Schedules:
         return ConfinedSchedules(self._inner.schedules, self._tenant, self._workflows)
+
+    @property
+    def views(self) -> Views:
+        return ConfinedViews(self._inner.views, self._tenant, self._workflows)
 
     # -- accepting work ------------------------------------------------------------------------------
 
@@ -129,9 +136,11 @@ class Confined:
         else:
             raise NotAllowed(f"this token decides on many by a filter that names one of: {self._listed}")
 
-    async def stop_set(self, public_id: str, audit: AuditWrite) -> bool:
+    async def change_set(self, public_id: str, change: SetChange, audit: AuditWrite) -> bool:
         self._own([audit.tenant])
-        return await self.set_of(public_id) is not None and await self._inner.stop_set(public_id, audit)
+        if await self.set_of(public_id) is None:
+            return False
+        return await self._inner.change_set(public_id, change, audit)
 
     # -- reading -------------------------------------------------------------------------------------
 

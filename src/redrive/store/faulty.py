@@ -38,6 +38,7 @@ from redrive.store.passing import AnyCall, passed_on
 from redrive.store.port import LeaseLine, People, Store, Transaction
 from redrive.store.records import Beat
 from redrive.store.schedules import Schedules
+from redrive.store.views import Views
 
 __all__ = [
     "FAIL",
@@ -176,6 +177,18 @@ class _FaultySchedules:
     remove = _through(Schedules.remove, "schedules.")
 
 
+class _FaultyViews:
+    """The calls of `redrive.store.views`, each named `views.` and its own name."""
+
+    def __init__(self, inner: Views, gate: Gate) -> None:
+        self._inner = inner
+        self._gate = gate
+
+    known = _through(Views.known, "views.")
+    put = _through(Views.put, "views.")
+    remove = _through(Views.remove, "views.")
+
+
 class FaultyStore:
     """A store around another one, with faults at the calls the plan names. `plan` may be exchanged."""
 
@@ -226,6 +239,10 @@ class FaultyStore:
     def schedules(self) -> Schedules:
         return _FaultySchedules(self._inner.schedules, self._gate)
 
+    @property
+    def views(self) -> Views:
+        return _FaultyViews(self._inner.views, self._gate)
+
     def lease_line(self) -> LeaseLine:
         return _FaultyLease(self._inner.lease_line(), self._gate)
 
@@ -267,7 +284,7 @@ class FaultyStore:
     blocked_keys = _through(Store.blocked_keys)
     sinks = _through(Store.sinks)
     begin_set = _through(Store.begin_set)
-    stop_set = _through(Store.stop_set)
+    change_set = _through(Store.change_set)
     triage = _through(Store.triage)
     note = _through(Store.note)
     run = _through(Store.run)

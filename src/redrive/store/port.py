@@ -44,6 +44,7 @@ from redrive.store.records import (
     PolicyRow,
     Purge,
     RunRow,
+    SetChange,
     SetItemRow,
     SetItemStatus,
     SetRow,
@@ -60,6 +61,7 @@ from redrive.store.selection import (
     OutboxFilter,
     RunFilter,
 )
+from redrive.store.views import Views
 
 __all__ = [
     "LeaseLine",
@@ -116,6 +118,10 @@ class People(Protocol):
     def schedules(self) -> Schedules:
         """The calls about schedules."""
 
+    @property
+    def views(self) -> Views:
+        """The calls about saved views."""
+
     # -- accepting work -------------------------------------------------------------------------------
 
     async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[Started]:
@@ -149,8 +155,11 @@ class People(Protocol):
     async def begin_set(self, new: NewSet, audit: AuditWrite) -> None:
         """Accept a set of letters to decide on."""
 
-    async def stop_set(self, public_id: str, audit: AuditWrite) -> bool:
-        """Let no further letter of a set be decided on; False if it is over already."""
+    async def change_set(self, public_id: str, change: SetChange, audit: AuditWrite) -> bool:
+        """Stop a set, pause it, let it go on or change its rate; False if it is over, or stands like that.
+
+        Nobody is handed letters of a set that is stopped or paused; what was handed out is decided on.
+        """
 
     # -- reading --------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from redrive.core.journal import EntryRow
 from redrive.core.keys import letter_id
+from redrive.core.rate import Rate
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transition import AttemptEnd, AuditWrite
 from redrive.store.selection import LetterFilter
@@ -37,10 +38,12 @@ __all__ = [
     "Purge",
     "ReplayRow",
     "RunRow",
+    "SetChange",
     "SetItemRow",
     "SetItemStatus",
     "SetRow",
     "SetStatus",
+    "SetVerb",
     "Started",
     "Triage",
     "WorkerRow",
@@ -274,9 +277,10 @@ class GroupPage:
 
 
 class SetStatus(StrEnum):
-    """Whether letters of a set are still to be decided on."""
+    """Whether letters of a set are still to be decided on; of a paused one, when somebody lets it go on."""
 
     RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
     DONE = "DONE"
     STOPPED = "STOPPED"
 
@@ -305,6 +309,24 @@ class NewSet:
     request: str | None = None
     where: LetterFilter | None = None
     letters: tuple[str, ...] = ()
+    rate: Rate | None = None
+
+
+class SetVerb(StrEnum):
+    """What people do with a set that is not over."""
+
+    STOP = "stop"
+    PAUSE = "pause"
+    RESUME = "resume"
+    RATE = "rate"
+
+
+@dataclass(frozen=True, slots=True)
+class SetChange:
+    """One of these verbs; with RATE, how fast the set may be from now on, which None leaves open."""
+
+    verb: SetVerb
+    rate: Rate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,6 +350,9 @@ class SetRow:
     ended_at: int | None
     closed_by: str | None
     fence: int
+    rate: Rate | None
+    paused_at: int | None
+    paused_by: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,6 +89,12 @@ TABLES = (
     Table(name="notices", key=("id",), start=(-1,), sealed=("notice",)),
     Table(name="notifications", key=("id",), start=(-1,), sealed=("content",)),
     Table(name="notify_rules", key=("tenant", "workflow"), start=("", ""), sealed=("rule",)),
+    Table(
+        name="saved_views",
+        key=("tenant", "list", "owner", "name"),
+        start=("", "", "", ""),
+        sealed=("query",),
+    ),
     Table(name="access_answers", key=("tenant", "key"), start=("", ""), sealed=("body",)),
     Table(name="audit", key=("id",), start=(-1,), sealed=("before", "after"), fixed=True),
 )

@@ -41,6 +41,7 @@ from redrive.store.records import (
     Page,
     PolicyRow,
     RunRow,
+    SetChange,
     SetItemRow,
     SetItemStatus,
     SetRow,
@@ -53,6 +54,7 @@ from redrive.store.sealed_accounts import SealedAccounts
 from redrive.store.sealed_lines import SealedLease, SealedTransaction
 from redrive.store.sealed_notices import SealedNotices
 from redrive.store.sealed_schedules import SealedSchedules
+from redrive.store.sealed_views import SealedViews
 from redrive.store.sealing import Sealer, remade
 from redrive.store.selection import (
     AuditFilter,
@@ -61,6 +63,7 @@ from redrive.store.selection import (
     OutboxFilter,
     RunFilter,
 )
+from redrive.store.views import Views
 
 __all__ = ["SealedStore", "refuse_unreadable"]
 
@@ -121,6 +124,10 @@ class SealedStore:
     @property
     def schedules(self) -> Schedules:
         return SealedSchedules(self._inner.schedules, self._sealer)
+
+    @property
+    def views(self) -> Views:
+        return SealedViews(self._inner.views, self._sealer)
 
     # -- nothing to seal -----------------------------------------------------------------------------
 
@@ -237,8 +244,8 @@ class SealedStore:
             new = remade(new, {"where": self._sealer.where(new.where, stored=True)})
         await self._inner.begin_set(self._sealer.seal(new, new.tenant), self._noted(audit))
 
-    async def stop_set(self, public_id: str, audit: AuditWrite) -> bool:
-        return await self._inner.stop_set(public_id, self._noted(audit))
+    async def change_set(self, public_id: str, change: SetChange, audit: AuditWrite) -> bool:
+        return await self._inner.change_set(public_id, change, self._noted(audit))
 
     # -- outbox --------------------------------------------------------------------------------------
 

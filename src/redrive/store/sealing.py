@@ -52,6 +52,7 @@ from redrive.store.records import (
 )
 from redrive.store.seal import SEALED_ERROR, Keyring, is_sealed
 from redrive.store.selection import LetterFilter, RunFilter
+from redrive.store.views import NewView, ViewRow
 
 __all__ = ["COVERED", "PARTS", "SEALED", "Sealer", "remade"]
 
@@ -90,6 +91,8 @@ SEALED: dict[type[Any], tuple[str, ...]] = {
     NewNotification: ("content",),
     NotificationRow: ("content",),
     RuleRow: ("rule",),
+    NewView: ("query",),
+    ViewRow: ("query",),
 }
 """The payloads of each record."""
 

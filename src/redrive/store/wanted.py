@@ -5,26 +5,29 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, assert_never
 
+from redrive.core.rate import rate_of
 from redrive.core.states import LetterStatus
 from redrive.store.filters import given
 from redrive.store.pages import Window
-from redrive.store.records import NewSet, SetItemRow, SetItemStatus, SetRow, SetStatus
+from redrive.store.records import NewSet, SetChange, SetItemRow, SetItemStatus, SetRow, SetStatus, SetVerb
 from redrive.store.selection import LetterFilter
 
-__all__ = ["conditions_of", "gathered", "item_row", "open_letters", "paged", "set_row", "stored"]
+__all__ = ["changed", "conditions_of", "gathered", "item_row", "open_letters", "paged", "set_row", "stored"]
 
 _SET = (
     "id", "public_id", "tenant", "action", "status", "by", "reason", "request", "wanted", "listed", "total",
-    "done", "failed", "created_at", "ended_at", "closed_by", "fence",
+    "done", "failed", "created_at", "ended_at", "closed_by", "fence", "rate", "paused_at", "paused_by",
 )  # fmt: skip
 
 
 def set_row(row: Any) -> SetRow:
     """One row of `sets`."""
     values: dict[str, Any] = dict(zip(_SET, row, strict=True))
-    values["status"] = SetStatus(values["status"])
+    paused = values["paused_at"] is not None
+    values["status"] = SetStatus.PAUSED if paused else SetStatus(values["status"])
+    values["rate"] = None if values["rate"] is None else rate_of(values["rate"])
     values["listed"] = bool(values["listed"])
     return SetRow(**values)
 
@@ -46,6 +49,24 @@ def paged(
     wanted = " AND ".join(parts[f"{table}.{name}"] for name in names)
     order = "DESC" if window.down else "ASC"
     return parts[table].format(conditions=wanted, order=order), bounds
+
+
+def changed(change: SetChange, now: int, by: str) -> tuple[str, dict[str, Any]]:
+    """The statement that makes a change, and what it takes beside the set."""
+    rate = change.rate
+    match change.verb:
+        case SetVerb.STOP:
+            return "stop_set", {"now": now, "by": by}
+        case SetVerb.PAUSE:
+            return "pause_set", {"now": now, "by": by}
+        case SetVerb.RESUME:
+            return "resume_set", {"now": now}
+        case SetVerb.RATE if rate is None:
+            return "rate_set", {"now": now, "rate": None, "gap": 0}
+        case SetVerb.RATE:
+            return "rate_set", {"now": now, "rate": str(rate), "gap": rate.gap}
+        case _:
+            assert_never(change.verb)
 
 
 def stored(new: NewSet) -> str | None:

@@ -136,6 +136,11 @@ class Life:
         self.worker.bell.ring()  # and look for work, which polling does in production
         self._runtime.ring_all()
 
+    @property
+    def next_set(self) -> int | None:
+        """When a decision on many letters may go on that waits for its rate."""
+        return self._set_worker.next_at
+
     def begin_chores(self) -> None:
         """Reap and purge, unless that is under way."""
         if self._chores is None or self._chores.done():

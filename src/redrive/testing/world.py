@@ -200,6 +200,7 @@ class World:
         moments = [
             self.clock.next_due(),
             soon,
+            None if self._life is None else self._life.next_set,
             *self._graves,
             *deadlines,
             *await self._turns(runs),

@@ -8,6 +8,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from html import unescape
 
 import pytest
 from pages_kit import Looked, browser, of_role, once
@@ -221,19 +222,75 @@ def test_many_are_replayed_after_a_look_and_at_most_once(shop: World) -> None:
         assert "<ins>5</ins>" in patched
         seen = re.search(r'name="seen" value="([^"]+)"', plan)
         assert seen
-        form |= {"do": "begin", "seen": seen[1], "once": once(plan)}
+        form |= {"do": "begin", "seen": seen[1], "once": once(plan), "rate": "fast", "per": "m"}
+        refused = client.post("/admin/bulk-replays/new", data=form)
+        assert (refused.status_code, "a whole number from 1 to" in refused.text) == (422, True)
+        form |= {"rate": "1\u202f200", "once": once(refused.text)}
         places = {client.post("/admin/bulk-replays/new", data=form).headers["location"] for _ in range(2)}
         (place,) = places
         page = viewer.get(place.removeprefix("/app")).text
         assert "the bank is back" in page
         assert "Stop…" not in page
-        assert viewer.post(place.removeprefix("/app") + "/stop").status_code == 403
-        assert client.post(place.removeprefix("/app") + "/stop").status_code == 303
+        path = place.removeprefix("/app")
+        for verb in ("pause", "resume", "rate", "stop"):
+            assert viewer.post(f"{path}/{verb}").status_code == 403
+        assert "at most 1\u202f200 a minute" in page
+        assert client.post(f"{path}/pause").status_code == 303
+        paused = Looked(client.get(path).text).text
+        assert "Paused by" in paused
+        assert "Go on" in paused
+        wrong = client.post(f"{path}/rate", data={"rate": "0", "per": "s"})
+        assert (wrong.status_code, "a whole number from 1 to" in wrong.text) == (422, True)
+        assert client.post(f"{path}/rate", data={"rate": "7", "per": "h"}).status_code == 303
+        assert client.post(f"{path}/resume").status_code == 303
+        going = Looked(client.get(path).text).text
+        assert "at most 7 an hour" in going
+        assert "Paused by" not in going
+        assert client.post(f"{path}/rate", data={"rate": "", "per": "h"}).status_code == 303
+        assert "as fast as it can" in client.get(path).text
+        assert client.post(f"{path}/stop").status_code == 303
         assert "Stopped" in Looked(client.get(place.removeprefix("/app")).text).text
         listed = Looked(viewer.get("/admin/bulk-replays").text).text
         assert listed.count("the bank is back") == 1
         with of_role(shop, "ADMIN", tenant="globex") as other:
             assert other.get(place.removeprefix("/app")).status_code == 404
+
+
+def test_a_filter_is_saved_opened_shared_and_removed(shop: World) -> None:
+    with of_role(shop, "STAFF") as staff, of_role(shop, "VIEWER") as viewer:
+        assert "Save this view" not in staff.get("/admin/dlq?view=items").text
+        page = staff.get("/admin/dlq?view=items&code=timeout&workflow=a%26b").text
+        assert "Keep it for everybody" in page
+        assert "Keep it for everybody" not in viewer.get("/admin/dlq?view=items&code=timeout").text
+        query = re.search(r'name="query" value="([^"]+)"', page)
+        assert query
+        form = {"list": "letters", "query": unescape(query[1]), "name": "<i>slow", "once": once(page)}
+        answers = [staff.post("/views", data=form) for _ in range(2)]
+        assert {answer.headers["location"] for answer in answers} == {
+            "/app/admin/dlq?code=timeout&workflow=a%26b&view=items"
+        }
+        opened = staff.get("/admin/dlq").text
+        assert "&lt;i&gt;slow" in opened
+        assert "code=timeout&amp;workflow=a%26b&amp;view=items" in opened
+        assert "slow" not in viewer.get("/admin/dlq").text
+        assert viewer.post("/views/share", data=form).status_code == 403
+        assert (
+            staff.post("/views/share", data={**form, "name": "night shift", "once": "s"}).status_code == 303
+        )
+        assert "night shift" in viewer.get("/admin/dlq").text
+        assert "Remove a view" not in viewer.get("/admin/dlq").text
+        with of_role(shop, "ADMIN", tenant="globex") as other:
+            assert "night shift" not in other.get("/admin/dlq").text
+        for path in ("/runs?kind=bad", "/audit?event=dlq."):
+            assert "Save this view" in viewer.get(path).text
+        for wrong in ({"name": "x" * 61}, {"query": ""}, {"query": "queue=x"}, {"list": "people"}):
+            refused = staff.post("/views", data={**form, "once": str(wrong), **wrong})
+            assert (refused.status_code, "Nothing was changed" in refused.text) == (422, True), wrong
+        assert (
+            staff.post("/views/unshare", data={"list": "letters", "name": "night shift"}).status_code == 303
+        )
+        assert staff.post("/views/remove", data={"list": "letters", "name": "<i>slow"}).status_code == 303
+        assert "Saved views" not in staff.get("/admin/dlq").text
 
 
 def test_the_number_is_typed_where_there_are_many(shop: World) -> None:

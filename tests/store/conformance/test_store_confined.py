@@ -12,13 +12,14 @@ from outbox_kit import Outbox, say, sink
 from store_kit import DAY, Kit, becomes, entry, failed_try, letter, noted, writes
 
 from redrive.core.circuit import CircuitState, CircuitStatus
+from redrive.core.rate import Rate
 from redrive.core.states import RunStatus
 from redrive.core.transition import Transition
 from redrive.errors import InputError, NotAllowed
 from redrive.store.circuits import CircuitTurn
 from redrive.store.outbox import DeliveryChoice, DeliveryDecision
 from redrive.store.port import People
-from redrive.store.records import NewSet, PolicyRow, RunRow, Triage
+from redrive.store.records import NewSet, PolicyRow, RunRow, SetChange, SetVerb, Triage
 from redrive.store.selection import (
     AuditFilter,
     CircuitFilter,
@@ -30,6 +31,8 @@ from redrive.store.selection import (
 
 HALF_OPEN = CircuitState(status=CircuitStatus.HALF_OPEN, generation=2)
 CLOSED = CircuitState(status=CircuitStatus.CLOSED, generation=3)
+
+STOP, FASTER = SetChange(SetVerb.STOP), SetChange(SetVerb.RATE, Rate(9, "s"))
 
 
 def turned(state: CircuitState, *, tenant: str, version: int = 0, **more: Any) -> CircuitTurn:
@@ -158,7 +161,7 @@ async def test_another_tenant_s_letters_and_sets_are_not_there_to_be_changed(kit
     seen = kit.store.confined("a")
     note = Triage(letter=f"dl-{theirs.public_id}", owner="eve", audit=noted(tenant="a"))
     assert not await seen.triage(note)
-    assert not await seen.stop_set("set-b", noted(tenant="a"))
+    assert not await seen.change_set("set-b", STOP, noted(tenant="a"))
     assert (await kit.letter(theirs)).owner is None
     found = await kit.store.set_of("set-b")
     assert found is not None
@@ -181,7 +184,8 @@ async def test_a_view_does_for_its_tenant_what_the_store_does(kit: Kit) -> None:
     assert await seen.delete_policy("a", "", "t", noted("policy.deleted", tenant="a"))
     new = NewSet(public_id="set-n", tenant="a", action="RESOLVE", by="ann", where=LetterFilter())
     await seen.begin_set(new, noted("dlq.set_started", tenant="a"))
-    assert await seen.stop_set("set-n", noted("dlq.set_stopped", tenant="a"))
+    for change in (SetChange(SetVerb.PAUSE), SetChange(SetVerb.RESUME), FASTER, STOP):
+        assert await seen.change_set("set-n", change, noted("dlq.set_changed", tenant="a"))
     row = await kit.look(mine)
     assert (row.status, (await kit.letter(mine)).owner) == (RunStatus.PENDING, "ann")
     found = (await kit.store.runs(RunFilter(index={"f": "v"}), limit=9, cursor=None)).items
@@ -273,9 +277,9 @@ async def test_a_view_of_one_workflow_has_the_sets_that_were_begun_for_it(kit: K
         assert await seen.set_of(name) is None, name
         assert (await seen.set_items(row, None, limit=9, cursor=None)).items == []
         assert await seen.set_endings(row) == {}
-        assert not await seen.stop_set(name, noted(tenant="a"))
+        assert not await seen.change_set(name, STOP, noted(tenant="a"))
         assert await whole.set_of(name) == row
-    assert await seen.stop_set("set-w", noted("dlq.set_stopped", tenant="a"))
+    assert await seen.change_set("set-w", STOP, noted("dlq.set_stopped", tenant="a"))
 
 
 async def test_a_view_of_several_workflows_asks_which_one_is_meant(kit: Kit) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from store_kit import DAY, SECOND, Kit, buried
 
+from redrive.core.rate import Rate
 from redrive.core.states import RunStatus
 from redrive.core.transition import AuditWrite
 from redrive.errors import InputError
@@ -16,15 +17,18 @@ from redrive.store.records import (
     ItemMark,
     NewSet,
     Purge,
+    SetChange,
     SetItemRow,
     SetItemStatus,
     SetRow,
     SetStatus,
+    SetVerb,
 )
 from redrive.store.selection import AuditFilter, LetterFilter
 
 LEASE = 15 * SECOND
 DONE, FAILED = SetItemStatus.DONE, SetItemStatus.FAILED
+STOP, PAUSE, RESUME = (SetChange(verb) for verb in (SetVerb.STOP, SetVerb.PAUSE, SetVerb.RESUME))
 
 
 def line(event: str = "dlq.set_started", by: str = "ann", token: str = "t1") -> AuditWrite:
@@ -242,7 +246,7 @@ async def test_a_stopped_set_hands_out_nothing_more_but_takes_marks(kit: Kit) ->
     row = await claimed(kit)
     items = await advance(kit, row, limit=1)
     assert items is not None
-    assert await kit.store.stop_set("set1", line("dlq.set_stopped", by="bob", token="t2"))
+    assert await kit.store.change_set("set1", STOP, line("dlq.set_stopped", by="bob", token="t2"))
     assert await advance(kit, row, (ItemMark(id=items[0].id, status=DONE),)) is None
     now = await known(kit)
     assert (now.status, now.closed_by, now.done, now.ended_at) == (
@@ -253,7 +257,7 @@ async def test_a_stopped_set_hands_out_nothing_more_but_takes_marks(kit: Kit) ->
     )
     kit.clock.move(DAY)
     assert await kit.store.claim_set(LEASE) is None
-    assert not await kit.store.stop_set("set1", line("dlq.set_stopped", token="t3"))
+    assert not await kit.store.change_set("set1", STOP, line("dlq.set_stopped", token="t3"))
     log = await kit.store.audit(AuditFilter(subject="set1"), limit=10, cursor=None)
     assert [(each.event, each.by) for each in log.items] == [
         ("dlq.set_stopped", "bob"),
@@ -261,8 +265,89 @@ async def test_a_stopped_set_hands_out_nothing_more_but_takes_marks(kit: Kit) ->
     ]
 
 
+async def test_a_paused_set_is_nobodys_until_it_is_resumed(kit: Kit) -> None:
+    await letters(kit, 2)
+    await begun(kit, where=LetterFilter())
+    row = await claimed(kit)
+    items = await advance(kit, row, limit=1)
+    assert items is not None
+    assert await kit.store.change_set("set1", PAUSE, line("dlq.set_paused", by="bob", token="t2"))
+    assert not await kit.store.change_set("set1", PAUSE, line("dlq.set_paused", by="cid", token="t3"))
+    assert await advance(kit, row, (ItemMark(id=items[0].id, status=DONE),)) is None
+    now = await known(kit)
+    assert (now.status, now.done, now.ended_at) == (SetStatus.PAUSED, 1, None)
+    assert (now.paused_by, now.paused_at) == ("bob", kit.clock.now())
+    kit.clock.move(DAY)
+    assert await kit.store.claim_set(LEASE) is None
+    assert await kit.store.change_set("set1", RESUME, line("dlq.set_resumed", by="bob", token="t4"))
+    assert not await kit.store.change_set("set1", RESUME, line("dlq.set_resumed", token="t5"))
+    other = await claimed(kit)
+    assert (other.fence, other.status, other.paused_by) == (row.fence + 1, SetStatus.RUNNING, None)
+    left = await advance(kit, other)
+    assert left is not None
+    assert len(left) == 1
+    log = await kit.store.audit(AuditFilter(subject="set1"), limit=10, cursor=None)
+    assert [each.event for each in log.items] == ["dlq.set_resumed", "dlq.set_paused", "dlq.set_started"]
+
+
+async def test_a_set_that_is_resumed_at_once_goes_on_at_once(kit: Kit) -> None:
+    """Whoever had it need not be waited for; what it has in hand is found to be decided on."""
+    await letters(kit, 2)
+    await begun(kit, where=LetterFilter())
+    row = await claimed(kit)
+    await advance(kit, row, limit=1)
+    for number, change in enumerate((PAUSE, RESUME)):
+        assert await kit.store.change_set("set1", change, line("e", token=f"t{number}"))
+    assert (await claimed(kit)).id == row.id
+    assert await advance(kit, row) is None
+
+
+async def test_a_paused_set_can_be_stopped_and_one_that_is_over_is_left_alone(kit: Kit) -> None:
+    await begun(kit, letters=("l1",))
+    await kit.store.change_set("set1", PAUSE, line("dlq.set_paused", token="t2"))
+    assert await kit.store.change_set("set1", STOP, line("dlq.set_stopped", by="bob", token="t3"))
+    now = await known(kit)
+    assert (now.status, now.paused_at, now.closed_by) == (SetStatus.STOPPED, None, "bob")
+    for number, change in enumerate((PAUSE, RESUME, SetChange(SetVerb.RATE, Rate(5, "s")))):
+        assert not await kit.store.change_set("set1", change, line("e", token=f"n{number}"))
+    assert (await known(kit)).rate is None
+
+
+async def test_a_set_waits_for_its_rate_paused_or_not(kit: Kit) -> None:
+    """Whoever gives it up says for how long; a pause in between takes nothing off that."""
+    await letters(kit, 2)
+    assert (await begun(kit, where=LetterFilter(), rate=Rate(1, "m"))).rate == Rate(1, "m")
+    row = await claimed(kit)
+    assert row.rate == Rate(1, "m")
+    await advance(kit, row, limit=1)
+    await kit.store.change_set("set1", PAUSE, line("dlq.set_paused", token="t2"))
+    assert await kit.store.advance(row, (), limit=1, lease=60 * SECOND) is None
+    await kit.store.change_set("set1", RESUME, line("dlq.set_resumed", token="t3"))
+    kit.clock.move(60 * SECOND - 1)
+    assert await kit.store.claim_set(LEASE) is None
+    kit.clock.move(1)
+    assert (await claimed(kit)).id == row.id
+
+
+async def test_another_rate_takes_the_set_from_whoever_has_it_and_shortens_its_wait(kit: Kit) -> None:
+    await letters(kit, 2)
+    await begun(kit, where=LetterFilter(), rate=Rate(1, "h"))
+    row = await claimed(kit)
+    await kit.store.advance(row, (), limit=1, lease=3600 * SECOND)
+    faster = SetChange(SetVerb.RATE, Rate(2, "s"))
+    assert await kit.store.change_set("set1", faster, line("dlq.set_rated", by="bob", token="t2"))
+    assert not await kit.store.change_set("set1", faster, line("dlq.set_rated", token="t3"))
+    assert await kit.store.advance(row, (), limit=1, lease=3600 * SECOND) is None
+    kit.clock.move(SECOND // 2 - 1)
+    assert await kit.store.claim_set(LEASE) is None
+    kit.clock.move(1)
+    assert (await claimed(kit)).rate == Rate(2, "s")
+    assert await kit.store.change_set("set1", SetChange(SetVerb.RATE), line("dlq.set_rated", token="t4"))
+    assert (await claimed(kit)).rate is None
+
+
 async def test_a_set_that_does_not_exist_is_not_stopped(kit: Kit) -> None:
-    assert not await kit.store.stop_set("set1", line())
+    assert not await kit.store.change_set("set1", STOP, line())
     assert await kit.store.set_of("set1") is None
 
 
@@ -319,7 +404,7 @@ async def test_text_is_searched_unless_it_is_sealed(kit: Kit) -> None:
 async def test_old_sets_go_with_their_letters(kit: Kit) -> None:
     row = await begun(kit, letters=("l1", "l2", "l3"))
     await begun(kit, public_id="set2", letters=("l1",))
-    await kit.store.stop_set("set1", line("dlq.set_stopped", token="t2"))
+    await kit.store.change_set("set1", STOP, line("dlq.set_stopped", token="t2"))
     kit.clock.move(30 * DAY - 1)
     purge = Purge(runs=DAY, letters=30 * DAY, workers=900 * DAY, limit=2, audit=900 * DAY)
     assert await kit.store.purge(purge) == 0

@@ -18,7 +18,10 @@ STATEMENTS = {
 }
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 # One end of an index, in order as far as the limit goes; or among the few sets that are not done.
-FRONT = {"take_feed", "oldest_fed", "anything_fed", "keep_set", "end_set", "stop_set", "highest_letter"}
+FRONT = {
+    "take_feed", "oldest_fed", "anything_fed", "keep_set", "end_set", "stop_set", "pause_set", "rate_set",
+    "highest_letter",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(STATEMENTS))

@@ -70,6 +70,7 @@ def _close(
     *,
     reason: str | None,
     wait: bool,
+    rate: str | None,
     change: Change,
     output: Output,
 ) -> None:
@@ -86,5 +87,5 @@ def _close(
     from redrive.cli.dlq.deciding import Asked
     from redrive.cli.dlq.many import Many, decide_on_many
 
-    many = Many(verb=verb, begin=lambda app: getattr(app.dlq, f"{verb}_many")(where, **said))
+    many = Many(verb=verb, begin=lambda app: getattr(app.dlq, f"{verb}_many")(where, rate=rate, **said))
     decide_on_many(place, where, many, Asked(change=change, output=output, wait=wait))

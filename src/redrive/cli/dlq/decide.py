@@ -106,6 +106,7 @@ def corrected(command: Callable[..., Any]) -> Callable[..., Any]:
 def replay(
     ids: tuple[str, ...],
     where: LetterFilter | None,
+    rate: str | None,
     mode: str | None,
     from_step: str | None,
     edits: dict[str, Any],
@@ -135,6 +136,7 @@ def replay(
       redrive dlq replay dl-01k9x7 --from-step reserve
       redrive dlq list -q --code timeout | redrive dlq replay - --yes
       redrive dlq replay --all --fingerprint daf56cff46003d07 --wait
+      redrive dlq replay --all --code dependency_unavailable --rate 50/s
     """
     from redrive.cli.dlq.deciding import Asked, decide
 
@@ -144,7 +146,7 @@ def replay(
         options["output"] = json_value(result, "--output")
     asked = Asked(change=change, output=output, wait=wait)
     if where is not None:
-        _replay_many(place, where, chosen, from_step, options, asked)
+        _replay_many(place, where, chosen, from_step, {**options, "rate": rate}, asked)
         return
     act = act_of(chosen, from_step=from_step, by=change.by, **options)
     decide(place, ids, act, asked)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from redrive.cli.dlq.values import a_rate
 from redrive.cli.exits import Misused
 from redrive.cli.moment import MOMENT
 
@@ -54,18 +55,33 @@ def filtered(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ids_or_filter(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command ids, or a filter in their place; it receives `ids`, and `where` if there are none."""
+    """Give a command ids, or a filter in their place; it receives `ids`, and `where` if there are none.
+
+    A filter makes a set, which can be given a `rate`.
+    """
 
     @click.argument("ids", nargs=-1, metavar="[LETTER]...")
     @click.option(
         "--all", "everything", is_flag=True, help="All open letters that match the filter, as a set."
     )
+    @click.option(
+        "--rate", metavar="RATE", help="With --all: at most so many letters, such as 50/s, 600/m or 100/h."
+    )
     @filtered
     @functools.wraps(command)
     def with_choice(
-        *args: Any, ids: tuple[str, ...], everything: bool, filters: dict[str, Any], **others: Any
+        *args: Any,
+        ids: tuple[str, ...],
+        everything: bool,
+        rate: str | None,
+        filters: dict[str, Any],
+        **others: Any,
     ) -> Any:
-        return command(*args, ids=ids, where=_chosen(ids, everything, filters), **others)
+        where = _chosen(ids, everything, filters)
+        if rate is not None and where is None:
+            raise Misused("--rate is for many letters: give --all and a filter with it")
+        pace = None if rate is None else a_rate(rate)
+        return command(*args, ids=ids, where=where, rate=pace, **others)
 
     return with_choice
 

@@ -15,6 +15,8 @@ from redrive.cli.place import Place, ask, at_a_place
 if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.desk.shapes import DeadLetter
+    from redrive.store.records import Page
+    from redrive.store.selection import LetterFilter
 
 __all__ = ["list_", "show"]
 
@@ -26,15 +28,23 @@ _STATUSES = ("OPEN", "REPLAYING", "RESOLVED", "IGNORED", "EXPIRED", "ALL")
 @click.option(
     "--status",
     type=click.Choice(_STATUSES, case_sensitive=False),
-    default="OPEN",
-    show_default=True,
-    help="Only letters that stand here.",
+    help="Only letters that stand here.  [default: OPEN]",
+)
+@click.option(
+    "--view", metavar="NAME", help="As this saved view of the dashboard has it; other options go before it."
 )
 @filtered
 @paged
 @shown
 @at_a_place
-def list_(status: str, filters: dict[str, Any], pages: Pages, output: Output, place: Place) -> None:
+def list_(
+    status: str | None,
+    view: str | None,
+    filters: dict[str, Any],
+    pages: Pages,
+    output: Output,
+    place: Place,
+) -> None:
     """List dead letters, newest first.
 
     \b
@@ -42,17 +52,35 @@ def list_(status: str, filters: dict[str, Any], pages: Pages, output: Output, pl
       redrive dlq list
       redrive dlq list --code timeout --since 1d
       redrive dlq list -q --step charge | redrive dlq replay -
+      redrive dlq list --view "night shift"
     """
-    from redrive.store.selection import LetterFilter
+    given = {name: value for name, value in {**filters, "status": status}.items() if value is not None}
 
-    where = LetterFilter(**filters, status=None if status == "ALL" else status)
+    async def fetch(app: Redrive, limit: int, cursor: str | None) -> Page[DeadLetter]:
+        where = given if view is None else {**await _viewed(app, view, filters["tenant"]), **given}
+        return await app.dlq.list(_filter(where), limit=limit, cursor=cursor)
+
     listing: Listing[DeadLetter] = Listing(
-        fetch=lambda app, limit, cursor: app.dlq.list(where, limit=limit, cursor=cursor),
+        fetch=fetch,
         columns=_for_people() if on_terminal() else _for_programs(),
         id=lambda letter: letter.id,
         empty="No dead letter here: nothing waits for a person.",
     )
     pages.show(place, listing, output)
+
+
+async def _viewed(app: Redrive, view: str, tenant: str | None) -> dict[str, Any]:
+    from redrive.cli.dlq.views import opened
+
+    return await opened(app, view, tenant)
+
+
+def _filter(wanted: dict[str, Any]) -> LetterFilter:
+    """Open letters, unless something else is said."""
+    from redrive.store.selection import LetterFilter
+
+    status = wanted.get("status", "OPEN")
+    return LetterFilter(**{**wanted, "status": None if status == "ALL" else status})
 
 
 def _for_people() -> list[Column[DeadLetter]]:

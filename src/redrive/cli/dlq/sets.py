@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from redrive.cli.change import Change, changing
+from redrive.cli.dlq.values import a_rate
 from redrive.cli.exits import FAILED, INTERRUPTED, NOT_FOUND, Stopped
 from redrive.cli.hints import hint
 from redrive.cli.output import Column, Output, ago, as_json, clean, on_terminal, say, shown
@@ -29,7 +32,7 @@ _VERBS = {"REPLAY": "run again", "RESOLVE": "resolve", "IGNORE": "ignore"}
 
 @click.group(short_help="Follow decisions on many letters.")
 def sets() -> None:
-    """Follow decisions on many letters, and stop them.
+    """Follow decisions on many letters, pause them, slow them down, stop them.
 
     `dlq replay`, `resolve` and `ignore` with --all begin a set. Workers carry it out, each letter at most
     once; it survives crashes.
@@ -38,6 +41,8 @@ def sets() -> None:
     Examples:
       redrive dlq sets list
       redrive dlq sets show 01k9x7
+      redrive dlq sets pause 01k9x7
+      redrive dlq sets rate 01k9x7 10/s
       redrive dlq sets stop 01k9x7
     """
 
@@ -61,6 +66,7 @@ def list_(tenant: str | None, pages: Pages, output: Output, place: Place) -> Non
         Column("STATUS", lambda one: one.status.value),
         Column("DONE", lambda one: f"{one.done + one.failed:,} of {one.total:,}"),
         Column("REFUSED", lambda one: one.failed or None),
+        Column("RATE", lambda one: one.rate),
         Column("BEGUN", lambda one: one.created_at),
         Column("BY", lambda one: one.by),
         Column("REASON", lambda one: one.reason, sentence=True),
@@ -112,17 +118,90 @@ def stop(id: str, change: Change, output: Output, place: Place) -> None:
     Examples:
       redrive dlq sets stop 01k9x7
     """
+    turn = _Turn("stop", "stopped", lambda app, id: app.dlq.stop_set(id, by=change.by))
+    _turned(place, id, turn, change, output)
 
+
+@sets.command()
+@click.argument("id", metavar="SET")
+@changing
+@shown
+@at_a_place
+def pause(id: str, change: Change, output: Output, place: Place) -> None:
+    """Decide on no further letter of a set until it is resumed. What is in hand is finished.
+
+    It stays paused, over restarts too, until `dlq sets resume`.
+
+    \b
+    Examples:
+      redrive dlq sets pause 01k9x7
+    """
+    turn = _Turn("pause", "paused", lambda app, id: app.dlq.pause_set(id, by=change.by))
+    _turned(place, id, turn, change, output)
+
+
+@sets.command()
+@click.argument("id", metavar="SET")
+@changing
+@shown
+@at_a_place
+def resume(id: str, change: Change, output: Output, place: Place) -> None:
+    """Go on with a set that was paused, where it was.
+
+    \b
+    Examples:
+      redrive dlq sets resume 01k9x7
+    """
+    turn = _Turn("resume", "resumed", lambda app, id: app.dlq.resume_set(id, by=change.by))
+    _turned(place, id, turn, change, output)
+
+
+@sets.command()
+@click.argument("id", metavar="SET")
+@click.argument("rate", metavar="RATE")
+@changing
+@shown
+@at_a_place
+def rate(id: str, rate: str, change: Change, output: Output, place: Place) -> None:
+    """Let a set decide on at most so many letters from now on, whichever nodes work on it.
+
+    RATE is a whole number per second, minute or hour, such as 50/s, 600/m or 100/h; `none` is no limit.
+
+    \b
+    Examples:
+      redrive dlq sets rate 01k9x7 10/s
+      redrive dlq sets rate 01k9x7 none
+    """
+    wanted = None if rate.lower() == "none" else a_rate(rate)
+    turn = _Turn(
+        "give another rate to",
+        "gave another rate to",
+        lambda app, id: app.dlq.rate_set(id, wanted, by=change.by),
+    )
+    _turned(place, id, turn, change, output)
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A change of a set that goes on: its verb, and how it reads when it is done."""
+
+    verb: str
+    done: str
+    make: Callable[[Redrive, str], Awaitable[LetterSet]]
+
+
+def _turned(place: Place, id: str, turn: _Turn, change: Change, output: Output) -> None:
     async def work(app: Redrive) -> LetterSet:
         one = await _found(app, id)
-        change.confirm(f"Stop set {one.id} ({_VERBS[one.action]}, {one.pending:,} letters to go)")
-        return one if change.dry_run else await app.dlq.stop_set(one.id, by=change.by)
+        change.confirm(
+            f"{turn.verb.capitalize()} set {one.id} ({_VERBS[one.action]}, {one.pending:,} letters to go)"
+        )
+        return one if change.dry_run else await turn.make(app, one.id)
 
     one = ask(place, work)
-    verb = "would stop" if change.dry_run else "stopped"
-    output.done(
-        one.id, _json(one), f"{verb} set {one.id} after {one.done + one.failed:,} of {one.total:,} letters"
-    )
+    verb = f"would {turn.verb}" if change.dry_run else turn.done
+    after = f"after {one.done + one.failed:,} of {one.total:,} letters"
+    output.done(one.id, _json(one), f"{verb} set {one.id} {after}")
 
 
 def told(one: LetterSet) -> str:
@@ -133,7 +212,8 @@ def told(one: LetterSet) -> str:
         else "its letters"
     )
     refused = f", {one.failed:,} refused" if one.failed else ""
-    return f"set {one.id} {_WORDS[one.action]} {which}{refused}: {one.status}"
+    pace = f", at most {one.rate}" if one.rate and one.ended_at is None else ""
+    return f"set {one.id} {_WORDS[one.action]} {which}{refused}{pace}: {one.status}"
 
 
 def follow(place: Place, id: str, output: Output) -> None:
@@ -158,6 +238,7 @@ async def _until_done(app: Redrive, id: str, output: Output) -> tuple[LetterSet,
     with click.progressbar(length=max(1, one.total), label="decided", file=sys.stderr, hidden=hidden) as bar:
         while one.ended_at is None:
             bar.length = max(1, one.total)
+            bar.label = "decided" if one.paused_at is None else "paused"
             bar.update(one.done + one.failed - bar.pos)
             await asyncio.sleep(_LOOK)
             one = await _found(app, id)
@@ -191,7 +272,8 @@ def _page(one: LetterSet, failures: list[SetItem]) -> list[str]:
             begun=f"{one.created_at:%Y-%m-%d %H:%M:%S} UTC, {ago(one.created_at)}, by {one.by}",
             reason=one.reason,
             how=None if one.mode is None else way(one.mode),
-            to_go=f"{one.pending:,}" if one.ended_at is None else None,
+            to_go=_to_go(one) if one.ended_at is None else None,
+            paused=None if one.paused_at is None else f"{ago(one.paused_at)}, by {one.paused_by}",
             ended=None if one.ended_at is None else f"{one.ended_at:%Y-%m-%d %H:%M:%S} UTC",
             stopped_by=one.stopped_by,
             because=one.stopped_because,
@@ -203,6 +285,14 @@ def _page(one: LetterSet, failures: list[SetItem]) -> list[str]:
         if one.failed > len(failures):
             lines.append(f"  all of them:  {hint('dlq', 'sets', 'show', one.id, '--refused')}")
     return lines
+
+
+def _to_go(one: LetterSet) -> str:
+    """How many letters wait, and how long they take at the least."""
+    from redrive.duration import words
+
+    least = one.seconds_left
+    return f"{one.pending:,}" if not least else f"{one.pending:,}, which takes {words(least)} or longer"
 
 
 def _endings(one: LetterSet) -> str | None:

@@ -11,7 +11,7 @@ from redrive.cli.inputs import content, field, typed
 if TYPE_CHECKING:
     from redrive.policy import RetryPolicy
 
-__all__ = ["json_object", "json_value", "retry_policy", "step_number", "step_outputs"]
+__all__ = ["a_rate", "json_object", "json_value", "retry_policy", "step_number", "step_outputs"]
 
 _DIGITS = 9
 
@@ -53,6 +53,17 @@ def retry_policy(fields: Sequence[str]) -> RetryPolicy | None:
         return RetryPolicy.from_json(dict(field(text, "--retry ") for text in fields))
     except ConfigurationError as error:
         raise Stopped(f"--retry: {error}", USAGE) from error
+
+
+def a_rate(text: str) -> str:
+    """How many letters may be decided on in a second, a minute or an hour."""
+    from redrive.core.rate import rate_of
+    from redrive.errors import InputError
+
+    try:
+        return str(rate_of(text))
+    except InputError as error:
+        raise Misused(str(error)) from error
 
 
 def step_number(text: str) -> int:

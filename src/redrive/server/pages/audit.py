@@ -6,10 +6,12 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from redrive.core.roles import Permission
+from redrive.desk.views import FIELDS, ListName
 from redrive.server.asking import Asked, needs
 from redrive.server.pages.drawing import show, view_of
 from redrive.server.pages.forms import pages
 from redrive.server.pages.lists import FORMATS, RANGES, all_of, chosen, sheet, since_of
+from redrive.server.pages.views import saved
 from redrive.server.pages.words import N
 from redrive.store.selection import AuditFilter
 
@@ -32,6 +34,7 @@ KINDS = {
     "payload.": N("encryption"),
     "user.": N("people"),
     "token.": N("keys"),
+    "view.": N("saved views"),
     "tenant.": N("tenants"),
 }
 """The kinds of events, by what their names begin with."""
@@ -54,7 +57,7 @@ _COLUMNS = {
 async def list_audit(request: Request, asked: Asked) -> Response:
     """A page of the log, newest first, or all that match as a file."""
     view = view_of(request)
-    query = chosen(request, "event", "by", "subject", "since")
+    query = chosen(request, *FIELDS[ListName.AUDIT])
     where = AuditFilter(
         event=query.get("event"),
         by=query.get("by"),
@@ -69,5 +72,12 @@ async def list_audit(request: Request, asked: Asked) -> Response:
     cursor = request.query_params.get("cursor")
     found = await desk.list(where, limit=50, cursor=cursor, language=language)
     return await show(
-        request, "audit.html", found=found, query=query, first=cursor is None, kinds=KINDS, ranges=RANGES
+        request,
+        "audit.html",
+        found=found,
+        query=query,
+        views=await saved(asked, ListName.AUDIT),
+        first=cursor is None,
+        kinds=KINDS,
+        ranges=RANGES,
     )

@@ -15,9 +15,11 @@ __all__ = [
     "FILTERS",
     "KINDS",
     "MODES",
+    "RATES",
     "ROLES",
     "STAGES",
     "STATES",
+    "UNITS",
     "WHY",
     "Label",
     "distance",
@@ -61,6 +63,7 @@ STATES = {
     "HALF_OPEN": Label(N("Letting probes through"), "warn", "half"),
     "DONE": Label(N("Done"), "good", "check"),
     "STOPPED": Label(N("Stopped"), "off", "ban"),
+    "PAUSED": Label(N("Paused"), "wait", "pause"),
     "LOST": Label(N("Worker lost"), "warn", "cross"),
     "RELEASED": Label(N("Given back"), "off", "undo"),
     "PARKED": Label(N("Held back"), "wait", "pause"),
@@ -148,6 +151,15 @@ FILTERS = {
     "until": N("until"),
 }
 """What a list of letters is narrowed by, for people."""
+
+RATES = {
+    "s": N("at most {n} a second"),
+    "m": N("at most {n} a minute"),
+    "h": N("at most {n} an hour"),
+}
+"""How many dead letters may be decided on, by the unit of a rate."""
+
+UNITS = {"s": N("a second"), "m": N("a minute"), "h": N("an hour")}
 
 KINDS = {
     EntryKind.SLEEP: N("pause"),

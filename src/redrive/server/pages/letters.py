@@ -11,9 +11,10 @@ from redrive.core.roles import Permission
 from redrive.core.states import LetterStatus
 from redrive.desk.groups import GroupList
 from redrive.desk.shapes import DeadLetter
+from redrive.desk.views import FIELDS, ListName
 from redrive.duration import moment
 from redrive.server.asking import Asked, Asking, needs
-from redrive.server.pages import lists
+from redrive.server.pages import lists, views
 from redrive.server.pages.drawing import show
 from redrive.server.pages.forms import pages
 from redrive.server.routes.runs import indexed
@@ -29,22 +30,7 @@ routes = pages()
 PATH = "/admin/dlq"
 ALL = "ALL"
 SIZES = (25, 50, 100)
-NAMES = (
-    *(
-        "status",
-        "code",
-        "stage",
-        "category",
-        "workflow",
-        "step",
-        "fingerprint",
-        "owner",
-        "tag",
-        "text",
-        "index",
-    ),
-    *("since", "until"),
-)
+NAMES = FIELDS[ListName.LETTERS]
 """What a list of letters can be narrowed by, as an address says it."""
 
 _COLUMNS = {
@@ -90,9 +76,12 @@ async def letters(request: Request, asked: Asked) -> Response:
     kind = request.query_params.get("format")
     if kind in lists.FORMATS:
         return await _file(asked, query, kind)
+    kept = await views.saved(asked, ListName.LETTERS)
     if not items:
         groups = await asked.desk.dlq.groups(asked.one_tenant, limit=50, cursor=cursor)
-        return await show(request, "groups.html", groups=groups, trends=_trends(groups), path=PATH)
+        return await show(
+            request, "groups.html", groups=groups, trends=_trends(groups), path=PATH, views=kept, query={}
+        )
     found = await asked.desk.dlq.list(filter_of(asked, query), limit=_size(request), cursor=cursor)
     # A text is looked for row by row, which is done once: for the list.
     facets = spread([]) if "text" in query else await asked.desk.dlq.facets(filter_of(asked, query))
@@ -101,6 +90,7 @@ async def letters(request: Request, asked: Asked) -> Response:
         "letters.html",
         letters=found,
         facets=facets,
+        views=kept,
         query=query,
         size=_size(request),
         sizes=SIZES,

@@ -10,10 +10,12 @@ from fastapi.responses import Response
 from redrive.core.roles import Permission
 from redrive.core.states import RunStatus
 from redrive.desk.shapes import Run
+from redrive.desk.views import FIELDS, ListName
 from redrive.server.asking import Asked, needs
 from redrive.server.pages.drawing import show, view_of
 from redrive.server.pages.forms import pages
 from redrive.server.pages.lists import FORMATS, RANGES, all_of, chosen, sheet, since_of
+from redrive.server.pages.views import saved
 from redrive.server.pages.words import N
 from redrive.server.routes.runs import indexed
 from redrive.store.selection import RunFilter
@@ -35,7 +37,6 @@ KINDS: dict[str, tuple[str, tuple[RunStatus, ...]]] = {
 }
 """What people look for, by the states that are it."""
 
-_FILTERS = ("kind", "status", "workflow", "correlation_id", "idempotency_key", "queue", "index", "since")
 _COLUMNS = {
     "id": lambda run: run.id,
     "workflow": lambda run: run.workflow,
@@ -54,7 +55,7 @@ _COLUMNS = {
 @routes.get("/runs", **needs(Permission.LOOK))
 async def list_runs(request: Request, asked: Asked) -> Response:
     """A page of runs, newest first, or all that match as a file."""
-    query = chosen(request, *_FILTERS)
+    query = chosen(request, *FIELDS[ListName.RUNS])
     where = _filter(query, view_of(request).now)
     kind = request.query_params.get("format")
     if kind in FORMATS:
@@ -66,6 +67,7 @@ async def list_runs(request: Request, asked: Asked) -> Response:
         "runs.html",
         found=await asked.desk.runs.list(where, limit=50, cursor=cursor),
         query=query,
+        views=await saved(asked, ListName.RUNS),
         first=cursor is None,
         kinds=KINDS,
         ranges=RANGES,

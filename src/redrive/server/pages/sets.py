@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import Request
 from fastapi.responses import Response
 
+from redrive.core.rate import Rate, rate_of
 from redrive.core.replay import Mode
 from redrive.core.roles import Permission
 from redrive.desk.sets import DryRunOfMany, LetterSet
@@ -18,7 +20,7 @@ from redrive.server.pages.drawing import show, view_of
 from redrive.server.pages.forms import CHECK, DO, Form, Sent, pages, to
 from redrive.server.pages.wishes import OUTPUTS, Wish, wish_of
 from redrive.server.routes.shared import Id
-from redrive.store.records import SetItemStatus, SetStatus
+from redrive.store.records import SetItemStatus
 from redrive.store.selection import LetterFilter
 
 __all__ = ["PATH", "TYPED_ABOVE", "routes"]
@@ -57,6 +59,32 @@ def _meant(asked: Asking, sent: Form) -> Meant:
     return Meant(ids=ids, query=query, where=replace(where, tenant=asked.one_tenant))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast somebody wants it to go, as typed; no rate where nothing was typed, or it is `wrong`."""
+
+    typed: str = ""
+    unit: str = "s"
+    rate: Rate | None = None
+    wrong: bool = False
+
+
+def _pace(sent: Form) -> Pace:
+    typed, unit = sent.get("rate"), sent.get("per", "s")
+    if not typed:
+        return Pace(unit=unit)
+    try:
+        rate = rate_of(typed if "/" in typed else f"{_digits(typed)}/{unit}")
+    except InputError:
+        return Pace(typed=typed, unit=unit, wrong=True)
+    return Pace(typed=str(rate.count), unit=rate.unit, rate=rate)
+
+
+def _digits(typed: str) -> str:
+    """A number as people write it, without what keeps its thousands apart."""
+    return re.sub(r"[\s,.']", "", typed)
+
+
 async def _count(asked: Asking, meant: Meant) -> int:
     return len(meant.ids) or await asked.view.count_letters(meant.where)
 
@@ -79,17 +107,19 @@ async def ask(request: Request, asked: Asked) -> Response:
 async def decide(request: Request, asked: Asked, sent: Sent) -> Response:
     """Begin it, if what it would do was looked at and its number was confirmed; otherwise show it."""
     wish, action = wish_of(sent, None), _action(sent)
-    if sent.get(DO) == CHECK or wish.unread or sent.get("seen") != _digest(action, wish):
-        return await _plan(request, asked, sent, hurried=sent.get(DO) != CHECK)
+    pace = _pace(sent)
+    if sent.get(DO) == CHECK or wish.unread or pace.wrong or sent.get("seen") != _digest(action, wish):
+        return await _plan(request, asked, sent, hurried=sent.get(DO) != CHECK and not pace.wrong)
     meant = _meant(asked, sent)
-    if await _count(asked, meant) > TYPED_ABOVE and "".join(sent.get("confirm").split()) != sent.get("total"):
+    if await _count(asked, meant) > TYPED_ABOVE and _digits(sent.get("confirm")) != sent.get("total"):
         return await _plan(request, asked, sent, unconfirmed=True)
-    begun = await _begin(asked, action, meant, wish)
+    begun = await _begin(asked, action, meant, wish, pace.rate)
     return to(view_of(request).url(f"{PATH}/{begun.id}"))
 
 
-async def _begin(asked: Asking, action: str, meant: Meant, wish: Wish) -> LetterSet:
+async def _begin(asked: Asking, action: str, meant: Meant, wish: Wish, rate: Rate | None) -> LetterSet:
     how: dict[str, Any] = {"by": asked.by, "reason": wish.reason, "tenant": asked.one_tenant}
+    how["rate"] = None if rate is None else str(rate)
     if action == "RESOLVE":
         return await asked.desk.dlq.resolve_many(meant.letters, **how)
     if action == "IGNORE":
@@ -117,7 +147,7 @@ def _digest(action: str, wish: Wish) -> str:
 async def _plan(
     request: Request, asked: Asking, sent: Form, *, hurried: bool = False, unconfirmed: bool = False
 ) -> Response:
-    meant, wish, action = _meant(asked, sent), wish_of(sent, None), _action(sent)
+    meant, wish, action, pace = _meant(asked, sent), wish_of(sent, None), _action(sent), _pace(sent)
     total = await _count(asked, meant)
     plan, wrong = None, None
     if action == "REPLAY" and not wish.unread and not wish.lacks_output:
@@ -125,10 +155,11 @@ async def _plan(
     return await show(
         request,
         "set_new.html",
-        status=422 if wrong or wish.unread or unconfirmed else 200,
+        status=422 if wrong or wish.unread or unconfirmed or pace.wrong else 200,
         meant=meant,
         total=total,
         wish=wish,
+        pace=pace,
         action=action,
         actions=ACTIONS,
         modes=_MODES,
@@ -165,6 +196,10 @@ async def _dry(asked: Asking, meant: Meant, wish: Wish) -> tuple[DryRunOfMany | 
 @routes.get(PATH + "/{id}", **needs(Permission.LOOK))
 async def one(request: Request, asked: Asked, id: Id) -> Response:
     """How far a decision on many letters is, with what became of each."""
+    return await _page(request, asked, id)
+
+
+async def _page(request: Request, asked: Asking, id: str, pace: Pace | None = None) -> Response:
     status = request.query_params.get("status", "")
     wanted = SetItemStatus(status) if status in set(SetItemStatus) else None
     found = await asked.desk.dlq.set(id, tenant=asked.one_tenant)
@@ -174,18 +209,53 @@ async def one(request: Request, asked: Asked, id: Id) -> Response:
     return await show(
         request,
         "set.html",
+        status=422 if pace is not None else 200,
         set=found,
+        pace=pace or _told(found),
         items=items,
         chosen=wanted,
         statuses=list(SetItemStatus),
-        running=found.status is SetStatus.RUNNING,
+        least=found.seconds_left,
         path=PATH,
         letters_path=letters.PATH,
     )
+
+
+def _told(found: LetterSet) -> Pace:
+    """The rate of a set as its form shows it."""
+    if found.rate is None:
+        return Pace()
+    rate = rate_of(found.rate)
+    return Pace(typed=str(rate.count), unit=rate.unit, rate=rate)
 
 
 @routes.post(PATH + "/{id}/stop", **needs(Permission.DECIDE))
 async def stop(request: Request, asked: Asked, id: Id) -> Response:
     """Decide on no further letter."""
     await asked.desk.dlq.stop_set(id, by=asked.by, tenant=asked.one_tenant)
+    return to(view_of(request).url(f"{PATH}/{id}"))
+
+
+@routes.post(PATH + "/{id}/pause", **needs(Permission.DECIDE))
+async def pause(request: Request, asked: Asked, id: Id) -> Response:
+    """Decide on no further letter for the time being."""
+    await asked.desk.dlq.pause_set(id, by=asked.by, tenant=asked.one_tenant)
+    return to(view_of(request).url(f"{PATH}/{id}"))
+
+
+@routes.post(PATH + "/{id}/resume", **needs(Permission.DECIDE))
+async def resume(request: Request, asked: Asked, id: Id) -> Response:
+    """Go on where it was."""
+    await asked.desk.dlq.resume_set(id, by=asked.by, tenant=asked.one_tenant)
+    return to(view_of(request).url(f"{PATH}/{id}"))
+
+
+@routes.post(PATH + "/{id}/rate", **needs(Permission.DECIDE))
+async def change_rate(request: Request, asked: Asked, id: Id, sent: Sent) -> Response:
+    """Go on faster or slower; what cannot be read is shown again."""
+    pace = _pace(sent)
+    if pace.wrong:
+        return await _page(request, asked, id, pace)
+    rate = None if pace.rate is None else str(pace.rate)
+    await asked.desk.dlq.rate_set(id, rate, by=asked.by, tenant=asked.one_tenant)
     return to(view_of(request).url(f"{PATH}/{id}"))

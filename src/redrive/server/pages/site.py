@@ -22,6 +22,7 @@ from redrive.server.pages import (
     runs,
     session,
     sets,
+    views,
     workflows,
 )
 from redrive.server.pages.entering import Entries
@@ -47,6 +48,7 @@ ROUTES = (
     members.routes,
     health.routes,
     notifications.routes,
+    views.routes,
 )
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from redrive.server.pages.values import whole
+
 __all__ = ["LANGUAGES", "N", "Words", "best_language", "catalogue"]
 
 LANGUAGES = {"en": "English", "pl": "Polski"}
@@ -65,7 +67,8 @@ class Words:
         if "|" in said:
             said = _form(said.split("|"), values.get("n", 0), self.language)
         # A test sees to it that no text of ours holds markup.
-        return Markup(said).format(**values) if values else Markup(said)  # nosec B704
+        shown = {name: whole(value) if type(value) is int else value for name, value in values.items()}
+        return Markup(said).format(**shown) if shown else Markup(said)  # nosec B704
 
 
 def _form(forms: list[str], number: Any, language: str) -> str:

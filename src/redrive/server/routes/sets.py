@@ -39,11 +39,28 @@ class Filter(Body):
     until: datetime | None = None
 
 
+RateText = Annotated[
+    str,
+    Field(
+        max_length=40,
+        description="At most so many letters per second, minute or hour.",
+        examples=["50/s", "600/m", "100/h"],
+    ),
+]
+
+
+class Pace(Body):
+    """How fast a decision may go on; null is as fast as it can."""
+
+    rate: RateText | None
+
+
 class Many(Reason):
     """Letters by a filter or by their ids: one of the two."""
 
     filter: Filter | None = None
     ids: list[Annotated[str, Field(max_length=200)]] | None = Field(default=None, max_length=10_000)
+    rate: RateText | None = None
 
     def letters(self, asked: Asking) -> LetterFilter | list[str]:
         """The letters that are meant."""
@@ -77,6 +94,7 @@ async def replay_letters(asked: Asked, body: ReplayMany) -> LetterSet | DryRunOf
         by=asked.by,
         reason=body.reason,
         tenant=asked.one_tenant,
+        rate=body.rate,
         from_step=body.from_step_index,
         patch=body.patch,
         output=body.output,
@@ -89,7 +107,7 @@ async def replay_letters(asked: Asked, body: ReplayMany) -> LetterSet | DryRunOf
 async def resolve_letters(asked: Asked, body: Many) -> LetterSet:
     """Resolve many letters."""
     return await asked.desk.dlq.resolve_many(
-        body.letters(asked), by=asked.by, reason=body.reason, tenant=asked.one_tenant
+        body.letters(asked), by=asked.by, reason=body.reason, tenant=asked.one_tenant, rate=body.rate
     )
 
 
@@ -97,7 +115,7 @@ async def resolve_letters(asked: Asked, body: Many) -> LetterSet:
 async def ignore_letters(asked: Asked, body: Many) -> LetterSet:
     """Ignore many letters."""
     return await asked.desk.dlq.ignore_many(
-        body.letters(asked), by=asked.by, reason=body.reason, tenant=asked.one_tenant
+        body.letters(asked), by=asked.by, reason=body.reason, tenant=asked.one_tenant, rate=body.rate
     )
 
 
@@ -129,3 +147,21 @@ async def list_set_items(
 async def stop_set(asked: Asked, id: Id) -> LetterSet:
     """Decide on no further letter. What was decided stays so."""
     return await asked.desk.dlq.stop_set(id, by=asked.by)
+
+
+@routes.post("/bulk-replays/{id}/pause", **needs(Permission.DECIDE))
+async def pause_set(asked: Asked, id: Id) -> LetterSet:
+    """Decide on no further letter until it is resumed. What is in hand is finished."""
+    return await asked.desk.dlq.pause_set(id, by=asked.by)
+
+
+@routes.post("/bulk-replays/{id}/resume", **needs(Permission.DECIDE))
+async def resume_set(asked: Asked, id: Id) -> LetterSet:
+    """Go on where it was paused."""
+    return await asked.desk.dlq.resume_set(id, by=asked.by)
+
+
+@routes.post("/bulk-replays/{id}/rate", **needs(Permission.DECIDE))
+async def rate_set(asked: Asked, id: Id, body: Pace) -> LetterSet:
+    """Let it decide on at most so many letters from now on."""
+    return await asked.desk.dlq.rate_set(id, body.rate, by=asked.by)

@@ -18,14 +18,24 @@ from redrive.store.postgres.lists import weighed
 from redrive.store.postgres.sql import Statement, load, prepare
 from redrive.store.postgres.text import as_given, as_stored
 from redrive.store.postgres.ways import PLANS, along, choose
-from redrive.store.records import ItemMark, NewSet, Page, SetItemRow, SetItemStatus, SetRow
+from redrive.store.records import ItemMark, NewSet, Page, SetChange, SetItemRow, SetItemStatus, SetRow
 from redrive.store.selection import LetterFilter
-from redrive.store.wanted import conditions_of, gathered, item_row, open_letters, paged, set_row, stored
+from redrive.store.wanted import (
+    changed,
+    conditions_of,
+    gathered,
+    item_row,
+    open_letters,
+    paged,
+    set_row,
+    stored,
+)
 from redrive.store.ways import Way
 
 __all__ = [
     "advance",
     "begin_set",
+    "change_set",
     "claim_set",
     "count_letters",
     "list_sets",
@@ -33,7 +43,6 @@ __all__ = [
     "set_endings",
     "set_items",
     "set_of",
-    "stop_set",
 ]
 
 SQL = load("sets.sql")
@@ -60,6 +69,7 @@ async def begin_set(line: Line, clock: DatabaseClock, new: NewSet, audit: AuditW
             listed=int(new.where is None),
             total=len(new.letters),
             now=await _now(line, clock),
+            rate=None if new.rate is None else str(new.rate),
         )
         if begun is None:
             return
@@ -87,7 +97,9 @@ async def advance(
         kept = await line.row(SQL["keep_set"], set=set.id, fence=set.fence, now=now, lease=lease)
         if kept is None:
             return None
-        wanted, upto, reached, listed = as_given(kept)
+        wanted, upto, reached, listed, paused = as_given(kept)
+        if paused:
+            return None
         if not listed:
             listed = await _gather(line, set, conditions_of(wanted, above=reached, upto=upto))
         items = await line.rows(SQL["pending"], set=set.id, most=limit)
@@ -127,14 +139,16 @@ async def _gather(line: Line, set: SetRow, values: dict[str, Any]) -> bool:
     return last
 
 
-async def stop_set(line: Line, clock: DatabaseClock, public_id: str, audit: AuditWrite) -> bool:
-    """End a set before its time, and note who did."""
+async def change_set(
+    line: Line, clock: DatabaseClock, public_id: str, change: SetChange, audit: AuditWrite
+) -> bool:
+    """Stop a set, pause it, let it go on or change its rate, and note who did."""
     async with line.transaction():
-        now = await _now(line, clock)
-        stopped = await line.rows(SQL["stop_set"], set=public_id, now=now, by=audit.by)
-        if stopped:
+        statement, said = changed(change, await _now(line, clock), audit.by)
+        found = await line.rows(SQL[statement], set=public_id, **said)
+        if found:
             await note(line, clock, [audit])
-    return bool(stopped)
+    return bool(found)
 
 
 async def set_of(line: Line, public_id: str) -> SetRow | None:

@@ -49,6 +49,7 @@ from redrive.store.postgres.notices import PostgresNotices
 from redrive.store.postgres.opening import prepare
 from redrive.store.postgres.schedules import PostgresSchedules
 from redrive.store.postgres.transactions import StepTransaction
+from redrive.store.postgres.views import PostgresViews
 from redrive.store.records import (
     AttemptRow,
     AuditRow,
@@ -67,6 +68,7 @@ from redrive.store.records import (
     PolicyRow,
     Purge,
     RunRow,
+    SetChange,
     SetItemRow,
     SetItemStatus,
     SetRow,
@@ -83,6 +85,7 @@ from redrive.store.selection import (
     OutboxFilter,
     RunFilter,
 )
+from redrive.store.views import Views
 
 __all__ = ["PostgresStore"]
 
@@ -162,6 +165,10 @@ class PostgresStore:
     @property
     def schedules(self) -> Schedules:
         return PostgresSchedules(self._lines, self._clock)
+
+    @property
+    def views(self) -> Views:
+        return PostgresViews(self._lines, self._clock)
 
     # -- accepting work ------------------------------------------------------------------------------
 
@@ -317,8 +324,10 @@ class PostgresStore:
     async def begin_set(self, new: NewSet, audit: AuditWrite) -> None:
         await self._lines.run(lambda line: sets.begin_set(line, self._clock, new, audit))
 
-    async def stop_set(self, public_id: str, audit: AuditWrite) -> bool:
-        return await self._lines.run(lambda line: sets.stop_set(line, self._clock, public_id, audit))
+    async def change_set(self, public_id: str, change: SetChange, audit: AuditWrite) -> bool:
+        return await self._lines.run(
+            lambda line: sets.change_set(line, self._clock, public_id, change, audit)
+        )
 
     async def decide_deliveries(self, decision: DeliveryDecision) -> int:
         changed = await self._lines.run(lambda line: outbox.decide_deliveries(line, self._clock, decision))

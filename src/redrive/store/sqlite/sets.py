@@ -12,14 +12,23 @@ from redrive.core.states import RunStatus
 from redrive.core.transition import AuditWrite
 from redrive.store.filters import clauses, parameters, up_to
 from redrive.store.pages import Request
-from redrive.store.records import ItemMark, NewSet, Page, SetItemRow, SetItemStatus, SetRow
+from redrive.store.records import ItemMark, NewSet, Page, SetChange, SetItemRow, SetItemStatus, SetRow
 from redrive.store.selection import LetterFilter
 from redrive.store.sqlite.lists import json_list, weighed
 from redrive.store.sqlite.ways import SQL as LISTS
 from redrive.store.sqlite.ways import by, choose
 from redrive.store.sqlite.writes import note
 from redrive.store.statements import load
-from redrive.store.wanted import conditions_of, gathered, item_row, open_letters, paged, set_row, stored
+from redrive.store.wanted import (
+    changed,
+    conditions_of,
+    gathered,
+    item_row,
+    open_letters,
+    paged,
+    set_row,
+    stored,
+)
 from redrive.store.ways import Way
 
 __all__ = [
@@ -27,6 +36,7 @@ __all__ = [
     "advance",
     "any_set",
     "begin_set",
+    "change_set",
     "claim_set",
     "count_letters",
     "list_sets",
@@ -34,7 +44,6 @@ __all__ = [
     "set_endings",
     "set_items",
     "set_of",
-    "stop_set",
 ]
 
 SQL = load(__package__, "sets.sql")
@@ -62,6 +71,7 @@ def begin_set(con: sqlite3.Connection, now: int, new: NewSet, audit: AuditWrite)
         "total": len(new.letters),
         "now": now,
     }
+    values["rate"] = None if new.rate is None else str(new.rate)
     del values["where"], values["letters"]
     begun = con.execute(SQL["put_set"], values).fetchall()
     if not begun:
@@ -94,7 +104,9 @@ def advance(
     kept = con.execute(SQL["keep_set"], held).fetchall()
     if not kept:
         return None
-    wanted, upto, reached, listed = kept[0]
+    wanted, upto, reached, listed, paused = kept[0]
+    if paused:
+        return None
     if not listed:
         listed = _gather(con, set, conditions_of(wanted, above=reached, upto=upto))
     items = con.execute(SQL["pending"], {"set": set.id, "most": turn.limit}).fetchall()
@@ -127,12 +139,15 @@ def _gather(con: sqlite3.Connection, set: SetRow, values: dict[str, Any]) -> boo
     return last
 
 
-def stop_set(con: sqlite3.Connection, now: int, public_id: str, audit: AuditWrite) -> bool:
-    """End a set before its time, and note who did."""
-    stopped = con.execute(SQL["stop_set"], {"set": public_id, "now": now, "by": audit.by}).fetchall()
-    if stopped:
+def change_set(
+    con: sqlite3.Connection, now: int, public_id: str, change: SetChange, audit: AuditWrite
+) -> bool:
+    """Stop a set, pause it, let it go on or change its rate, and note who did."""
+    statement, said = changed(change, now, audit.by)
+    found = con.execute(SQL[statement], {"set": public_id, **said}).fetchall()
+    if found:
         note(con, now, [audit])
-    return bool(stopped)
+    return bool(found)
 
 
 def set_of(con: sqlite3.Connection, public_id: str) -> SetRow | None:

@@ -36,6 +36,7 @@ from redrive.store.records import (
     PolicyRow,
     Purge,
     RunRow,
+    SetChange,
     SetItemRow,
     SetItemStatus,
     SetRow,
@@ -78,6 +79,8 @@ from redrive.store.sqlite.notices import SqliteNotices
 from redrive.store.sqlite.schedules import SqliteSchedules
 from redrive.store.sqlite.schema import prepare
 from redrive.store.sqlite.transactions import StepTransaction
+from redrive.store.sqlite.views import SqliteViews
+from redrive.store.views import Views
 
 __all__ = ["SqliteStore"]
 
@@ -136,6 +139,10 @@ class SqliteStore:
     @property
     def schedules(self) -> Schedules:
         return SqliteSchedules(self._lines, self.now)
+
+    @property
+    def views(self) -> Views:
+        return SqliteViews(self._lines, self.now)
 
     # -- accepting work ------------------------------------------------------------------------------
 
@@ -285,8 +292,8 @@ class SqliteStore:
     async def begin_set(self, new: NewSet, audit: AuditWrite) -> None:
         await self._lines.write(lambda con: sets.begin_set(con, self.now(), new, audit))
 
-    async def stop_set(self, public_id: str, audit: AuditWrite) -> bool:
-        return await self._lines.write(lambda con: sets.stop_set(con, self.now(), public_id, audit))
+    async def change_set(self, public_id: str, change: SetChange, audit: AuditWrite) -> bool:
+        return await self._lines.write(lambda con: sets.change_set(con, self.now(), public_id, change, audit))
 
     async def decide_deliveries(self, decision: DeliveryDecision) -> int:
         return await self._lines.write(lambda con: outbox.decide_deliveries(con, self.now(), decision))

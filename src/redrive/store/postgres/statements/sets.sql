@@ -7,8 +7,9 @@ SELECT COALESCE(max(id), 0) FROM redrive.letters;
 -- name: put_set
 -- Begin a set; one that is sent again is there already.
 INSERT INTO redrive.sets (public_id, tenant, action, status, by, reason, request, wanted, upto, reached, listed, total,
-                          created_at, lease_until)
-VALUES (:public_id, :tenant, :action, 'RUNNING', :by, :reason, :request, :wanted, :upto, 0, :listed, :total, :now, :now)
+                          created_at, lease_until, rate)
+VALUES (:public_id, :tenant, :action, 'RUNNING', :by, :reason, :request, :wanted, :upto, 0, :listed, :total, :now, :now,
+        :rate)
 ON CONFLICT (public_id) DO NOTHING
 RETURNING id;
 
@@ -19,16 +20,16 @@ SELECT CAST(:set AS bigint), n.number, :tenant, n.letter, 'PENDING'
 FROM unnest(CAST(:letters AS text[])) WITH ORDINALITY AS n (letter, number);
 
 -- name: any_set
--- Whether there is a set to work on: a look that takes no lock.
-SELECT EXISTS (SELECT 1 FROM redrive.sets WHERE status = 'RUNNING' AND lease_until <= CAST(:now AS bigint));
+-- Whether there is a set to work on, which is neither paused nor somebody's: a look that takes no lock.
+SELECT EXISTS (SELECT 1 FROM redrive.sets WHERE status = 'RUNNING' AND paused_at IS NULL AND lease_until <= CAST(:now AS bigint));
 
 -- name: claim_set
 -- Take the set that has waited longest, for a while.
 UPDATE redrive.sets SET fence = fence + 1, lease_until = CAST(:now AS bigint) + CAST(:lease AS bigint)
-WHERE id = (SELECT id FROM redrive.sets WHERE status = 'RUNNING' AND lease_until <= CAST(:now AS bigint)
+WHERE id = (SELECT id FROM redrive.sets WHERE status = 'RUNNING' AND paused_at IS NULL AND lease_until <= CAST(:now AS bigint)
             ORDER BY lease_until, id LIMIT 1 FOR UPDATE SKIP LOCKED)
 RETURNING id, public_id, tenant, action, status, by, reason, request, wanted, listed, total, done, failed, created_at,
-          ended_at, closed_by, fence;
+          ended_at, closed_by, fence, rate, paused_at, paused_by;
 
 -- name: mark_item
 -- What became of the decision on letters; said a second time, it changes nothing. The set is named beside each number,
@@ -45,10 +46,10 @@ RETURNING i.status;
 UPDATE redrive.sets SET done = done + CAST(:done AS bigint), failed = failed + CAST(:failed AS bigint) WHERE id = :set;
 
 -- name: keep_set
--- Go on with a set, unless it was stopped or taken over.
+-- Go on with a set, unless it was stopped or taken over. Of one that is paused the lease says when it may go on.
 UPDATE redrive.sets SET lease_until = CAST(:now AS bigint) + CAST(:lease AS bigint)
 WHERE id = :set AND fence = :fence AND status = 'RUNNING'
-RETURNING wanted, upto, reached, listed;
+RETURNING wanted, upto, reached, listed, paused_at IS NOT NULL;
 
 -- name: gather
 -- List the next letters of a set; the conditions are filled in.
@@ -72,19 +73,38 @@ UPDATE redrive.sets SET status = 'DONE', ended_at = :now WHERE id = :set AND sta
 
 -- name: stop_set
 -- No further letter of the set is decided on.
-UPDATE redrive.sets SET status = 'STOPPED', ended_at = :now, closed_by = :by WHERE public_id = :set AND status = 'RUNNING'
+UPDATE redrive.sets SET status = 'STOPPED', ended_at = :now, closed_by = :by, paused_at = NULL, paused_by = NULL
+WHERE public_id = :set AND status = 'RUNNING'
+RETURNING id;
+
+-- name: pause_set
+-- No further letter of the set is decided on until somebody lets it go on.
+UPDATE redrive.sets SET paused_at = :now, paused_by = :by
+WHERE public_id = :set AND status = 'RUNNING' AND paused_at IS NULL
+RETURNING id;
+
+-- name: resume_set
+-- Go on with a set that is paused: at once, unless its rate has something against it.
+UPDATE redrive.sets SET paused_at = NULL, paused_by = NULL, lease_until = CASE WHEN rate IS NULL THEN CAST(:now AS bigint) ELSE lease_until END
+WHERE public_id = :set AND paused_at IS NOT NULL
+RETURNING id;
+
+-- name: rate_set
+-- Another rate for a set. Whoever works on it has it no longer, and would not know of it.
+UPDATE redrive.sets SET rate = :rate, fence = fence + 1, lease_until = LEAST(lease_until, CAST(:now AS bigint) + CAST(:gap AS bigint))
+WHERE public_id = :set AND status = 'RUNNING' AND rate IS DISTINCT FROM CAST(:rate AS text)
 RETURNING id;
 
 -- name: set_by_id
 -- A set.
 SELECT id, public_id, tenant, action, status, by, reason, request, wanted, listed, total, done, failed, created_at,
-       ended_at, closed_by, fence
+       ended_at, closed_by, fence, rate, paused_at, paused_by
 FROM redrive.sets WHERE public_id = :set;
 
 -- name: sets
 -- A page of sets; the conditions and the order are filled in.
 SELECT s.id, s.public_id, s.tenant, s.action, s.status, s.by, s.reason, s.request, s.wanted, s.listed, s.total, s.done,
-       s.failed, s.created_at, s.ended_at, s.closed_by, s.fence
+       s.failed, s.created_at, s.ended_at, s.closed_by, s.fence, s.rate, s.paused_at, s.paused_by
 FROM redrive.sets AS s WHERE {conditions} ORDER BY s.id {order} LIMIT CAST(:most AS bigint);
 
 -- name: sets.all

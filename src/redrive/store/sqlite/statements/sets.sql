@@ -7,8 +7,9 @@ SELECT COALESCE(max(id), 0) FROM letters;
 -- name: put_set
 -- Begin a set; one that is sent again is there already.
 INSERT INTO sets (public_id, tenant, action, status, by, reason, request, wanted, upto, reached, listed, total,
-                  created_at, lease_until)
-VALUES (:public_id, :tenant, :action, 'RUNNING', :by, :reason, :request, :wanted, :upto, 0, :listed, :total, :now, :now)
+                  created_at, lease_until, rate)
+VALUES (:public_id, :tenant, :action, 'RUNNING', :by, :reason, :request, :wanted, :upto, 0, :listed, :total, :now, :now,
+        :rate)
 ON CONFLICT (public_id) DO NOTHING
 RETURNING id;
 
@@ -17,15 +18,15 @@ RETURNING id;
 INSERT INTO set_items (set_id, number, tenant, letter, status) VALUES (:set, :number, :tenant, :letter, 'PENDING');
 
 -- name: any_set
--- Whether there is a set to work on: a look that takes no lock.
-SELECT EXISTS (SELECT 1 FROM sets WHERE status = 'RUNNING' AND lease_until <= :now);
+-- Whether there is a set to work on, which is neither paused nor somebody's: a look that takes no lock.
+SELECT EXISTS (SELECT 1 FROM sets WHERE status = 'RUNNING' AND paused_at IS NULL AND lease_until <= :now);
 
 -- name: claim_set
 -- Take the set that has waited longest, for a while.
 UPDATE sets SET fence = fence + 1, lease_until = :now + :lease
-WHERE id = (SELECT id FROM sets WHERE status = 'RUNNING' AND lease_until <= :now ORDER BY lease_until, id LIMIT 1)
+WHERE id = (SELECT id FROM sets WHERE status = 'RUNNING' AND paused_at IS NULL AND lease_until <= :now ORDER BY lease_until, id LIMIT 1)
 RETURNING id, public_id, tenant, action, status, by, reason, request, wanted, listed, total, done, failed, created_at,
-          ended_at, closed_by, fence;
+          ended_at, closed_by, fence, rate, paused_at, paused_by;
 
 -- name: mark_item
 -- What became of decisions on letters, where the same became of all; said a second time, it changes nothing. The set is
@@ -41,9 +42,9 @@ WHERE set_items.set_id = this.set_id AND set_items.number = this.number AND set_
 UPDATE sets SET done = done + :done, failed = failed + :failed WHERE id = :set;
 
 -- name: keep_set
--- Go on with a set, unless it was stopped or taken over.
+-- Go on with a set, unless it was stopped or taken over. Of one that is paused the lease says when it may go on.
 UPDATE sets SET lease_until = :now + :lease WHERE id = :set AND fence = :fence AND status = 'RUNNING'
-RETURNING wanted, upto, reached, listed;
+RETURNING wanted, upto, reached, listed, paused_at IS NOT NULL;
 
 -- name: gather
 -- List the next letters of a set; the conditions are filled in.
@@ -67,19 +68,38 @@ UPDATE sets SET status = 'DONE', ended_at = :now WHERE id = :set AND status = 'R
 
 -- name: stop_set
 -- No further letter of the set is decided on.
-UPDATE sets SET status = 'STOPPED', ended_at = :now, closed_by = :by WHERE public_id = :set AND status = 'RUNNING'
+UPDATE sets SET status = 'STOPPED', ended_at = :now, closed_by = :by, paused_at = NULL, paused_by = NULL
+WHERE public_id = :set AND status = 'RUNNING'
+RETURNING id;
+
+-- name: pause_set
+-- No further letter of the set is decided on until somebody lets it go on.
+UPDATE sets SET paused_at = :now, paused_by = :by
+WHERE public_id = :set AND status = 'RUNNING' AND paused_at IS NULL
+RETURNING id;
+
+-- name: resume_set
+-- Go on with a set that is paused: at once, unless its rate has something against it.
+UPDATE sets SET paused_at = NULL, paused_by = NULL, lease_until = CASE WHEN rate IS NULL THEN :now ELSE lease_until END
+WHERE public_id = :set AND paused_at IS NOT NULL
+RETURNING id;
+
+-- name: rate_set
+-- Another rate for a set. Whoever works on it has it no longer, and would not know of it.
+UPDATE sets SET rate = :rate, fence = fence + 1, lease_until = min(lease_until, :now + :gap)
+WHERE public_id = :set AND status = 'RUNNING' AND rate IS NOT :rate
 RETURNING id;
 
 -- name: set_by_id
 -- A set.
 SELECT id, public_id, tenant, action, status, by, reason, request, wanted, listed, total, done, failed, created_at,
-       ended_at, closed_by, fence
+       ended_at, closed_by, fence, rate, paused_at, paused_by
 FROM sets WHERE public_id = :set;
 
 -- name: sets
 -- A page of sets; the conditions and the order are filled in.
 SELECT s.id, s.public_id, s.tenant, s.action, s.status, s.by, s.reason, s.request, s.wanted, s.listed, s.total, s.done,
-       s.failed, s.created_at, s.ended_at, s.closed_by, s.fence
+       s.failed, s.created_at, s.ended_at, s.closed_by, s.fence, s.rate, s.paused_at, s.paused_by
 FROM sets AS s WHERE {conditions} ORDER BY s.id {order} LIMIT :most;
 
 -- name: sets.all

@@ -1,0 +1,39 @@
+"""What a saved view asks for, as the options of `dlq list` would say it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from redrive.app import Redrive
+from redrive.cli.change import user
+from redrive.cli.exits import NOT_FOUND, Stopped
+from redrive.cli.moment import MOMENT
+from redrive.desk.views import ListName, SavedView
+
+__all__ = ["opened"]
+
+
+async def opened(app: Redrive, name: str, tenant: str | None) -> dict[str, Any]:
+    """The filter of a view of dead letters; one's own goes before one that is shared."""
+    views = await app.views.list(ListName.LETTERS, reader=user(), tenant=tenant)
+    found = [view for view in views if view.name == name]
+    if not found:
+        raise Stopped(f"there is no view {name!r} of dead letters{_known(views)}", NOT_FOUND)
+    return _filter(min(found, key=lambda view: view.shared).wanted)
+
+
+def _known(views: list[SavedView]) -> str:
+    names = ", ".join(repr(name) for name in dict.fromkeys(view.name for view in views))
+    return f"; there are {names}" if names else "; the dashboard saves them, each for one --tenant"
+
+
+def _filter(wanted: Mapping[str, str]) -> dict[str, Any]:
+    filters: dict[str, Any] = dict(wanted)
+    for name in ("since", "until"):
+        if name in filters:
+            filters[name] = MOMENT.convert(filters[name], None, None)
+    if "index" in filters:
+        field, _, value = filters["index"].partition(":")
+        filters["index"] = {field: value}
+    return filters

@@ -1,0 +1,186 @@
+"""Saved views: filters of lists that people give a name, for themselves or for their tenant."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from urllib.parse import parse_qsl, urlencode
+
+from redrive.clock import Clock
+from redrive.core.events import Event
+from redrive.core.roles import ALL_TENANTS
+from redrive.core.transition import AuditWrite
+from redrive.desk.checks import person, short_text
+from redrive.duration import moment
+from redrive.errors import Conflict, InputError, NotFound
+from redrive.store.port import People
+from redrive.store.seal import is_sealed
+from redrive.store.views import NewView, ViewPlace, ViewRow
+
+__all__ = ["FIELDS", "MOST", "ListName", "SavedView", "Views"]
+
+MOST = 50
+"""How many views of a list somebody has, and how many a tenant shares."""
+
+_NAME, _QUERY = 60, 2000
+
+
+class ListName(StrEnum):
+    """The lists that can be narrowed."""
+
+    LETTERS = "letters"
+    RUNS = "runs"
+    AUDIT = "audit"
+
+
+FIELDS: dict[ListName, tuple[str, ...]] = {
+    ListName.LETTERS: (
+        *("status", "code", "stage", "category", "workflow", "step", "fingerprint", "owner", "tag", "text"),
+        *("index", "since", "until"),
+    ),
+    ListName.RUNS: (
+        *("kind", "status", "workflow", "correlation_id", "idempotency_key", "queue", "index", "since"),
+    ),
+    ListName.AUDIT: ("event", "by", "subject", "since"),
+}
+"""What each list can be narrowed by, as an address says it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedView:
+    """A filter with a name. `query` is that of an address; `by` saved it `at` that time."""
+
+    list: ListName
+    name: str
+    query: str
+    shared: bool
+    by: str
+    at: datetime
+
+    @property
+    def wanted(self) -> dict[str, str]:
+        """What it asks for, field by field."""
+        return dict(parse_qsl(self.query))
+
+
+class Views:
+    """Saves views, lists them, forgets them. Those that are shared are noted in the audit log."""
+
+    def __init__(self, store: People, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def list(
+        self, of: str | None = None, *, reader: str = "unknown", tenant: str | None = None
+    ) -> builtins.list[SavedView]:
+        """The views that somebody has in a tenant, their own and those that are shared, by list and name."""
+        wanted = {*ListName} if of is None else {_list(of)}
+        rows = await self._store.views.known(_whose(tenant), reader)
+        # One whose query cannot be opened here would show everything under a name that promises less.
+        return [_shaped(row) for row in rows if row.list in wanted and not is_sealed(row.query)]
+
+    async def save(
+        self,
+        of: str,
+        name: str,
+        query: str,
+        *,
+        by: str = "unknown",
+        tenant: str | None = None,
+        shared: bool = False,
+    ) -> SavedView:
+        """Keep a filter under a name, in place of the one that has it."""
+        new = NewView(
+            tenant=_whose(tenant),
+            list=_list(of).value,
+            owner="" if shared else person(by),
+            name=_named(name),
+            query=_asked(_list(of), query),
+            by=person(by),
+        )
+        line = self._line(Event.VIEW_SHARED, new.place, by, after=new.query) if shared else None
+        if not await self._store.views.put(new, most=MOST, audit=line):
+            whose = f"tenant {new.tenant!r} shares" if shared else "you have"
+            raise Conflict(f"{whose} {MOST} views of this list already; remove one of them first")
+        return SavedView(
+            list=_list(of), name=new.name, query=new.query, shared=shared, by=by, at=moment(self._store.now())
+        )
+
+    async def remove(
+        self,
+        of: str,
+        name: str,
+        *,
+        by: str = "unknown",
+        tenant: str | None = None,
+        shared: bool = False,
+    ) -> None:
+        """Forget a view."""
+        owner = "" if shared else person(by)
+        place = ViewPlace(tenant=_whose(tenant), list=_list(of).value, owner=owner, name=name)
+        line = self._line(Event.VIEW_REMOVED, place, by) if shared else None
+        sane = isinstance(name, str) and name.isprintable()
+        if not sane or not await self._store.views.remove(place, line):
+            raise NotFound(f"there is no {'shared ' if shared else ''}view {name!r:.70} of this list")
+
+    def _line(self, event: Event, place: ViewPlace, by: str, after: str | None = None) -> AuditWrite:
+        query = {} if after is None else {"query": after}
+        return AuditWrite(
+            event=event.value,
+            tenant="" if place.tenant == ALL_TENANTS else place.tenant,
+            by=by,
+            subject=place.name,
+            after=json.dumps({"list": place.list, **query}, ensure_ascii=False),
+            token=self._clock.new_id(),
+        )
+
+
+def _list(of: str) -> ListName:
+    try:
+        return ListName(of)
+    except ValueError:
+        raise InputError(f"views are of {', '.join(ListName)}, not of {of!r:.60}") from None
+
+
+def _whose(tenant: str | None) -> str:
+    return "default" if tenant is None else short_text("tenant", tenant)
+
+
+def _named(name: str) -> str:
+    """A name that fits on a button."""
+    plain = " ".join(name.split()) if isinstance(name, str) else ""
+    if not 1 <= len(plain) <= _NAME or not plain.isprintable() or "/" in plain:
+        raise InputError(
+            f"a view has a name of 1 to {_NAME} printable characters without a slash, not {name!r:.70}"
+        )
+    return plain
+
+
+def _asked(of: ListName, query: str) -> str:
+    """What an address asks a list for, in the order of its fields and without what is blank."""
+    if not isinstance(query, str) or len(query) > _QUERY:
+        raise InputError(f"the filter of a view is at most {_QUERY:,} characters long; leave something out")
+    given = {name: value.strip() for name, value in parse_qsl(query.lstrip("?")) if value.strip()}
+    unknown = sorted(given.keys() - set(FIELDS[of]))
+    if unknown:
+        known = ", ".join(FIELDS[of])
+        raise InputError(f"{of.value} cannot be narrowed by {', '.join(unknown)!s:.70}; there are {known}")
+    if not given:
+        raise InputError(
+            "the filter of a view asks for something, such as code=timeout: narrow the list first"
+        )
+    return urlencode({name: given[name] for name in FIELDS[of] if name in given})
+
+
+def _shaped(row: ViewRow) -> SavedView:
+    return SavedView(
+        list=ListName(row.list),
+        name=row.name,
+        query=row.query,
+        shared=not row.owner,
+        by=row.by,
+        at=moment(row.at),
+    )

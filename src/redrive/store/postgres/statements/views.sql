@@ -1,0 +1,23 @@
+-- Saved views: filters of lists that people gave a name.
+
+-- name: views
+-- Somebody's own views and those of the tenant.
+SELECT tenant, list, owner, name, query, by, at FROM redrive.saved_views
+WHERE tenant = :tenant AND owner IN ('', :owner)
+ORDER BY list, name, owner;
+
+-- name: put_view
+-- Save a view, unless there are too many others.
+INSERT INTO redrive.saved_views (tenant, list, owner, name, query, by, at)
+SELECT CAST(:tenant AS text), CAST(:list AS text), CAST(:owner AS text), CAST(:name AS text), CAST(:query AS text),
+       CAST(:by AS text), CAST(:now AS bigint)
+WHERE (SELECT count(*) FROM redrive.saved_views
+       WHERE tenant = CAST(:tenant AS text) AND list = CAST(:list AS text) AND owner = CAST(:owner AS text)
+         AND name <> CAST(:name AS text)) < CAST(:most AS bigint)
+ON CONFLICT (tenant, list, owner, name) DO UPDATE SET query = excluded.query, by = excluded.by, at = excluded.at
+RETURNING name;
+
+-- name: drop_view
+-- Forget a view.
+DELETE FROM redrive.saved_views WHERE tenant = :tenant AND list = :list AND owner = :owner AND name = :name
+RETURNING name;

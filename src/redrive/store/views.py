@@ -1,0 +1,73 @@
+"""What is asked of a store about saved views: filters of lists that people gave a name.
+
+A view is somebody's own, or its tenant's, and then it has no owner (""). Views of all tenants at once are
+kept under `*`, as which no tenant can be known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from redrive.core.transition import AuditWrite
+
+__all__ = ["NewView", "ViewPlace", "ViewRow", "Views", "view_row"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewPlace:
+    """What a view is known by."""
+
+    tenant: str
+    list: str
+    owner: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewView:
+    """A view that somebody saves: the query of an address, and who did."""
+
+    tenant: str
+    list: str
+    owner: str
+    name: str
+    query: str
+    by: str
+
+    @property
+    def place(self) -> ViewPlace:
+        return ViewPlace(tenant=self.tenant, list=self.list, owner=self.owner, name=self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewRow:
+    """A view as recorded."""
+
+    tenant: str
+    list: str
+    owner: str
+    name: str
+    query: str
+    by: str
+    at: int
+
+
+class Views(Protocol):
+    """The calls about saved views: each one transaction, each safe to repeat."""
+
+    async def known(self, tenant: str, owner: str) -> Sequence[ViewRow]:
+        """Somebody's own views in a tenant and those that it shares, by list and name."""
+
+    async def put(self, view: NewView, *, most: int, audit: AuditWrite | None) -> bool:
+        """Save a view, in place of one with its name; False if its owner has `most` others in that list."""
+
+    async def remove(self, place: ViewPlace, audit: AuditWrite | None) -> bool:
+        """Forget a view; False if there is none."""
+
+
+def view_row(row: Sequence[Any]) -> ViewRow:
+    """A row of the statement `views`."""
+    tenant, list, owner, name, query, by, at = row
+    return ViewRow(tenant=tenant, list=list, owner=owner, name=name, query=query, by=by, at=at)

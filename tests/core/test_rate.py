@@ -1,0 +1,63 @@
+"""Rates: what people write, and that portions never let more go than a rate says."""
+
+from __future__ import annotations
+
+import pytest
+
+from redrive.core.rate import Rate, rate_of
+from redrive.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("50/s", Rate(50, "s")),
+        (" 600 / min ", Rate(600, "m")),
+        ("100 per hour", Rate(100, "h")),
+        ("1,500/Second", Rate(1500, "s")),
+        ("100000/m", Rate(100_000, "m")),
+    ],
+)
+def test_rates_are_read_as_people_write_them_and_written_shortly(text: str, rate: Rate) -> None:
+    assert rate_of(text) == rate
+    assert rate_of(str(rate)) == rate
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("fast", "no rate"),
+        ("50", "such as 50/s"),
+        ("50/d", "no rate"),
+        ("1.5/s", "whole number"),
+        ("-1/s", "no rate"),
+        ("٣/s", "no rate"),
+        ("", "no rate"),
+        (50, "no rate"),
+        (None, "no rate"),
+        ("9" * 5000 + "/s", "no rate"),
+        ("0/s", "pause the set"),
+        ("100001/s", "from 1 to 100,000"),
+    ],
+)
+def test_what_is_no_rate_is_refused_with_advice(text: object, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        rate_of(text)
+
+
+@pytest.mark.parametrize("unit", ["s", "m", "h"])
+@pytest.mark.parametrize("most", [1, 7, 300])
+def test_no_stretch_of_a_unit_has_more_than_the_rate_and_little_is_given_away(unit: str, most: int) -> None:
+    for count in (*range(1, 400), 999, 1000, 12_345, 100_000):
+        rate = Rate(count, unit)
+        portion = rate.portion(most)
+        assert 1 <= portion.count <= most
+        portions = -(-rate.per // portion.gap)  # as many as can begin within a unit
+        assert portions * portion.count <= count
+        assert portions * portion.count > 0.7 * count
+
+
+def test_a_trickle_is_better_than_a_gush() -> None:
+    assert (rate_of("50/s").portion(300).count, rate_of("50/s").gap) == (10, 200_000)
+    assert (rate_of("30/m").portion(300).count, rate_of("30/m").gap) == (1, 2_000_000)
+    assert rate_of("1/h").seconds_for(3) == 3 * 3600

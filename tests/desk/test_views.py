@@ -1,0 +1,85 @@
+"""Saved views, as the desk takes them: what may be saved, and what is said where it may not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from desk_kit import new_app
+
+from redrive.desk.views import MOST, ListName, Views
+from redrive.errors import Conflict, InputError, NotFound
+from redrive.store.selection import AuditFilter
+from redrive.testing import Engine, engine
+
+LETTERS = ListName.LETTERS
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[tuple[Engine, Views]]:
+    async with engine(new_app()) as e:
+        yield e, e.app.runtime.desk(e.store, e.clock).views
+
+
+async def test_a_view_keeps_what_an_address_asks_for_and_no_more(desk: tuple[Engine, Views]) -> None:
+    _, views = desk
+    new = await views.save(
+        LETTERS, "  late   ones ", "?since=24h&code=timeout&tag=&text=%C5%BC%26", by="ann", tenant="acme"
+    )
+    assert (new.name, new.query, new.shared) == ("late ones", "code=timeout&text=%C5%BC%26&since=24h", False)
+    assert new.wanted == {"code": "timeout", "text": "ż&", "since": "24h"}
+    assert await views.list(ListName.RUNS, reader="ann", tenant="acme") == []
+    assert await views.list(reader="ann", tenant="acme") == [new]
+    assert await views.list(reader="bob", tenant="acme") == []
+
+
+async def test_what_is_shared_is_everybody_s_and_the_log_says_who_did_it(desk: tuple[Engine, Views]) -> None:
+    e, views = desk
+    await views.save(LETTERS, "late", "code=timeout", by="ann", tenant="acme")
+    await views.save(LETTERS, "late", "code=timeout", by="ann", tenant="acme", shared=True)
+    (seen,) = await views.list(reader="bob", tenant="acme")
+    assert (seen.name, seen.shared, seen.by) == ("late", True, "ann")
+    assert await views.list(reader="bob", tenant="globex") == []
+    await views.remove(LETTERS, "late", by="bob", tenant="acme", shared=True)
+    with pytest.raises(NotFound, match="no shared view 'late'"):
+        await views.remove(LETTERS, "late", by="bob", tenant="acme", shared=True)
+    assert [view.shared for view in await views.list(reader="ann", tenant="acme")] == [False]
+    log = (await e.app.audit.list(AuditFilter(tenant="acme"))).items
+    assert [(line.event, line.by, line.subject) for line in log] == [
+        ("view.removed", "bob", "late"),
+        ("view.shared", "ann", "late"),
+    ]
+    assert log[1].after == {"list": "letters", "query": "code=timeout"}
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "says"),
+    [
+        ("", "code=timeout", "name of 1 to 60"),
+        (" \t", "code=timeout", "name of 1 to 60"),
+        ("x" * 61, "code=timeout", "name of 1 to 60"),
+        ("a/b", "code=timeout", "without a slash"),
+        ("a\u202eb", "code=timeout", "printable"),
+        ("late", "code=" + "x" * 2000, "at most 2,000"),
+        ("late", "queue=fast", "cannot be narrowed by queue"),
+        ("late", "code=", "narrow the list first"),
+        ("late", "", "narrow the list first"),
+    ],
+)
+async def test_what_cannot_be_saved_is_refused_with_advice(
+    desk: tuple[Engine, Views], name: str, query: str, says: str
+) -> None:
+    _, views = desk
+    with pytest.raises(InputError, match=says):
+        await views.save(LETTERS, name, query, by="ann", tenant="acme")
+    assert await views.list(reader="ann", tenant="acme") == []
+
+
+async def test_there_is_an_end_to_views(desk: tuple[Engine, Views]) -> None:
+    _, views = desk
+    for number in range(MOST):
+        await views.save(LETTERS, f"view {number}", "code=timeout", by="ann", tenant="acme")
+    with pytest.raises(Conflict, match="you have 50 views of this list already; remove one"):
+        await views.save(LETTERS, "one more", "code=timeout", by="ann", tenant="acme")
+    await views.save(LETTERS, "view 7", "stage=exec", by="ann", tenant="acme")
+    await views.save(LETTERS, "one more", "code=timeout", by="bob", tenant="acme")
