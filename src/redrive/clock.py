@@ -17,7 +17,7 @@ from typing import Protocol
 from redrive.duration import MICROS
 from redrive.ids import format_id
 
-__all__ = ["MICROS", "Clock", "SystemClock", "Timer", "micros"]
+__all__ = ["MICROS", "Clock", "SystemClock", "Timer"]
 
 
 _random = random.Random()  # our own: ids must differ between processes, whatever a program does to `random`
@@ -52,12 +52,6 @@ class Clock(Protocol):
 
     async def sleep(self, delay: float) -> None:
         """Wait `delay` seconds."""
-
-
-def micros(seconds: float) -> int:
-    """Seconds as whole microseconds, rounded up so that nothing becomes due too early."""
-    whole = int(seconds * MICROS)
-    return whole if whole >= seconds * MICROS else whole + 1
 
 
 class SystemClock:

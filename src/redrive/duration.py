@@ -12,7 +12,7 @@ from typing import TypeAlias, overload
 
 from redrive.errors import ConfigurationError
 
-__all__ = ["LONGEST", "MICROS", "Duration", "before", "moment", "seconds", "words"]
+__all__ = ["LONGEST", "MICROS", "Duration", "before", "micros", "moment", "seconds", "words"]
 
 Duration: TypeAlias = timedelta | float | int | str
 """A span of time: a `timedelta`, a number of seconds, or text such as `"30s"` or `"1h30m"`."""
@@ -32,6 +32,12 @@ _PARTS = re.compile(
 )
 _PLAIN = re.compile(_NUMBER, re.ASCII)
 _SIZES = (86_400.0, 3_600.0, 60.0, 1.0)
+
+
+def micros(length: float) -> int:
+    """A length in seconds as whole microseconds, rounded up so that nothing becomes due too early."""
+    whole = int(length * MICROS)
+    return whole if whole >= length * MICROS else whole + 1
 
 
 @overload

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from redrive.core.addresses import run_page
@@ -21,6 +21,7 @@ from redrive.core.outcome import RunView
 from redrive.core.states import RunStatus
 from redrive.core.tracing import with_trace
 from redrive.core.transition import NewRun, Transition
+from redrive.duration import moment
 
 __all__ = ["NOTE", "FailureEvent", "event_text", "with_handlers"]
 
@@ -28,7 +29,6 @@ NOTE = "redrive.note"
 """Under this name an event says why it does not carry the input; no parameter can be called so."""
 
 _FAILED = frozenset({RunStatus.FAILED, RunStatus.DLQ_PENDING, RunStatus.TIMED_OUT, RunStatus.COMPENSATED})
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DEEPEST = 190  # levels of an input: inside an event it must still be readable
 
 
@@ -101,8 +101,8 @@ def event_text(run: RunView, ending: Ending, rules: OnFailure, now: int) -> str:
         "category": failure.category.value,
         "code": ending.code.value,
         "attempts": ending.attempts,
-        "started_at": None if run.started_at is None else _iso(run.started_at),
-        "failed_at": _iso(now),
+        "started_at": None if run.started_at is None else moment(run.started_at).isoformat(),
+        "failed_at": moment(now).isoformat(),
         "url": rules.base_url + run_page(run.public_id) if rules.base_url else "",
     }
     text = json.dumps(facts)[:-1]
@@ -137,7 +137,3 @@ def _is_deep(value: Any) -> bool:
 
 def _children(value: Any) -> Any:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-
-
-def _iso(micros: int) -> str:
-    return (_EPOCH + timedelta(microseconds=micros)).isoformat()

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from redrive.clock import MICROS, micros
-from redrive.duration import moment
+from redrive.clock import MICROS
+from redrive.duration import micros, moment
 from redrive.ids import format_id
 
 __all__ = ["START", "VirtualClock"]

@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 from redrive.app import Redrive, RunHandle, Workflow
 from redrive.app.dependencies import find_circuit
-from redrive.clock import MICROS, micros
+from redrive.clock import MICROS
 from redrive.core.circuit import CircuitState, CircuitStatus, close, opened, rules_of
 from redrive.core.keys import letter_id
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.states import FINAL, StepStatus
 from redrive.desk.handling import handled_by
-from redrive.duration import Duration, seconds, words
+from redrive.duration import Duration, micros, seconds, words
 from redrive.errors import ConfigurationError, NotFound, RunFailed
 from redrive.policy import Circuit
 from redrive.settle.turning import turn, turn_to

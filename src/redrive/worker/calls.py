@@ -6,12 +6,12 @@ import asyncio
 import uuid as uuid_module
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol
 
-from redrive.clock import MICROS, SystemClock
-from redrive.duration import Duration, seconds
+from redrive.clock import SystemClock
+from redrive.duration import Duration, moment, seconds
 from redrive.errors import MisusedStep
 from redrive.worker.attempt import Attempt
 from redrive.worker.branch import Branch, current
@@ -121,10 +121,10 @@ def now() -> datetime:
     """The current time (UTC), recorded: a resumed run sees the same."""
     branch = _branch("redrive.now")
     if branch is None:
-        return datetime.fromtimestamp(SystemClock().now() / MICROS, UTC)
+        return moment(SystemClock().now())
     execution = branch.execution
-    micros = execution.notes.noted(branch, "redrive.now", execution.worker.store.now)
-    return datetime.fromtimestamp(micros / MICROS, UTC)
+    micros: int = execution.notes.noted(branch, "redrive.now", execution.worker.store.now)
+    return moment(micros)
 
 
 def uuid() -> uuid_module.UUID:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Sequence
 
 from redrive.chores.relaying import marks
@@ -13,6 +12,7 @@ from redrive.core.classify import Rule
 from redrive.core.delivery import DeliveryMark, after_failure, is_poison
 from redrive.core.failure import Failure, capture
 from redrive.core.states import DeliveryStatus
+from redrive.duration import micros
 from redrive.halfway import rest_of
 from redrive.signals.tally import Tally
 from redrive.signals.traces import Tracing
@@ -96,7 +96,7 @@ class Courier:
         if delay is None:
             return self._give_up(claimed, attempt, text)
         log.info("message %s to %r failed: %s", claimed.message.public_id, self._sink.name, text)
-        return marks.put_off(claimed, attempt, text, math.ceil(delay * MICROS))
+        return marks.put_off(claimed, attempt, text, micros(delay))
 
     def _give_up(self, claimed: ClaimedDelivery, attempt: int, text: str) -> DeliveryMark:
         log.error("message %s to %r is dead: %s", claimed.message.public_id, self._sink.name, text)

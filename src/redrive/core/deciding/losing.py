@@ -7,13 +7,14 @@ from typing import assert_never
 from redrive.core.backoff import backoff
 from redrive.core.classify import Category
 from redrive.core.deciding.ends import buried
-from redrive.core.deciding.pieces import cut_short, micros, put_by, to_repeat, transition
+from redrive.core.deciding.pieces import cut_short, put_by, to_repeat, transition
 from redrive.core.ending import Ending, LetterCode
 from redrive.core.failure import Failure
 from redrive.core.options import DEFAULT_RETRY
 from redrive.core.outcome import Diverged, Lost, Released, Wait
 from redrive.core.states import RunStatus
 from redrive.core.transition import AttemptEnd, RunWrite, Transition
+from redrive.duration import micros
 
 __all__ = ["diverged", "lost", "released"]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from redrive.core.outcome import OpenStep, Place, RunView
 from redrive.core.quick import quick
 from redrive.core.states import RunStatus, StepStatus
@@ -18,13 +16,11 @@ from redrive.core.transition import (
     RunWrite,
     Transition,
 )
-from redrive.duration import MICROS
 
 __all__ = [
     "awake",
     "cut_short",
     "entry_of",
-    "micros",
     "progress",
     "put_by",
     "sleep",
@@ -157,8 +153,3 @@ def sleep(run: RunView, delay: int | None, hold: int, parked_on: str | None = No
         diverged=False,
         parked_on=parked_on if put_down else None,
     )
-
-
-def micros(seconds: float) -> int:
-    """Seconds as microseconds, rounded up: a retry is never early."""
-    return math.ceil(seconds * MICROS)

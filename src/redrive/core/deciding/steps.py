@@ -9,7 +9,6 @@ from redrive.core.deciding.pieces import (
     awake,
     cut_short,
     entry_of,
-    micros,
     progress,
     put_by,
     sleep,
@@ -24,7 +23,7 @@ from redrive.core.quick import quick
 from redrive.core.states import StepStatus
 from redrive.core.transition import AttemptEnd, AttemptWrite, EntryWrite, RunWrite, Transition
 from redrive.core.verdict import Verdict, judge
-from redrive.duration import MICROS
+from redrive.duration import MICROS, micros
 from redrive.policy import RetryPolicy
 
 __all__ = ["began", "interrupted", "noted", "raised", "returned", "slept", "woke"]
