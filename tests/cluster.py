@@ -438,6 +438,18 @@ async def database_of(url: str, purpose: str = "fresh", *scripts: str) -> str:
     return _made[url, purpose]
 
 
+async def copy_of(name: str, database: str) -> str:
+    """Another database on a server, with all that is in the first, to which nobody may be connected."""
+    other = f"redrive_{uuid.uuid4().hex[:20]}"
+    await _execute(shared(name).url, f"CREATE DATABASE {other} TEMPLATE {urlsplit(database).path[1:]}")
+    return urlunsplit(urlsplit(database)._replace(path=f"/{other}"))
+
+
+async def drop(name: str, database: str) -> None:
+    """Remove a database, whoever is still connected to it."""
+    await _execute(shared(name).url, f"DROP DATABASE {urlsplit(database).path[1:]} WITH (FORCE)")
+
+
 async def _execute(url: str, *statements: str) -> None:
     con = await asyncpg.connect(url)
     try:

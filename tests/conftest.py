@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 import aside
 import cluster
 import emptied
+import engines
 import hypothesis
 import pytest
 
@@ -50,6 +51,14 @@ async def _tidy() -> None:
 @pytest.fixture(params=cluster.POSTGRES)
 async def postgres_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """A URL to a database that is not set up yet, once for every PostgreSQL there is."""
+    cluster.need_postgres()
+    async with cluster.fresh(request.param) as url:
+        yield url
+
+
+@pytest.fixture(params=engines.KINDS[1:])
+async def a_postgres_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    """The same for what stands on the store, on one PostgreSQL; `./dev prove` takes the others as well."""
     cluster.need_postgres()
     async with cluster.fresh(request.param) as url:
         yield url

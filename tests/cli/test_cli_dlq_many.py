@@ -1,6 +1,7 @@
 """`redrive dlq groups`, decisions on all letters that match a filter, and `redrive dlq sets`."""
 
 import json
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -36,7 +37,7 @@ def test_failures_are_listed_by_their_cause(shop: Shop, terminal: Callable[..., 
         [wrong["fingerprint"], "1", "sell", "book"],
         [down["fingerprint"], "1", "sell", "charge"],
     ]
-    assert lines[0][5] == ",".join(["0"] * 23 + ["1"])
+    assert re.fullmatch("(0,){22}(0,1|1,0)", lines[0][5])  # the hour may have ended meanwhile
     assert piped("dlq", "groups", "-q").output.split() == [wrong["fingerprint"], down["fingerprint"]]
     assert piped("dlq", "groups", "--tenant", "acme").output == ""
     letters = piped("dlq", "list", "-q", "--fingerprint", str(down["fingerprint"])).output

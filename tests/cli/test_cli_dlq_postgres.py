@@ -12,10 +12,10 @@ from dlq_kit import SHOP, Shop, play, working
 
 
 async def test_the_desk_works_on_postgresql_as_on_sqlite(
-    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    a_postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("REDRIVE_URL", postgres_url)
+    monkeypatch.setenv("REDRIVE_URL", a_postgres_url)
     monkeypatch.setenv("EDITOR", f"{sys.executable} {tmp_path / 'correct.py'}")
     (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
     (tmp_path / "correct.py").write_text(
@@ -23,7 +23,7 @@ async def test_the_desk_works_on_postgresql_as_on_sqlite(
         "file.write_text(file.read_text('utf-8').replace('PO', 'PL'), 'utf-8')\n",
         encoding="utf-8",
     )
-    shop = await play(Shop(tmp_path, postgres_url, "", "").app(), tmp_path)
+    shop = await play(Shop(tmp_path, a_postgres_url, "", "").app(), tmp_path)
     shop.calls()
 
     async def call(*arguments: str) -> Any:

@@ -107,27 +107,6 @@ def test_without_a_script_the_module_is_named(monkeypatch: pytest.MonkeyPatch, t
     assert ways_to_find() == [f'export PATH={tmp_path}:"$PATH"']
 
 
-def test_what_the_demo_says_to_type_works_in_a_new_terminal(tmp_path: Path) -> None:
-    """As `./dev demo` calls it: the shell of another terminal does not know where redrive is."""
-    demo = [sys.executable, "-m", "redrive", "demo", "--seconds", "4", "--dir", str(tmp_path / "shop")]
-    said = subprocess.run(demo, capture_output=True, text=True, check=True, timeout=60).stdout
-    lines = [line.strip() for line in said.partition("To look at it:")[2].strip().splitlines()]
-    assert lines[-1].startswith("redrive runs list")
-    lines = [line for line in lines if " ID " not in line]  # a person puts an id there
-    bare = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    typed = subprocess.run(
-        ["sh", "-e"],
-        input="\n".join(lines),
-        cwd=tmp_path,
-        env=bare,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert typed.returncode == 0, typed.stderr
-    assert "fulfil" in typed.stdout
-
-
 def test_init_says_how_to_go_on(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "redrive", "init", "new"]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout

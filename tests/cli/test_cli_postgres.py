@@ -8,10 +8,10 @@ from console import piped
 from playroom import Toys
 
 
-async def test_the_commands_work_on_postgresql_as_on_sqlite(toys: Toys, postgres_url: str) -> None:
+async def test_the_commands_work_on_postgresql_as_on_sqlite(toys: Toys, a_postgres_url: str) -> None:
     async def call(*arguments: str) -> Any:
         # In a thread: a command has an event loop of its own.
-        result = await asyncio.to_thread(piped, *arguments, "--url", postgres_url)
+        result = await asyncio.to_thread(piped, *arguments, "--url", a_postgres_url)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result
 

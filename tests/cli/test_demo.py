@@ -76,7 +76,7 @@ def sign_in(address: str) -> None:
 
 
 async def recovered(folder: Path) -> None:
-    """Wait until a run succeeded whose worker had died over it."""
+    """Wait until a run succeeded whose worker had died over it, and others were begun."""
     async with asyncio.timeout(PATIENCE), Redrive(f"sqlite:///{folder / 'shop.db'}").client() as app:
         while True:
             page = await app.runs.list(RunFilter(workflow="import_catalogue", status="SUCCESS"))
@@ -84,11 +84,30 @@ async def recovered(folder: Path) -> None:
                 (step,) = (await app.runs.get(run.id)).steps
                 assert step.attempts[-1].status == "SUCCESS"
                 assert {attempt.attempt for attempt in step.attempts} == {1}  # a death costs no attempt
-                return
+                if (await app.runs.list(RunFilter(workflow="fulfil"))).items:
+                    return
             await asyncio.sleep(0.1)
 
 
-def test_a_run_survives_its_worker_and_ctrl_c_ends_the_demo(tmp_path: Path) -> None:
+def type_what_it_says(output: str, folder: Path) -> None:
+    """As `./dev demo` calls it: the shell of another terminal does not know where redrive is."""
+    lines = [line.strip() for line in output.partition("To look at it:")[2].strip().splitlines()]
+    assert lines[-1].startswith("redrive runs list")
+    lines = [line for line in lines if " ID " not in line]  # a person puts an id there
+    typed = subprocess.run(
+        ["sh", "-e"],
+        input="\n".join(lines),
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert typed.returncode == 0, typed.stderr
+    assert "fulfil" in typed.stdout
+
+
+def test_a_run_survives_its_worker_and_what_the_demo_says_after_ctrl_c_can_be_typed(tmp_path: Path) -> None:
     folder = tmp_path / "shop"
     with demo(folder) as process:
         until(lambda: bool(workers(folder)))
@@ -101,6 +120,7 @@ def test_a_run_survives_its_worker_and_ctrl_c_ends_the_demo(tmp_path: Path) -> N
     assert f"Everything is kept in {folder.resolve()}" in output
     assert len(workers(folder)) >= 2
     assert [pid for pid in workers(folder) if is_alive(pid)] == []
+    type_what_it_says(output, tmp_path)
 
 
 def test_its_worker_does_not_outlive_it(tmp_path: Path) -> None:

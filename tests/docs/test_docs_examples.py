@@ -16,10 +16,10 @@ def test_the_examples_of_a_page(page: Path, tmp_path: Path) -> None:
     run(page, tmp_path)
 
 
-async def test_the_readme_is_true_on_postgresql_as_well(postgres_url: str, tmp_path: Path) -> None:
+async def test_the_readme_is_true_on_postgresql_as_well(a_postgres_url: str, tmp_path: Path) -> None:
     # In a thread: the examples have event loops of their own.
-    await asyncio.to_thread(run, ROOT / "README.md", tmp_path, REDRIVE_URL=postgres_url)
-    async with Redrive(postgres_url).client() as app:
+    await asyncio.to_thread(run, ROOT / "README.md", tmp_path, REDRIVE_URL=a_postgres_url)
+    async with Redrive(a_postgres_url).client() as app:
         assert {run.workflow for run in (await app.runs.list()).items} == {"fulfil"}
     assert not (tmp_path / "shop/redrive.db").exists()
 

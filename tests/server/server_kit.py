@@ -211,25 +211,53 @@ def access_of(store: Store) -> Access:
 
 
 @contextmanager
-def place(kind: str, folder: object) -> Iterator[str]:
-    """The URL of an empty store."""
+def populated(kind: str, folder: Path) -> Iterator[World]:
+    """A world in a place of its own. The first of each kind is populated, the others are copies of it."""
+    with place(kind, folder) as url:
+        first = _first[kind]
+        yield World(url, dict(first.tokens), {tenant: dict(ids) for tenant, ids in first.ids.items()})
+
+
+@contextmanager
+def served(kind: str, folder: Path) -> Iterator[World]:
+    """A server process on a world of its own."""
+    with populated(kind, folder) as made, serving(made.url) as process:
+        made.address = process.address
+        yield made
+        made.close()
+
+
+_first: dict[str, World] = {}
+_file: list[bytes] = []
+
+
+@contextmanager
+def place(kind: str, folder: Path) -> Iterator[str]:
+    """The URL of a populated store."""
     if kind == "sqlite":
-        yield f"sqlite:///{folder}/redrive.db"
+        yield _file_in(folder)
         return
     cluster.need_postgres()
-    ready, done, found = threading.Event(), threading.Event(), []
-
-    async def hold() -> None:
-        async with cluster.fresh(kind) as url:
-            found.append(url)
-            ready.set()
-            await asyncio.to_thread(done.wait)
-
-    holder = threading.Thread(target=lambda: asyncio.run(hold()))
-    holder.start()
-    assert ready.wait(60)
+    url = asyncio.run(cluster.copy_of(kind, _database(kind)))
     try:
-        yield found[0]
+        yield url
     finally:
-        done.set()
-        holder.join()
+        asyncio.run(cluster.drop(kind, url))
+
+
+def _file_in(folder: Path) -> str:
+    path = folder / "redrive.db"
+    url = f"sqlite:///{path}"
+    if _file:
+        path.write_bytes(_file[0])
+    else:
+        _first["sqlite"] = populate(url)
+        _file.append(path.read_bytes())
+    return url
+
+
+def _database(kind: str) -> str:
+    url = asyncio.run(cluster.database_of(cluster.shared(kind).url, "world"))
+    if kind not in _first:
+        _first[kind] = populate(url)
+    return url

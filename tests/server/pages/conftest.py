@@ -6,25 +6,18 @@ from collections.abc import Iterator
 
 import cluster
 import pytest
-from server_kit import World, place, populate, serving
-
-
-def _site(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with place(kind, tmp_path_factory.mktemp("site")) as url:
-        made = populate(url)
-        with serving(url) as process:
-            made.address = process.address
-            yield made
-            made.close()
+from server_kit import World, served
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A server process on a populated store, for the tests of one file."""
-    yield from _site("sqlite", tmp_path_factory)
+    with served("sqlite", tmp_path_factory.mktemp("site")) as made:
+        yield made
 
 
 @pytest.fixture(scope="module", params=["sqlite", *cluster.POSTGRES[:1]])
 def each_site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """The same on each kind of store."""
-    yield from _site(request.param, tmp_path_factory)
+    with served(request.param, tmp_path_factory.mktemp("site")) as made:
+        yield made
