@@ -68,10 +68,9 @@ TOGETHER = {
     "look": {"claimer", "candidates", "next_due", "next_suspect", "paused_names", "taken"},
     "beat": {"renew", "held_ids", "step_beat"},
 }  # fmt: skip
-# What only PostgreSQL has: roles, locks where SQLite has one writer, a clock that is its own;
-# and `hand_over`, which is a part of `reopen_run` on SQLite.
+# What only PostgreSQL has: roles, locks where SQLite has one writer, a clock that is its own.
 ONLY_POSTGRES = {
-    "hand_over", "lock_circuit",
+    "lock_circuit",
     "one_at_a_time", "missing_roles", "me", "backend", "not_member_of", "tenant_tables", "strong_roles",
     "probe", "foreign_rows", "moment", "hold", "cut_off", "publish",
 }  # fmt: skip

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from redrive.core.states import CLOSED, RunStatus
+from redrive.core.states import CLOSED
 from redrive.core.transition import AuditWrite, LetterMove, NewRun, Reopening, RunWrite, Transition
 from redrive.store.named import named
 from redrive.store.postgres.text import all_stored, as_stored
@@ -15,8 +15,6 @@ __all__ = ["audit_lines", "begin", "tell"]
 
 _Row = dict[str, Any]
 _Write = Callable[[_Row], _Row]
-# What a run that is handed to a worker is for a moment, until `hand_over` of the same transaction.
-_DUE = RunWrite(status=RunStatus.PENDING, wake_in=0, take=True, deaths=0, diverged=False)
 
 
 def tell(transitions: Sequence[Transition]) -> str | None:
@@ -50,8 +48,7 @@ def _told(transitions: Sequence[Transition], write: _Write) -> dict[str, list[_R
 
 def _rows(transition: Transition, write: _Write) -> Iterator[tuple[str, _Row]]:
     if transition.reopens is not None:
-        change = _DUE if transition.reopens.worker is not None else transition.change
-        yield "reopens", write({**_reopening(transition.reopens), **_going_on(change)})
+        yield "reopens", write({**_reopening(transition.reopens), **_going_on(transition.change)})
     if transition.move is not None:
         yield "moves", write(_move(transition.move))
     if transition.ends_replay is not None and transition.change is not None:
@@ -66,7 +63,7 @@ def _rows(transition: Transition, write: _Write) -> Iterator[tuple[str, _Row]]:
 
 def _reopening(reopening: Reopening) -> _Row:
     row = named(reopening)
-    del row["index"], row["worker"]  # which are written by statements of their own
+    del row["index"]  # which is written by statements of its own
     row["new_operation"] = int(reopening.new_operation)
     return row
 

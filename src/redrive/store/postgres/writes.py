@@ -72,8 +72,7 @@ async def apply(
     calls = _calls(transitions)
     indexed = [each for each in transitions if _is_indexed(each)]
     ends = any(each.change is not None and each.change.ends_as is not None for each in transitions)
-    handed = [each for each in transitions if each.reopens is not None and each.reopens.worker is not None]
-    if len(calls) == 1 and not indexed and not ends and not handed:
+    if len(calls) == 1 and not indexed and not ends:
         return await _call(line, clock, calls[0], worker, carriers)
     async with line.transaction():
         answers = [answer for call in calls for answer in await _call(line, clock, call, worker, carriers)]
@@ -83,22 +82,7 @@ async def apply(
         if ends:
             pairs = zip(transitions, answers, strict=True)
             await _set_end(line, [each for each, answer in pairs if answer.kept])
-        if handed:
-            pairs = zip(transitions, answers, strict=True)
-            await _hand_over(line, [each for each, answer in pairs if answer.kept])
         return answers
-
-
-async def _hand_over(line: Line, transitions: Sequence[Transition]) -> None:
-    """Reopened runs that a worker has from now on."""
-    takers = {
-        each.run: each.reopens.worker
-        for each in transitions
-        if each.reopens is not None and each.reopens.worker is not None
-    }
-    runs = sorted(takers)
-    if runs:
-        await line.rows(SQL["hand_over"], runs=runs, workers=[takers[run] for run in runs])
 
 
 async def _set_end(line: Line, transitions: Sequence[Transition]) -> None:

@@ -51,12 +51,6 @@ UPDATE redrive.runs AS r SET ends_as = n.ends_as
 FROM unnest(CAST(:runs AS bigint[]), CAST(:ends AS text[])) AS n (run, ends_as)
 WHERE r.id = n.run AND r.id = ANY (CAST(:runs AS bigint[]));
 
--- name: hand_over
--- Reopened runs that a worker has from now on; the transitions that say so hold the runs' fences.
-UPDATE redrive.runs AS r SET status = 'RUNNING', worker = n.worker, available_at = NULL
-FROM unnest(CAST(:runs AS bigint[]), CAST(:workers AS bigint[])) AS n (run, worker)
-WHERE r.id = n.run AND r.id = ANY (CAST(:runs AS bigint[]));
-
 -- name: note
 -- Add lines to the audit log.
 SELECT redrive.decide_on_letters(COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())),
