@@ -14,7 +14,7 @@ from redrive.clock import SystemClock
 from redrive.core.delivery import Carrier
 from redrive.core.transition import Answer, Transition
 from redrive.store.port import Store
-from redrive.store.records import Beat, Catalogue, Claim, Claimed, Claims, NewWorker
+from redrive.store.workers import Beat, Catalogue, Claim, Claimed, Claims, NewWorker
 from redrive.worker.loop import Worker, WorkerSettings
 
 __all__ = ["engine"]

@@ -13,8 +13,8 @@ from bench.ours.job import Job
 from bench.ours.witness import Witness, check_settings
 from redrive import Redrive, RetryPolicy
 from redrive.app import Workflow
-from redrive.store.records import SetStatus
 from redrive.store.selection import LetterFilter
+from redrive.store.sets import SetStatus
 
 __all__ = ["replays"]
 

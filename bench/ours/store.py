@@ -10,7 +10,7 @@ from bench.ours.witness import check_settings
 from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transition import EntryWrite, Transition
 from redrive.store.port import Store
-from redrive.store.records import Claim, Claimed, NewWorker
+from redrive.store.workers import Claim, Claimed, NewWorker
 from redrive.worker.committer import BATCH
 
 __all__ = ["store"]

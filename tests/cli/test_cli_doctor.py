@@ -14,7 +14,7 @@ from redrive.core.states import RunStatus
 from redrive.core.transition import RunWrite, Transition
 from redrive.store.figures import Figures, SinkLag
 from redrive.store.postgres.address import locate
-from redrive.store.records import Claim, NewWorker
+from redrive.store.workers import Claim, NewWorker
 
 MINUTE = 60 * MICROS
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import scenes
 
 from redrive.cli.serve import run
-from redrive.store.records import Claim, Claims
 from redrive.store.sqlite import SqliteStore
+from redrive.store.workers import Claim, Claims
 from redrive.worker.loop import Worker
 
 

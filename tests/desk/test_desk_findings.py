@@ -18,8 +18,8 @@ from redrive.desk.preview import DryRun
 from redrive.desk.replaying import Replay
 from redrive.desk.shapes import DeadLetter
 from redrive.errors import Conflict, DataRefused, InputError, NotFound
-from redrive.store.records import NewSet
 from redrive.store.selection import LetterFilter
+from redrive.store.sets import NewSet
 from redrive.testing import Crash, Engine, engine, faults
 from redrive.worker import requests
 

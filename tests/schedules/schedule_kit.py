@@ -16,8 +16,8 @@ from redrive.duration import Duration, seconds
 from redrive.store import open_store
 from redrive.store.faulty import FaultyStore, Plan, no_faults
 from redrive.store.port import Store
-from redrive.store.records import Catalogue, NewWorker
 from redrive.store.selection import RunFilter
+from redrive.store.workers import Catalogue, NewWorker
 from redrive.testing.clock import VirtualClock
 
 SECOND = 1_000_000

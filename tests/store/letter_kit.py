@@ -17,8 +17,9 @@ from redrive.core.transition import (
     RunWrite,
     Transition,
 )
-from redrive.store.records import AuditRow, Case, Claimed, RunRow
+from redrive.store.records import AuditRow, Case, RunRow
 from redrive.store.selection import AuditFilter
+from redrive.store.workers import Claimed
 
 
 def letter_of(run: Claimed | RunRow) -> str:

@@ -12,8 +12,8 @@ from redrive.core.topics import Pattern
 from redrive.core.transition import MessageWrite
 from redrive.store.outbox import ClaimedDelivery, Deliveries, MessageRow, NewSink
 from redrive.store.port import Store
-from redrive.store.records import Claimed
 from redrive.store.selection import OutboxFilter
+from redrive.store.workers import Claimed
 
 LEASE = 60 * SECOND
 PENDING, DELIVERED = DeliveryStatus.PENDING, DeliveryStatus.DELIVERED

@@ -22,17 +22,8 @@ from redrive.core.transition import (
     Transition,
 )
 from redrive.store.port import Store
-from redrive.store.records import (
-    Catalogue,
-    CatalogueItem,
-    Claim,
-    Claimed,
-    Claims,
-    Lane,
-    LetterRow,
-    NewWorker,
-    RunRow,
-)
+from redrive.store.records import LetterRow, RunRow
+from redrive.store.workers import Catalogue, CatalogueItem, Claim, Claimed, Claims, Lane, NewWorker
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

@@ -20,8 +20,9 @@ from redrive.store.faulty import (
     nth,
 )
 from redrive.store.port import People, Store
-from redrive.store.records import Claim, NewWorker, PolicyRow, Purge, Triage
+from redrive.store.records import PolicyRow, Purge, Triage
 from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
+from redrive.store.workers import Claim, NewWorker
 
 
 class Killed(BaseException):

@@ -14,7 +14,7 @@ from real import make_app, until, worker_of
 import redrive
 from redrive import Redrive, RunFailed
 from redrive.core.states import RunStatus
-from redrive.store.records import Catalogue, NewWorker
+from redrive.store.workers import Catalogue, NewWorker
 
 
 def build(folder: Path, code: str, **settings: Any) -> tuple[Redrive, Any]:

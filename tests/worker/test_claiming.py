@@ -16,7 +16,7 @@ from wrapped import replacing
 
 from redrive import Redrive
 from redrive.core.states import RunStatus
-from redrive.store.records import Claim, Claims
+from redrive.store.workers import Claim, Claims
 
 
 async def test_a_worker_that_took_all_that_was_due_lets_it_begin_before_it_asks_again() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from redrive.clock import SystemClock
 from redrive.errors import StoreUnavailable
-from redrive.store.records import Beat
+from redrive.store.workers import Beat
 from redrive.worker.lease import Lease
 
 

@@ -20,7 +20,7 @@ from redrive.core.transition import Answer, Transition
 from redrive.errors import DataRefused, StoreUnavailable
 from redrive.store.faulty import FAIL, LOSE, Call, Fault, FaultyStore
 from redrive.store.port import LeaseLine, Store
-from redrive.store.records import Beat, Claim, Claims
+from redrive.store.workers import Beat, Claim, Claims
 
 
 class Weather:

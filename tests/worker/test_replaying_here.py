@@ -19,8 +19,8 @@ from redrive import Redrive, RetryPolicy
 from redrive.core.states import RunStatus
 from redrive.errors import StoreUnavailable
 from redrive.store.port import Store
-from redrive.store.records import Catalogue, Claim, Claims, NewWorker
 from redrive.store.selection import LetterFilter, RunFilter
+from redrive.store.workers import Catalogue, Claim, Claims, NewWorker
 
 COUNT = 60  # letters; the worker executes 25 at a time
 

@@ -15,7 +15,8 @@ from redrive import Circuit, Redrive
 from redrive.desk.circuits import Circuits
 from redrive.errors import StoreUnavailable
 from redrive.store.port import Store
-from redrive.store.records import Claim, Claims, Started
+from redrive.store.records import Started
+from redrive.store.workers import Claim, Claims
 from redrive.worker import circuits
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from redrive.app.version import code_version
 from redrive.app.workflow import Workflow
 from redrive.core.payload import Signature
-from redrive.store.records import Catalogue, CatalogueItem
+from redrive.store.workers import Catalogue, CatalogueItem
 from redrive.worker.definition import Step
 
 __all__ = ["catalogue_of", "version_of"]

@@ -10,7 +10,8 @@ from redrive.core.states import FINAL, RunStatus
 from redrive.errors import DataRefused, NotFound, StoreError
 from redrive.settle.settler import Settled
 from redrive.store.port import Store
-from redrive.store.records import Claimed, RunRow
+from redrive.store.records import RunRow
+from redrive.store.workers import Claimed
 
 __all__ = ["Ending", "Results"]
 

@@ -18,7 +18,8 @@ from redrive.core.starting import START_OPTIONS, Startable, clash, for_event, fo
 from redrive.core.transition import NewRun
 from redrive.errors import Conflict, InputError
 from redrive.policy import RetryPolicy
-from redrive.store.records import Claimed, Started
+from redrive.store.records import Started
+from redrive.store.workers import Claimed
 from redrive.worker.branch import Branch, current, outside
 from redrive.worker.definition import WorkflowDefinition
 

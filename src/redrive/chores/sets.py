@@ -21,7 +21,7 @@ from redrive.core.auditing import set_refused
 from redrive.core.rate import Rate
 from redrive.errors import DataRefused, InputError
 from redrive.store.port import Store
-from redrive.store.records import ItemMark, SetChange, SetItemRow, SetRow, SetVerb
+from redrive.store.sets import ItemMark, SetChange, SetItemRow, SetRow, SetVerb
 
 __all__ = ["SetWorker"]
 

@@ -18,8 +18,8 @@ from redrive.errors import RedriveError, SchemaMismatch
 from redrive.store import EXPOSED, open_store
 from redrive.store.figures import Figures
 from redrive.store.port import Store
-from redrive.store.records import WorkerRow, living
 from redrive.store.selection import CircuitFilter, LetterFilter, RunFilter
+from redrive.store.workers import WorkerRow, living
 
 __all__ = ["Finding", "examine"]
 

@@ -10,7 +10,8 @@ from redrive.desk.circuits import CircuitRecord, shaped
 from redrive.duration import moment
 from redrive.store.circuits import MOST_COUNTED
 from redrive.store.port import People
-from redrive.store.records import RunRow, WorkerRow, living
+from redrive.store.records import RunRow
+from redrive.store.workers import WorkerRow, living
 
 __all__ = ["AskWorkers", "Surroundings", "around"]
 

@@ -13,7 +13,7 @@ from redrive.core.payload import Signature, check_size
 from redrive.core.schema import problems
 from redrive.errors import InputError, PayloadError, UnknownWorkflow
 from redrive.store.port import People
-from redrive.store.records import KnownItem
+from redrive.store.workers import KnownItem
 
 __all__ = ["Checker", "a_flag", "as_json", "is_id", "long_text", "person", "reason_given", "short_text"]
 

@@ -15,7 +15,7 @@ from redrive.core.replay import Mode
 from redrive.core.states import LetterStatus
 from redrive.core.transition import AuditWrite
 from redrive.desk.aside import aside, length
-from redrive.desk.checks import a_flag, is_id, long_text, person, short_text
+from redrive.desk.checks import a_flag, is_id, long_text, person, reason_given, short_text
 from redrive.desk.closing import closing
 from redrive.desk.groups import GroupList, list_groups
 from redrive.desk.handling import handled_by
@@ -29,8 +29,9 @@ from redrive.policy import RetryPolicy
 from redrive.settle.settler import LocalSettler
 from redrive.store.glances import Facets
 from redrive.store.port import People
-from redrive.store.records import LetterRow, Page, SetChange, SetVerb, Triage
+from redrive.store.records import LetterRow, Page, Triage
 from redrive.store.selection import AuditFilter, GroupFilter, LetterFilter
+from redrive.store.sets import SetChange, SetVerb
 
 __all__ = ["DeadLetters", "ReplayOptions"]
 
@@ -222,7 +223,7 @@ class DeadLetters:
     ) -> DeadLetter:
         while True:
             case, letter = await self._replayer.letter(id, tenant=tenant)
-            why = None if reason is None else long_text("reason", reason)
+            why = reason_given(reason)
             outcome = closing(case.run, letter, status, by=person(by), reason=why)
             if outcome is None:
                 return await self.get(id, tenant=tenant)

@@ -17,7 +17,7 @@ from redrive.core.states import EXECUTED, EntryKind, StepStatus
 from redrive.desk.replaying import Order, Prepared, Replay, Replayer
 from redrive.desk.shaping import Shaper, changes_of
 from redrive.store.port import People
-from redrive.store.records import KnownItem
+from redrive.store.workers import KnownItem
 
 __all__ = ["DryRun", "PlannedStep", "Previewer"]
 

@@ -16,7 +16,7 @@ from redrive.core.replay import ReplayRequest
 from redrive.core.states import FINAL, LetterStatus
 from redrive.core.transition import AuditWrite
 from redrive.desk.batches import REPLAY, why_not
-from redrive.desk.checks import is_id, long_text, person, short_text
+from redrive.desk.checks import is_id, person, reason_given, short_text
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.replaying import GOOD, Order
 from redrive.desk.shaping import Shaper
@@ -24,18 +24,10 @@ from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.store.filters import states
 from redrive.store.port import People
-from redrive.store.records import (
-    NewSet,
-    Page,
-    SetChange,
-    SetItemRow,
-    SetItemStatus,
-    SetRow,
-    SetStatus,
-    SetVerb,
-)
+from redrive.store.records import Page
 from redrive.store.seal import is_sealed
 from redrive.store.selection import AuditFilter, LetterFilter
+from redrive.store.sets import NewSet, SetChange, SetItemRow, SetItemStatus, SetRow, SetStatus, SetVerb
 
 __all__ = ["DryRunOfMany", "LetterSet", "Refusal", "SetItem", "Sets"]
 
@@ -174,7 +166,7 @@ class Sets:
             tenant=meant.tenant,
             action=action,
             by=person(by),
-            reason=None if reason is None else long_text("reason", reason),
+            reason=reason_given(reason),
             request=None if request is None else request.text,
             where=meant.where,
             letters=letters,

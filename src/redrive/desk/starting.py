@@ -15,7 +15,8 @@ from redrive.desk.checks import Checker
 from redrive.errors import Conflict, InputError, UnknownWorkflow
 from redrive.signals.traces import here
 from redrive.store.port import People
-from redrive.store.records import KnownItem, Started
+from redrive.store.records import Started
+from redrive.store.workers import KnownItem
 
 __all__ = ["Starter", "Wanted"]
 

@@ -12,7 +12,7 @@ from redrive.core.events import Event
 from redrive.core.transition import AuditWrite
 from redrive.desk.checks import person
 from redrive.store.port import Store
-from redrive.store.records import living
+from redrive.store.workers import living
 
 __all__ = ["KnownWorkflow", "Workflows"]
 

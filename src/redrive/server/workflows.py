@@ -11,8 +11,8 @@ from redrive.core.states import RunStatus
 from redrive.desk.workflows import KnownWorkflow, Workflows
 from redrive.server.asking import Asking
 from redrive.store.pages import OLDEST
-from redrive.store.records import living
 from redrive.store.selection import RunFilter
+from redrive.store.workers import living
 
 __all__ = ["desk_of", "known", "oldest"]
 

@@ -15,7 +15,8 @@ from redrive.core.quick import quick
 from redrive.core.saga import Try
 from redrive.core.states import EXECUTED, RunStatus, StepStatus
 from redrive.core.tracing import split
-from redrive.store.records import AttemptRow, Claimed, RunRow
+from redrive.store.records import AttemptRow, RunRow
+from redrive.store.workers import Claimed
 
 __all__ = [
     "last_tries",

@@ -33,16 +33,10 @@ from redrive.store.records import (
     AuditRow,
     Case,
     GroupPage,
-    KnownItem,
     LetterRow,
-    NewSet,
     Page,
     PolicyRow,
     RunRow,
-    SetChange,
-    SetItemRow,
-    SetItemStatus,
-    SetRow,
     Started,
     Triage,
 )
@@ -55,7 +49,9 @@ from redrive.store.selection import (
     OutboxFilter,
     RunFilter,
 )
+from redrive.store.sets import NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
 from redrive.store.views import Views
+from redrive.store.workers import KnownItem
 
 if TYPE_CHECKING:
     from redrive.store.port import People

@@ -36,9 +36,9 @@ from redrive.store.faults import (
 from redrive.store.notices import Notices
 from redrive.store.passing import AnyCall, passed_on
 from redrive.store.port import LeaseLine, People, Store, Transaction
-from redrive.store.records import Beat
 from redrive.store.schedules import Schedules
 from redrive.store.views import Views
+from redrive.store.workers import Beat
 
 __all__ = [
     "FAIL",

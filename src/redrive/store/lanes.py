@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from redrive.core.fair import Due
-from redrive.store.records import Claim, Lane
+from redrive.store.workers import Claim, Lane
 
 __all__ = ["MOST_LANES", "START", "Look", "delay", "earlier", "end_of_queue", "place", "visit"]
 

@@ -28,29 +28,16 @@ from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, Messa
 from redrive.store.records import (
     AttemptRow,
     AuditRow,
-    Beat,
     Case,
-    Catalogue,
-    Claim,
-    Claims,
     GroupPage,
     HeldRun,
-    ItemMark,
-    KnownItem,
     LetterRow,
-    NewSet,
-    NewWorker,
     Page,
     PolicyRow,
     Purge,
     RunRow,
-    SetChange,
-    SetItemRow,
-    SetItemStatus,
-    SetRow,
     Started,
     Triage,
-    WorkerRow,
 )
 from redrive.store.schedules import Schedules
 from redrive.store.selection import (
@@ -61,7 +48,9 @@ from redrive.store.selection import (
     OutboxFilter,
     RunFilter,
 )
+from redrive.store.sets import ItemMark, NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
 from redrive.store.views import Views
+from redrive.store.workers import Beat, Catalogue, Claim, Claims, KnownItem, NewWorker, WorkerRow
 
 __all__ = [
     "LeaseLine",

@@ -2,52 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Generic, TypeVar
 
 from redrive.core.journal import EntryRow
 from redrive.core.keys import letter_id
-from redrive.core.rate import Rate
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transition import AttemptEnd, AuditWrite
-from redrive.store.selection import LetterFilter
+from redrive.store.workers import Claimed
 
 __all__ = [
     "AttemptRow",
     "AuditRow",
-    "Beat",
     "Case",
-    "Catalogue",
-    "CatalogueItem",
-    "Claim",
-    "Claimed",
-    "Claims",
     "GroupPage",
     "GroupRow",
     "HeldRun",
-    "ItemMark",
-    "KnownItem",
-    "Lane",
     "LetterRow",
-    "NewSet",
-    "NewWorker",
     "Page",
     "PolicyRow",
     "Purge",
     "ReplayRow",
     "RunRow",
-    "SetChange",
-    "SetItemRow",
-    "SetItemStatus",
-    "SetRow",
-    "SetStatus",
-    "SetVerb",
     "Started",
     "Triage",
-    "WorkerRow",
-    "living",
 ]
 
 Item = TypeVar("Item")
@@ -274,243 +252,6 @@ class GroupPage:
     next: str | None
     prev: str | None
     as_of: int
-
-
-class SetStatus(StrEnum):
-    """Whether letters of a set are still to be decided on; of a paused one, when somebody lets it go on."""
-
-    RUNNING = "RUNNING"
-    PAUSED = "PAUSED"
-    DONE = "DONE"
-    STOPPED = "STOPPED"
-
-
-class SetItemStatus(StrEnum):
-    """What became of a set's decision on one letter."""
-
-    PENDING = "PENDING"
-    DONE = "DONE"
-    FAILED = "FAILED"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewSet:
-    """Letters to decide on together: those that are open now and match `where`, or those that are named.
-
-    `public_id` is made by the caller, so that a repeat is recognised. `action` is REPLAY, RESOLVE or IGNORE,
-    `request` what a replay is asked to do. No tenant ("") means letters of all tenants.
-    """
-
-    public_id: str
-    tenant: str
-    action: str
-    by: str
-    reason: str | None = None
-    request: str | None = None
-    where: LetterFilter | None = None
-    letters: tuple[str, ...] = ()
-    rate: Rate | None = None
-
-
-class SetVerb(StrEnum):
-    """What people do with a set that is not over."""
-
-    STOP = "stop"
-    PAUSE = "pause"
-    RESUME = "resume"
-    RATE = "rate"
-
-
-@dataclass(frozen=True, slots=True)
-class SetChange:
-    """One of these verbs; with RATE, how fast the set may be from now on, which None leaves open."""
-
-    verb: SetVerb
-    rate: Rate | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetRow:
-    """A set as recorded. `total` grows until all its letters are `listed`."""
-
-    id: int
-    public_id: str
-    tenant: str
-    action: str
-    status: SetStatus
-    by: str
-    reason: str | None
-    request: str | None
-    wanted: str | None
-    listed: bool
-    total: int
-    done: int
-    failed: int
-    created_at: int
-    ended_at: int | None
-    closed_by: str | None
-    fence: int
-    rate: Rate | None
-    paused_at: int | None
-    paused_by: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetItemRow:
-    """One letter of a set: the run that its replay let go on, or why the decision was refused."""
-
-    id: int
-    letter: str
-    status: SetItemStatus = SetItemStatus.PENDING
-    run_id: str | None = None
-    error: str | None = None
-    at: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ItemMark:
-    """What became of the decision on a letter of a set, named by its number there."""
-
-    id: int
-    status: SetItemStatus
-    run_id: str | None = None
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogueItem:
-    """What is known of one registered workflow or step."""
-
-    name: str
-    options: str
-    schema_in: str
-    schema_out: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownItem:
-    """A workflow or step as the newest code that contains it registered it."""
-
-    kind: str
-    name: str
-    version: str
-    options: str
-    schema_in: str
-    schema_out: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Catalogue:
-    """What one version of the user's code registers."""
-
-    version: str
-    workflows: tuple[CatalogueItem, ...]
-    steps: tuple[CatalogueItem, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewWorker:
-    """A worker process that wants to claim runs."""
-
-    name: str
-    version: str
-    workflows: tuple[str, ...]
-    lease: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRow:
-    """One worker as recorded."""
-
-    id: int
-    name: str
-    version: str
-    state: str
-    workflows: tuple[str, ...]
-    started_at: int
-    beat_at: int
-    lease_until: int
-
-    def lives_at(self, now: int) -> bool:
-        """True while its lease runs: when that is over it counts as dead, declared so or not."""
-        return self.state == "LIVE" and self.lease_until > now
-
-
-def living(workers: Iterable[WorkerRow], now: int) -> list[WorkerRow]:
-    """Those that are alive at this moment."""
-    return [each for each in workers if each.lives_at(now)]
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """A row of due work that is served in turn with the others: see `core.fair`."""
-
-    tenant: str
-    queue: str
-    rank: int
-    workflow: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """A worker's wish for up to `capacity` due runs of these workflows.
-
-    Lanes are visited in turn, starting after `after`; at most one suspect is taken, and only if
-    `suspect` says that the worker holds none.
-    """
-
-    worker: int
-    workflows: tuple[str, ...]
-    capacity: int
-    suspect: bool
-    after: Lane | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
-    """A run that is now this worker's, with all it takes to execute it."""
-
-    id: int
-    public_id: str
-    tenant: str
-    workflow: str
-    fence: int
-    version: str
-    input: str
-    options: str
-    deadline: int | None
-    deaths: int
-    correlation_id: str | None
-    root: str | None
-    generation: int
-    created_at: int
-    diverged_at: int | None
-    letter: str | None = None
-    sole_step: str | None = None
-    started_at: int | None = None
-    handler_for: str | None = None
-    ends_as: str | None = None
-    status: RunStatus = RunStatus.RUNNING
-    journal: tuple[EntryRow, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claims:
-    """What a claim brought, how long until the next run is due (if any is known), and where to go on."""
-
-    runs: list[Claimed]
-    now: int
-    next_in: int | None
-    after: Lane | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
-    """The answer to a heartbeat: `alive` is False once the worker was declared dead."""
-
-    alive: bool
-    held: frozenset[int]
-    now: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

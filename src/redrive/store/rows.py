@@ -11,17 +11,8 @@ from redrive.core.journal import EntryRow
 from redrive.core.quick import in_order
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import AttemptEnd
-from redrive.store.records import (
-    AttemptRow,
-    AuditRow,
-    KnownItem,
-    LetterRow,
-    LetterState,
-    PolicyRow,
-    ReplayRow,
-    RunRow,
-    WorkerRow,
-)
+from redrive.store.records import AttemptRow, AuditRow, LetterRow, LetterState, PolicyRow, ReplayRow, RunRow
+from redrive.store.workers import KnownItem, WorkerRow
 
 __all__ = [
     "attempt_row",

@@ -30,21 +30,12 @@ from redrive.store.records import (
     AttemptRow,
     AuditRow,
     Case,
-    Claim,
-    Claimed,
-    Claims,
     GroupPage,
     HeldRun,
-    ItemMark,
     LetterRow,
-    NewSet,
     Page,
     PolicyRow,
     RunRow,
-    SetChange,
-    SetItemRow,
-    SetItemStatus,
-    SetRow,
     Started,
     Triage,
 )
@@ -63,7 +54,9 @@ from redrive.store.selection import (
     OutboxFilter,
     RunFilter,
 )
+from redrive.store.sets import ItemMark, NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
 from redrive.store.views import Views
+from redrive.store.workers import Claim, Claimed, Claims
 
 __all__ = ["SealedStore", "refuse_unreadable"]
 

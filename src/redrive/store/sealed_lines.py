@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from redrive.core.transition import Answer, Transition
 from redrive.store.passing import passed_on
 from redrive.store.port import LeaseLine, Transaction
-from redrive.store.records import Beat
 from redrive.store.seal import Keyring
 from redrive.store.sealing import Sealer
+from redrive.store.workers import Beat
 
 __all__ = ["SealedLease", "SealedTransaction"]
 

@@ -12,7 +12,8 @@ from redrive.core.quick import quick
 from redrive.core.states import StepStatus
 from redrive.core.transition import EntryWrite, NewRun
 from redrive.errors import DataRefused
-from redrive.store.records import Claimed, Triage
+from redrive.store.records import Triage
+from redrive.store.workers import Claimed
 
 __all__ = ["ENDED", "given_key", "limits", "owner_and_tags", "taken_at_start"]
 

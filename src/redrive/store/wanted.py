@@ -11,8 +11,8 @@ from redrive.core.rate import rate_of
 from redrive.core.states import LetterStatus
 from redrive.store.filters import given
 from redrive.store.pages import Window
-from redrive.store.records import NewSet, SetChange, SetItemRow, SetItemStatus, SetRow, SetStatus, SetVerb
 from redrive.store.selection import LetterFilter
+from redrive.store.sets import NewSet, SetChange, SetItemRow, SetItemStatus, SetRow, SetStatus, SetVerb
 
 __all__ = ["changed", "conditions_of", "gathered", "item_row", "open_letters", "paged", "set_row", "stored"]
 

@@ -9,7 +9,7 @@ from redrive.core.delivery import Carrier
 from redrive.core.states import EXECUTED, FINAL, StepStatus
 from redrive.core.transition import Answer, EntryWrite, Transition
 from redrive.store.port import Store
-from redrive.store.records import Claim, Claims
+from redrive.store.workers import Claim, Claims
 
 __all__ = ["Witness", "describe"]
 

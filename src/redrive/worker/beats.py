@@ -10,7 +10,7 @@ from redrive.settle.settler import until_answered
 from redrive.settle.view import view_anyway
 
 if TYPE_CHECKING:
-    from redrive.store.records import Beat
+    from redrive.store.workers import Beat
     from redrive.worker.loop import Worker
 
 __all__ = ["Beats"]

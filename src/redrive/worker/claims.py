@@ -22,11 +22,12 @@ from redrive.core.outcome import Escaped, RunView
 from redrive.core.states import RunStatus
 from redrive.errors import StoreError
 from redrive.settle.view import readable_options
-from redrive.store.records import Claim, Claims
+from redrive.store.workers import Claim, Claims
 
 if TYPE_CHECKING:
     from redrive.core.transition import NewRun
-    from redrive.store.records import Claimed, Lane, Started
+    from redrive.store.records import Started
+    from redrive.store.workers import Claimed, Lane
     from redrive.worker.loop import Worker
 
 __all__ = ["Claiming", "Give", "unreadable"]

@@ -54,7 +54,7 @@ from redrive.worker.turnstile import Turnstile
 
 if TYPE_CHECKING:
     from redrive.settle.settler import Settled
-    from redrive.store.records import Claimed
+    from redrive.store.workers import Claimed
     from redrive.worker.definition import WorkflowDefinition
     from redrive.worker.loop import Worker
 

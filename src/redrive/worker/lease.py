@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from redrive.clock import Clock
 from redrive.store.port import LeaseLine
-from redrive.store.records import Beat
+from redrive.store.workers import Beat
 
 __all__ = ["Lease", "interval_of"]
 

@@ -27,7 +27,8 @@ from redrive.settle.view import options_of, view_of_claimed
 from redrive.signals.tally import Ear, Tally
 from redrive.signals.traces import Tracing
 from redrive.store.port import Store, Transaction
-from redrive.store.records import Beat, Catalogue, Claimed, NewWorker, Started, living
+from redrive.store.records import Started
+from redrive.store.workers import Beat, Catalogue, Claimed, NewWorker, living
 from redrive.worker.acting import Acting
 from redrive.worker.attempt import Attempt
 from redrive.worker.beats import Beats

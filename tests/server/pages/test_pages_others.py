@@ -15,8 +15,8 @@ from server_kit import World, opened
 from redrive.core.events import Event
 from redrive.server.pages.audit import KINDS
 from redrive.server.pages.labels import ROLES
-from redrive.store.records import Catalogue, NewWorker
 from redrive.store.schedules import NewSchedule
+from redrive.store.workers import Catalogue, NewWorker
 
 LISTS = ("/runs", "/circuits", "/policies", "/workflows", "/workers", "/audit", "/health", "/notifications")
 POSTS = {

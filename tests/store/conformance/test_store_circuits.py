@@ -13,8 +13,9 @@ from redrive.core.circuit import Admission, CircuitState, CircuitStatus
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transition import CircuitMark, RunWrite
 from redrive.store.circuits import Ask, CircuitTurn
-from redrive.store.records import Claimed, Purge
+from redrive.store.records import Purge
 from redrive.store.selection import AuditFilter, CircuitFilter
+from redrive.store.workers import Claimed
 
 SETTINGS = '{"name": "payments"}'
 HALF_OPEN = CircuitState(status=CircuitStatus.HALF_OPEN, generation=2)

@@ -12,7 +12,7 @@ from store_kit import SECOND, Kit, becomes, entry, failed_try, noted, writes
 
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transition import AttemptEnd, RunWrite
-from redrive.store.records import Claims, Lane
+from redrive.store.workers import Claims, Lane
 
 
 async def test_a_claimed_run_is_running_and_brings_what_it_takes(kit: Kit) -> None:

@@ -19,7 +19,7 @@ from redrive.errors import InputError, NotAllowed
 from redrive.store.circuits import CircuitTurn
 from redrive.store.outbox import DeliveryChoice, DeliveryDecision
 from redrive.store.port import People
-from redrive.store.records import NewSet, PolicyRow, RunRow, SetChange, SetVerb, Triage
+from redrive.store.records import PolicyRow, RunRow, Triage
 from redrive.store.selection import (
     AuditFilter,
     CircuitFilter,
@@ -28,6 +28,7 @@ from redrive.store.selection import (
     OutboxFilter,
     RunFilter,
 )
+from redrive.store.sets import NewSet, SetChange, SetVerb
 
 HALF_OPEN = CircuitState(status=CircuitStatus.HALF_OPEN, generation=2)
 CLOSED = CircuitState(status=CircuitStatus.CLOSED, generation=3)

@@ -14,8 +14,9 @@ from redrive.chores.reap import Reaper
 from redrive.core.options import Handler, OnFailure, RunOptions
 from redrive.core.states import RunStatus
 from redrive.core.transition import NewRun, Transition
-from redrive.store.records import Claimed, RunRow
+from redrive.store.records import RunRow
 from redrive.store.selection import RunFilter
+from redrive.store.workers import Claimed
 
 
 def handles(kit: Kit, run: Claimed | RunRow, **more: object) -> NewRun:

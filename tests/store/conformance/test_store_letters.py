@@ -9,7 +9,8 @@ from letter_kit import answers, case_of, closes, failed, fails_again, letter_of,
 from store_kit import DAY, SECOND, Kit, buried, noted, writes
 
 from redrive.core.states import LetterStatus, RunStatus
-from redrive.store.records import Claimed, Purge, Triage
+from redrive.store.records import Purge, Triage
+from redrive.store.workers import Claimed
 
 PURGE = Purge(runs=DAY, letters=DAY, workers=900 * DAY, limit=100)
 OPEN, REPLAYING, RESOLVED = LetterStatus.OPEN, LetterStatus.REPLAYING, LetterStatus.RESOLVED

@@ -13,8 +13,9 @@ from redrive.core.keys import job_key
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transition import AuditWrite
 from redrive.errors import InputError
-from redrive.store.records import NewSet, Page
+from redrive.store.records import Page
 from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
+from redrive.store.sets import NewSet
 
 
 async def listed(kit: Kit, limit: int = 50, cursor: str | None = None, **where) -> list[str]:

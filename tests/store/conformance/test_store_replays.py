@@ -19,8 +19,9 @@ from letter_kit import (
 from store_kit import SECOND, Kit, becomes, catalogue, noted
 
 from redrive.core.states import LetterStatus, RunStatus
-from redrive.store.records import CatalogueItem, KnownItem, NewWorker, ReplayRow, Triage
+from redrive.store.records import ReplayRow, Triage
 from redrive.store.selection import LetterFilter
+from redrive.store.workers import CatalogueItem, KnownItem, NewWorker
 
 
 async def test_a_decision_is_remembered_as_it_was_made(kit: Kit) -> None:

@@ -12,11 +12,11 @@ from redrive.core.rate import Rate
 from redrive.core.states import RunStatus
 from redrive.core.transition import AuditWrite
 from redrive.errors import InputError
-from redrive.store.records import (
-    Claimed,
+from redrive.store.records import Purge
+from redrive.store.selection import AuditFilter, LetterFilter
+from redrive.store.sets import (
     ItemMark,
     NewSet,
-    Purge,
     SetChange,
     SetItemRow,
     SetItemStatus,
@@ -24,7 +24,7 @@ from redrive.store.records import (
     SetStatus,
     SetVerb,
 )
-from redrive.store.selection import AuditFilter, LetterFilter
+from redrive.store.workers import Claimed
 
 LEASE = 15 * SECOND
 DONE, FAILED = SetItemStatus.DONE, SetItemStatus.FAILED

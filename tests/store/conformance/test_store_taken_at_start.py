@@ -9,7 +9,7 @@ from store_kit import DAY, HOUR, LEASE, SECOND, Kit, becomes, entry, noted, writ
 
 from redrive.core.keys import job_key
 from redrive.core.states import RunStatus
-from redrive.store.records import Claimed
+from redrive.store.workers import Claimed
 
 KEY = job_key("default", "w", "order-1")
 

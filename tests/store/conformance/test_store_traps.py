@@ -21,8 +21,8 @@ from redrive.settings import Settings
 from redrive.settle.settler import LocalSettler
 from redrive.settle.view import view_of
 from redrive.store.faulty import FAIL, LOSE, Fault, FaultyStore, crash_after, crash_before, nth
-from redrive.store.records import Claimed
 from redrive.store.selection import LetterFilter
+from redrive.store.workers import Claimed
 
 OPTIONS = RunOptions().to_json()
 BROKEN = Failure.of(Category.SERVER_ERROR, "the bank is down", error_type="shop.BankDown")

@@ -9,7 +9,8 @@ from store_kit import LEASE, SECOND, Kit, becomes, catalogue, entry, writes
 from redrive.core.options import StepOptions
 from redrive.core.states import RunStatus, StepStatus
 from redrive.store.port import Store
-from redrive.store.records import NewWorker, Purge
+from redrive.store.records import Purge
+from redrive.store.workers import NewWorker
 
 
 async def beat(store: Store, worker: int, signs: dict | None = None):

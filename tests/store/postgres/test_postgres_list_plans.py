@@ -21,8 +21,8 @@ from redrive.store.postgres.line import Line
 from redrive.store.postgres.roles import acting_for
 from redrive.store.postgres.sql import Statement
 from redrive.store.postgres.ways import PLANS
-from redrive.store.records import NewSet
 from redrive.store.selection import AuditFilter, LetterFilter, OutboxFilter, RunFilter
+from redrive.store.sets import NewSet
 from redrive.store.wanted import conditions_of, stored
 
 LISTS: dict[type[Any], Callable[..., Any]] = {

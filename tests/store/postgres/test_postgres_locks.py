@@ -19,7 +19,8 @@ from redrive.errors import StoreUnavailable
 from redrive.store.postgres import chores
 from redrive.store.postgres import writes as applying
 from redrive.store.postgres.sql import in_schema
-from redrive.store.records import NewWorker, Purge
+from redrive.store.records import Purge
+from redrive.store.workers import NewWorker
 
 RUNNING = StepStatus.RUNNING
 

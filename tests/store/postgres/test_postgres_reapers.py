@@ -15,7 +15,7 @@ from redrive.core.outcome import Outcome
 from redrive.core.states import RunStatus, StepStatus
 from redrive.errors import StoreUnavailable
 from redrive.settle.settler import Settled, Settler
-from redrive.store.records import Claimed
+from redrive.store.workers import Claimed
 
 COUNT = 30
 RUN, STEP = RunOptions().to_json(), StepOptions().to_json()

@@ -9,8 +9,8 @@ from store_kit import SECOND, buried
 
 from redrive.core.transition import AuditWrite
 from redrive.store.postgres import groups, sets
-from redrive.store.records import NewSet
 from redrive.store.selection import GroupFilter
+from redrive.store.sets import NewSet
 
 LEASE = 15 * SECOND
 

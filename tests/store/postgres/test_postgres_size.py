@@ -19,8 +19,9 @@ from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.store.postgres import chores, claims, lists, reads, starts, workers
 from redrive.store.postgres import writes as applying
 from redrive.store.postgres.line import Line
-from redrive.store.records import Claim, Purge
+from redrive.store.records import Purge
 from redrive.store.selection import LetterFilter, RunFilter
+from redrive.store.workers import Claim
 
 MOST = 1500
 """Rows and index entries that one call may read; the busiest have 300 runs to look at."""

@@ -11,8 +11,8 @@ import pytest
 from list_cases import ASKED, FILL, PLACES, ROWS, allowed, cursor
 
 from redrive.store.migrate import known
-from redrive.store.records import NewSet
 from redrive.store.selection import AuditFilter, LetterFilter, OutboxFilter, RunFilter
+from redrive.store.sets import NewSet
 from redrive.store.sqlite import lists, messages, schema, sets
 from redrive.store.wanted import conditions_of, stored
 

@@ -16,7 +16,7 @@ from redrive.server.asking import Asked, Asking, needs
 from redrive.server.pages.drawing import show, view_of
 from redrive.server.pages.forms import Sent, pages, to
 from redrive.server.workflows import desk_of, known
-from redrive.store.records import WorkerRow
+from redrive.store.workers import WorkerRow
 
 __all__ = ["Working", "routes", "working"]
 

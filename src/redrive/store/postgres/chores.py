@@ -13,8 +13,9 @@ from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import load
 from redrive.store.postgres.text import as_given
-from redrive.store.records import HeldRun, Purge, RunRow, WorkerRow
+from redrive.store.records import HeldRun, Purge, RunRow
 from redrive.store.rows import entry_row, run_row, worker_row
+from redrive.store.workers import WorkerRow
 
 __all__ = ["Burial", "bury", "cut_off", "expiring", "held", "hung", "overdue", "purge"]
 

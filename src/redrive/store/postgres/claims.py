@@ -23,8 +23,8 @@ from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import load
 from redrive.store.postgres.text import as_given
-from redrive.store.records import Claim, Claimed, Claims, Lane
 from redrive.store.rows import entry_row
+from redrive.store.workers import Claim, Claimed, Claims, Lane
 
 __all__ = ["claim", "journals", "lanes"]
 

@@ -16,9 +16,10 @@ from redrive.store.postgres.reads import runs_by_id
 from redrive.store.postgres.sql import load
 from redrive.store.postgres.telling import audit_lines
 from redrive.store.postgres.text import as_given, as_stored
-from redrive.store.records import Case, KnownItem, LetterState, ReplayRow, Triage
+from redrive.store.records import Case, LetterState, ReplayRow, Triage
 from redrive.store.rows import known_item, letter_state, replay_row
 from redrive.store.shapes import owner_and_tags
+from redrive.store.workers import KnownItem
 
 __all__ = ["cases", "known", "note", "triage", "workflows"]
 

@@ -19,7 +19,7 @@ from redrive.store.postgres.address import Address
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line, connect, session
 from redrive.store.postgres.refusals import NOTHING_LOST, leaves_usable, meaning
-from redrive.store.records import Beat
+from redrive.store.workers import Beat
 
 __all__ = ["LeaseLine"]
 

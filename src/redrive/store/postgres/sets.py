@@ -18,8 +18,9 @@ from redrive.store.postgres.lists import weighed
 from redrive.store.postgres.sql import Statement, load, prepare
 from redrive.store.postgres.text import as_given, as_stored
 from redrive.store.postgres.ways import PLANS, along, choose
-from redrive.store.records import ItemMark, NewSet, Page, SetChange, SetItemRow, SetItemStatus, SetRow
+from redrive.store.records import Page
 from redrive.store.selection import LetterFilter
+from redrive.store.sets import ItemMark, NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
 from redrive.store.wanted import (
     changed,
     conditions_of,

@@ -9,8 +9,8 @@ from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import load
 from redrive.store.postgres.text import as_stored
-from redrive.store.records import Beat, Catalogue, NewWorker, WorkerRow
 from redrive.store.rows import worker_row
+from redrive.store.workers import Beat, Catalogue, NewWorker, WorkerRow
 
 __all__ = ["beat", "enlist", "lease_of", "retire", "workers"]
 

@@ -9,10 +9,11 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from redrive.store.records import HeldRun, Purge, RunRow, WorkerRow
+from redrive.store.records import HeldRun, Purge, RunRow
 from redrive.store.rows import entry_row, run_row, worker_row
 from redrive.store.sqlite import circuits, notices, outbox, sets, starts
 from redrive.store.statements import load
+from redrive.store.workers import WorkerRow
 
 __all__ = ["anybody_to_bury", "bury", "expiring", "graves", "held", "hung", "overdue", "purge"]
 

@@ -22,9 +22,9 @@ from redrive.core.journal import EntryRow
 from redrive.core.quick import in_order
 from redrive.core.states import RunStatus
 from redrive.store.lanes import MOST_LANES, START, Look, delay, earlier, end_of_queue, place, visit
-from redrive.store.records import Claim, Claimed, Claims, Lane
 from redrive.store.rows import entry_row
 from redrive.store.statements import load
+from redrive.store.workers import Claim, Claimed, Claims, Lane
 
 __all__ = ["journals", "lanes", "look", "nothing", "take"]
 

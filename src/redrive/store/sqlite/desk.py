@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from redrive.core.quick import quick
-from redrive.store.records import Case, KnownItem, LetterState, ReplayRow, Triage
+from redrive.store.records import Case, LetterState, ReplayRow, Triage
 from redrive.store.rows import known_item, letter_state, replay_row
 from redrive.store.shapes import owner_and_tags
 from redrive.store.sqlite.claims import journals
@@ -18,6 +18,7 @@ from redrive.store.sqlite.connection import picture
 from redrive.store.sqlite.reads import runs_by_id
 from redrive.store.sqlite.writes import note
 from redrive.store.statements import load
+from redrive.store.workers import KnownItem
 
 __all__ = ["cases", "known", "triage", "workflows"]
 

@@ -6,12 +6,12 @@ import sqlite3
 from collections.abc import Mapping
 
 from redrive.clock import MICROS, Clock
-from redrive.store.records import Beat
 from redrive.store.sqlite import workers
 from redrive.store.sqlite.connection import Address, connect
 from redrive.store.sqlite.lines import Inline, in_turn
 from redrive.store.sqlite.refusals import meaning
 from redrive.store.sqlite.turn import Turn
+from redrive.store.workers import Beat
 
 __all__ = ["FileLease", "MemoryLease"]
 

@@ -12,8 +12,9 @@ from redrive.core.states import RunStatus
 from redrive.core.transition import AuditWrite
 from redrive.store.filters import clauses, parameters, up_to
 from redrive.store.pages import Request
-from redrive.store.records import ItemMark, NewSet, Page, SetChange, SetItemRow, SetItemStatus, SetRow
+from redrive.store.records import Page
 from redrive.store.selection import LetterFilter
+from redrive.store.sets import ItemMark, NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
 from redrive.store.sqlite.lists import json_list, weighed
 from redrive.store.sqlite.ways import SQL as LISTS
 from redrive.store.sqlite.ways import by, choose

@@ -22,27 +22,15 @@ from redrive.store.records import (
     AttemptRow,
     AuditRow,
     Case,
-    Catalogue,
-    Claim,
-    Claims,
     GroupPage,
     HeldRun,
-    ItemMark,
-    KnownItem,
     LetterRow,
-    NewSet,
-    NewWorker,
     Page,
     PolicyRow,
     Purge,
     RunRow,
-    SetChange,
-    SetItemRow,
-    SetItemStatus,
-    SetRow,
     Started,
     Triage,
-    WorkerRow,
 )
 from redrive.store.schedules import Schedules
 from redrive.store.selection import (
@@ -53,6 +41,7 @@ from redrive.store.selection import (
     OutboxFilter,
     RunFilter,
 )
+from redrive.store.sets import ItemMark, NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
 from redrive.store.sqlite import (
     chores,
     circuits,
@@ -81,6 +70,7 @@ from redrive.store.sqlite.schema import prepare
 from redrive.store.sqlite.transactions import StepTransaction
 from redrive.store.sqlite.views import SqliteViews
 from redrive.store.views import Views
+from redrive.store.workers import Catalogue, Claim, Claims, KnownItem, NewWorker, WorkerRow
 
 __all__ = ["SqliteStore"]
 

@@ -7,9 +7,9 @@ import sqlite3
 from collections.abc import Mapping
 from typing import cast
 
-from redrive.store.records import Beat, Catalogue, NewWorker, WorkerRow
 from redrive.store.rows import worker_row
 from redrive.store.statements import load
+from redrive.store.workers import Beat, Catalogue, NewWorker, WorkerRow
 
 __all__ = ["beat", "enlist", "lease_of", "retire", "workers"]
 
