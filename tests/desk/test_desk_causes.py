@@ -215,8 +215,8 @@ async def test_an_input_that_no_longer_fits_is_edited_and_replayed(tmp_path: Pat
     async with engine(before, store=store, clock=clock) as e:
         await before.workflows.pause("job")
         handle = await old.start("lots")
-        await before.workflows.resume("job")
     async with engine(after, store=store, clock=clock) as e:
+        await after.workflows.resume("job")
         run = await ended(e, handle.id)
         assert run.letter is not None
         assert (run.letter.code, run.letter.stage) == ("validation_failed", "input")
