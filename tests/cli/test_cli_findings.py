@@ -274,9 +274,9 @@ def test_sets_are_listed_found_by_a_beginning_and_say_how_their_runs_ended(shop:
         begun = piped("dlq", "replay", "--all", "--by", "kim", "--reason", "the bank is back", "--wait")
     assert begun.exit_code == 0, begun.output
     listed = piped("dlq", "sets", "list")
-    id, what, status, done, refused, _, by, reason = listed.stdout.rstrip("\n").split("\t")
-    assert (what, status, done, refused, by, reason) == (
-        "run again", "DONE", "2 of 2", "", "kim", "the bank is back",
+    id, what, status, done, refused, rate, _, by, reason = listed.stdout.rstrip("\n").split("\t")
+    assert (what, status, done, refused, rate, by, reason) == (
+        "run again", "DONE", "2 of 2", "", "", "kim", "the bank is back",
     )  # fmt: skip
     page = piped("dlq", "sets", "show", id[:20])
     assert page.exit_code == 0

@@ -27,6 +27,7 @@ import asyncio, json, sys, time
 from redrive.clock import SystemClock
 from redrive.store import open_store
 from redrive.store.records import *
+from redrive.store.workers import *
 from redrive.core.states import *
 from redrive.core.transition import *
 
