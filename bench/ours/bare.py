@@ -48,8 +48,9 @@ async def bare(job: Job) -> dict[str, float]:
     async with Flows(job.url).app.client():
         pass  # which makes the tables
     rows = [_row(number) for number in range(job.size + ALONE)]
-    batches = [rows[first : first + BATCH] for first in range(0, job.size, BATCH)]
-    batches += [[row] for row in rows[job.size :]]
+    many, alone = rows[: job.size], rows[job.size :]
+    batches = [many[first : first + BATCH] for first in range(0, job.size, BATCH)]
+    batches += [[row] for row in alone]
     if job.url.startswith("sqlite:///"):
         took = await asyncio.to_thread(_into_sqlite, job.url.removeprefix("sqlite:///"), batches)
     else:
