@@ -307,6 +307,10 @@ def test_a_step_with_wrong_options_is_refused(app: Redrive, options: dict[str, A
         ({"max_crashes": 0}, "max_crashes of workflow 'charge' is 0; give a whole number from 1 on"),
         ({"max_crashes": "3"}, "max_crashes of workflow 'charge' is '3'; give a whole number from 1 on"),
         ({"max_crashes": 1.5}, "max_crashes of workflow 'charge' is 1.5; give a whole number from 1 on"),
+        (
+            {"retention_runs": -1},
+            "retention_runs of workflow 'charge' is -1; give a whole number from 0 on",
+        ),
         ({"max_crashes": True}, "max_crashes of workflow 'charge' is True; give a whole number from 1 on"),
     ],
     ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",

@@ -153,7 +153,7 @@ CLEAR = {
 # A letter's reason is the engine's word, with the message of an error in it; elsewhere it is a person's.
 PEOPLES = ("ReplayWrite", "ReplayRow", "AuditWrite", "AuditRow", "NewSet", "SetRow")
 FIGURES = {("Figures", name) for name in ("due", "overdue", "workers")}
-CLEAR_HERE = {(record, "reason") for record in PEOPLES} | FIGURES | {("Bundle", "sinks")}
+CLEAR_HERE = {(record, "reason") for record in PEOPLES} | FIGURES | {("Bundle", "sinks"), ("Purge", "keeps")}
 # Heartbeats are sealed by the lease line and opened with their entry.
 # What runs are searched by is covered pair by pair.
 ELSEWHERE = {("EntryRow", "heartbeat"), ("NewRun", "index"), ("Reopening", "index")}

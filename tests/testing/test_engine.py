@@ -151,6 +151,22 @@ async def test_finished_runs_are_purged_when_their_time_has_come() -> None:
         assert (await app.runs.list()).items == []
 
 
+async def test_of_a_workflow_the_last_runs_are_kept_as_its_code_says_or_else_the_setting() -> None:
+    app = make_app(retention_runs=2)
+
+    @app.workflow(retention_runs=1)
+    async def often() -> None: ...
+
+    @app.workflow
+    async def seldom() -> None: ...
+
+    async with engine(app) as e:
+        ran = [[(await e.run(each)).id for _ in range(3)] for each in (often, seldom)]
+        await e.advance("1d")
+        kept = [run.id for run in (await app.runs.list()).items]
+        assert sorted(kept) == sorted([ran[0][2], *ran[1][1:]])
+
+
 async def test_settling_delivers_a_cancellation_to_its_worker() -> None:
     app = make_app()
 

@@ -149,6 +149,7 @@ class Redrive:
         rollback: bool = False,
         dead_letter: bool = True,
         max_crashes: int = 3,
+        retention_runs: int | None = None,
         dlq_retention: Duration | None = None,
         index: Sequence[str] = (),
         on_failure: Workflow[Any, Any, Any] | str | None = None,
@@ -161,6 +162,7 @@ class Redrive:
         `retry` is the policy of steps that have none; `timeout` limits the whole run; `rollback` undoes what
         a run did that does not succeed, by the compensations of its steps; `dead_letter=False`
         lets failures end as FAILED without a letter; `max_crashes` is how many workers may die over a run;
+        `retention_runs` is how many of its finished runs are kept, if not as many as the setting says;
         `dlq_retention` is how long its dead letters wait for a decision, if not as long as the setting says;
         `index` names fields of the input to search runs and dead letters by, as in `["customer.email"]`;
         `on_failure` is a workflow, or its name, that is started with a `FailureEvent` when a run fails;

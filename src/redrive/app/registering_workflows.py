@@ -35,6 +35,7 @@ class WorkflowRequest:
     rollback: bool = False
     dead_letter: bool = True
     max_crashes: int = 3
+    retention_runs: int | None = None
     dlq_retention: Duration | None = None
     index: Sequence[str] = ()
     on_failure: Workflow[Any, Any, Any] | str | None = None
@@ -64,10 +65,15 @@ def register_workflow(
 
 def _check(what: str, asked: WorkflowRequest) -> None:
     check_flags(what, dead_letter=asked.dead_letter, rollback=asked.rollback)
-    most = asked.max_crashes
-    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-        raise RegistrationError(f"max_crashes of {what} is {most!r}; give a whole number from 1 on")
+    _check_number(f"max_crashes of {what}", asked.max_crashes, least=1)
+    if asked.retention_runs is not None:
+        _check_number(f"retention_runs of {what}", asked.retention_runs, least=0)
     check_retry(what, asked.retry)
+
+
+def _check_number(what: str, number: Any, least: int) -> None:
+    if isinstance(number, bool) or not isinstance(number, int) or number < least:
+        raise RegistrationError(f"{what} is {number!r}; give a whole number from {least} on")
 
 
 def _workflow(
@@ -80,6 +86,7 @@ def _workflow(
         timeout=time_limit(asked.timeout, f"timeout of {what}"),
         dead_letter=asked.dead_letter,
         max_crashes=asked.max_crashes,
+        retention_runs=asked.retention_runs,
         dlq_retention=time_limit(asked.dlq_retention, f"dlq_retention of {what}"),
         index=_index(what, asked.index, definition.signature),
         rollback=asked.rollback,

@@ -60,6 +60,7 @@ class Workflow(Generic[P, R, T]):
         timeout: float | None,
         dead_letter: bool,
         max_crashes: int,
+        retention_runs: int | None = None,
         dlq_retention: float | None = None,
         index: tuple[str, ...] = (),
         rollback: bool = False,
@@ -72,6 +73,7 @@ class Workflow(Generic[P, R, T]):
         self.fn: Callable[P, R] = definition.fn
         self.signature = definition.signature
         self.timeout = timeout
+        self.retention_runs = retention_runs
         self.schedules = schedules
         self._app = app
         self.own_options = RunOptions(
@@ -263,8 +265,9 @@ class Workflow(Generic[P, R, T]):
 
     @property
     def catalogue_text(self) -> str:
-        """What others need to know of it: its options, and how long a run may take."""
-        return json.dumps({**json.loads(self.options_text), "timeout": self.timeout}, separators=(",", ":"))
+        """What others need to know of it: its options, how long a run may take, how many are kept."""
+        beside = {"timeout": self.timeout, "retention_runs": self.retention_runs}
+        return json.dumps({**json.loads(self.options_text), **beside}, separators=(",", ":"))
 
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"

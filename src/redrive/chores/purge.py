@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+
 from redrive.clock import MICROS, Clock
 from redrive.core.auditing import ENGINE
 from redrive.core.keys import letter_id
@@ -13,6 +17,7 @@ from redrive.settle.settler import LocalSettler
 from redrive.settle.view import view_anyway
 from redrive.store.port import Store
 from redrive.store.records import Purge, RunRow
+from redrive.store.workers import KnownItem
 
 __all__ = ["Purger"]
 
@@ -40,9 +45,10 @@ class Purger:
 
     async def run_once(self) -> int:
         """Remove what is due, batch by batch, so that others get their turn; returns how many rows went."""
+        purge = replace(self._purge, keeps=_own_numbers(await self._store.workflows()))
         total = 0
         for _ in range(_MOST_BATCHES):
-            removed = await self._expire() + await self._store.purge(self._purge)
+            removed = await self._expire() + await self._store.purge(purge)
             total += removed
             if removed < _BATCH:
                 break
@@ -53,6 +59,13 @@ class Purger:
         late = await self._store.expiring(_BATCH)
         settled = await settle_apart(self._settler, [_expired(run) for run in late]) if late else []
         return sum(each.kept for each in settled)
+
+
+def _own_numbers(workflows: Iterable[KnownItem]) -> dict[str, int]:
+    """How many runs are kept of the workflows whose code says so: the catalogue knows those of other
+    processes as well, and each process comes to the same."""
+    said = {each.name: json.loads(each.options).get("retention_runs") for each in workflows}
+    return {name: number for name, number in said.items() if number is not None}
 
 
 def _expired(run: RunRow) -> Closed:

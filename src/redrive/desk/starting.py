@@ -105,7 +105,7 @@ class Starter:
 
 
 def _from_catalogue(item: KnownItem) -> _Known:
-    """A workflow of the catalogue; what it says beside the options of a run is its time limit."""
+    """A workflow of the catalogue; beside the options of a run that says its time limit."""
     options = RunOptions.from_json(item.options)
     workflow = Startable(
         name=item.name,

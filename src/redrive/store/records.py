@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from redrive.core.journal import EntryRow
@@ -282,7 +283,8 @@ class PolicyRow:
 class Purge:
     """How long things are kept, in microseconds, and how many rows one call may remove.
 
-    `keep`: of each workflow no more than so many finished runs are kept, however young the others are.
+    `keep`: of each workflow no more than so many finished runs are kept, however young the others are;
+    `keeps` are the numbers of those workflows that have one of their own.
     """
 
     runs: int
@@ -292,3 +294,12 @@ class Purge:
     audit: int = 365 * 86_400_000_000
     messages: int = 86_400_000_000
     keep: int | None = None
+    keeps: Mapping[str, int] = field(default_factory=dict)
+
+    def numbers(self, workflows: Iterable[str]) -> dict[int, list[str]]:
+        """How many are kept, with the workflows that this is true of; those without a number are left out."""
+        found: dict[int, list[str]] = {}
+        for name in workflows:
+            if (keep := self.keeps.get(name, self.keep)) is not None:
+                found.setdefault(keep, []).append(name)
+        return found

@@ -37,7 +37,7 @@ Setup = Callable[[Engine], Awaitable[object]]
 # Calls that change nothing for a run: dying at one of them is dying at the next call that does.
 _LOOKS = frozenset(
     {"lease.beat", "bury", "hung", "overdue", "held", "purge", "policies", "workers", "fold", "claim_set"}
-) | {"circuits_due", "circuits_since", "circuit"}
+) | {"circuits_due", "circuits_since", "circuit", "workflows"}
 _PATIENCE = 10.0
 _LATER = START + timedelta(days=400, hours=5)
 

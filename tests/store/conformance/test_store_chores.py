@@ -227,8 +227,8 @@ async def ended(kit: Kit, count: int, workflow: str = "w", **more) -> list[str]:
     return ids
 
 
-def only(keep: int, limit: int = 100) -> Purge:
-    return Purge(runs=900 * DAY, letters=900 * DAY, workers=900 * DAY, limit=limit, keep=keep)
+def only(keep: int | None, limit: int = 100, **keeps: int) -> Purge:
+    return Purge(runs=900 * DAY, letters=900 * DAY, workers=900 * DAY, limit=limit, keep=keep, keeps=keeps)
 
 
 async def left(kit: Kit, workflow: str) -> list[str]:
@@ -244,6 +244,33 @@ async def test_of_each_workflow_the_last_runs_are_kept(kit: Kit) -> None:
     assert await kit.store.purge(only(3)) == 0
     assert await kit.store.purge(only(0)) == 5
     assert await left(kit, "a") == await left(kit, "b") == []
+
+
+async def test_a_workflow_may_have_a_number_of_its_own(kit: Kit) -> None:
+    many, few, last = await ended(kit, 5, "a"), await ended(kit, 4, "b"), await ended(kit, 4, "c")
+    assert await kit.store.purge(only(None, a=4, z=0)) == 1
+    assert await left(kit, "a") == many[1:]
+    assert [await kit.store.purge(only(3, limit=2, a=1, c=5)) for _ in range(3)] == [2, 2, 0]
+    assert (await left(kit, "a"), await left(kit, "b"), await left(kit, "c")) == (many[4:], few[1:], last)
+
+
+async def test_the_last_runs_are_those_that_ended_last(kit: Kit) -> None:
+    worker, slow = await kit.held()
+    quick = await ended(kit, 2)
+    kit.clock.move(SECOND)
+    await kit.store.apply([becomes(slow, RunStatus.SUCCESS)], worker=worker)
+    assert await kit.store.purge(only(2)) == 1
+    assert await left(kit, "w") == [slow.public_id, quick[1]]
+
+
+async def test_what_ended_long_ago_goes_whatever_its_workflow_is_called(kit: Kit) -> None:
+    for name in ("a", "b", "c"):
+        await ended(kit, 2, name)
+    kit.clock.move(8 * DAY)
+    await ended(kit, 1, "b")
+    week = Purge(runs=7 * DAY, letters=DAY, workers=900 * DAY, limit=4)
+    assert [await kit.store.purge(week) for _ in range(3)] == [4, 2, 0]
+    assert [len(await left(kit, name)) for name in ("a", "b", "c")] == [0, 1, 0]
 
 
 async def test_runs_that_go_on_or_wait_for_a_person_are_neither_counted_nor_removed(kit: Kit) -> None:

@@ -79,11 +79,10 @@ async def purge(line: Line, clock: DatabaseClock, purge: Purge) -> int:
     async with line.transaction():
         now = clock.heard(await line.value(SQL["moment"], now=clock.given()))
         removed = await _drop_letters(line, now - purge.letters, purge.limit)
-        old = await line.rows(SQL["old_runs"], before=now - purge.runs, most=purge.limit)
+        names = [row["workflow"] for row in await line.rows(SQL["ended_workflows"])]
+        old = await line.rows(SQL["old_runs"], names=names, before=now - purge.runs, most=purge.limit)
         removed += await _drop_runs(line, now, old)
-        if purge.keep is not None:
-            surplus = await line.rows(SQL["surplus_runs"], keep=purge.keep, most=purge.limit)
-            removed += await _drop_runs(line, now, surplus)
+        removed += await _drop_runs(line, now, await _surplus(line, purge, names))
         removed += await sets.purge(line, now - purge.letters, purge.limit)
         removed += await _drop_keys(line, now, purge.limit)
         removed += await circuits.purge(line, now, purge.limit)
@@ -98,6 +97,14 @@ async def _drop_letters(line: Line, before: int, limit: int) -> int:
     old = await line.rows(SQL["old_letters"], before=before, most=limit)
     await line.rows(SQL["old_replays"], letters=[row["public_id"] for row in old])
     return len(old)
+
+
+async def _surplus(line: Line, purge: Purge, names: list[str]) -> list[Any]:
+    found: list[Any] = []
+    for keep, these in purge.numbers(names).items():
+        most = purge.limit - len(found)
+        found += await line.rows(SQL["surplus_runs"], names=these, keep=keep, most=most)
+    return found
 
 
 async def _drop_runs(line: Line, now: int, old: Sequence[Any]) -> int:

@@ -61,9 +61,9 @@ def expiring(con: sqlite3.Connection, now: int, limit: int) -> list[RunRow]:
 def purge(con: sqlite3.Connection, now: int, purge: Purge) -> int:
     """Remove what was kept long enough, at most `limit` things of each kind; return how many."""
     removed = _drop_letters(con, now - purge.letters, purge.limit)
-    removed += _drop_runs(con, now, _old_runs(con, now, purge))
-    if purge.keep is not None:
-        removed += _drop_runs(con, now, _surplus(con, purge.keep, purge.limit))
+    names = [name for (name,) in con.execute(SQL["ended_workflows"])]
+    removed += _drop_runs(con, now, _old_runs(con, now, purge, names))
+    removed += _drop_runs(con, now, _surplus(con, purge, names))
     removed += sets.purge(con, now - purge.letters, purge.limit)
     removed += _drop_keys(con, now, purge.limit)
     removed += circuits.purge(con, now, purge.limit)
@@ -81,12 +81,17 @@ def _drop_letters(con: sqlite3.Connection, before: int, limit: int) -> int:
     return len(old)
 
 
-def _old_runs(con: sqlite3.Connection, now: int, purge: Purge) -> list[_Purged]:
-    return con.execute(SQL["old_runs"], {"before": now - purge.runs, "most": purge.limit}).fetchall()
+def _old_runs(con: sqlite3.Connection, now: int, purge: Purge, names: list[str]) -> list[_Purged]:
+    asked = {"names": json.dumps(names), "before": now - purge.runs, "most": purge.limit}
+    return con.execute(SQL["old_runs"], asked).fetchall()
 
 
-def _surplus(con: sqlite3.Connection, keep: int, limit: int) -> list[_Purged]:
-    return con.execute(SQL["surplus_runs"], {"keep": keep, "most": limit}).fetchall()
+def _surplus(con: sqlite3.Connection, purge: Purge, names: list[str]) -> list[_Purged]:
+    found: list[_Purged] = []
+    for keep, these in purge.numbers(names).items():
+        asked = {"names": json.dumps(these), "keep": keep, "most": purge.limit - len(found)}
+        found += con.execute(SQL["surplus_runs"], asked)
+    return found
 
 
 def _drop_runs(con: sqlite3.Connection, now: int, old: Sequence[_Purged]) -> int:

@@ -67,7 +67,7 @@ def _goes_on(con: sqlite3.Connection, address: Address, ours: Sequence[Migration
             _refuse_beside_workers(con, address, now)
         else:
             con.execute(SQL["create_schema"])
-        _refuse_taken_names(con, address, pending)
+        _refuse_taken_names(con, address, ours[: len(found)], pending)
         for migration in pending[:1] if found else pending:
             _migrate(con, migration, now)
     return True
@@ -112,15 +112,21 @@ def _migrate(con: sqlite3.Connection, migration: Migration, now: int) -> None:
     )
 
 
-def _refuse_taken_names(con: sqlite3.Connection, address: Address, pending: Sequence[Migration]) -> None:
+def _refuse_taken_names(
+    con: sqlite3.Connection, address: Address, done: Sequence[Migration], pending: Sequence[Migration]
+) -> None:
     """Tables of the user's own are welcome beside ours, unless one has a name that we need."""
     there = {row[0].lower() for row in con.execute(SQL["taken_names"])}
-    ours = {_created(words.split()) for migration in pending for words in split(migration.text)}
-    if clash := sorted(there & ours):
+    if clash := sorted((there - _names(done)) & _names(pending)):
         raise StoreError(
             f"{address.path} has a table or index called {clash[0]!r} that is not Redrive's: "
             "give Redrive a file of its own"
         )
+
+
+def _names(migrations: Sequence[Migration]) -> set[str]:
+    """What these create."""
+    return {_created(words.split()) for migration in migrations for words in split(migration.text)}
 
 
 def _created(words: Sequence[str]) -> str:

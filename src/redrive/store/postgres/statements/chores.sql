@@ -101,39 +101,49 @@ DELETE FROM redrive.letters WHERE id = ANY (ARRAY(
     ORDER BY closed_at LIMIT CAST(:most AS bigint) FOR UPDATE SKIP LOCKED))
 RETURNING public_id;
 
--- name: old_runs
--- Runs that ended, and whose letters were closed, long enough ago, and whether a key still names them.
-SELECT r.id, EXISTS (SELECT 1 FROM redrive.idempotency AS k WHERE k.run = r.id) AS named
-FROM redrive.runs AS r
-WHERE r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS NULL
-  AND r.finished_at <= CAST(:before AS bigint)
-  AND NOT EXISTS (SELECT 1 FROM redrive.letters AS l
-                  WHERE l.run = r.id AND (l.closed_at IS NULL OR l.closed_at > CAST(:before AS bigint)) OFFSET 0)
-ORDER BY r.finished_at LIMIT CAST(:most AS bigint) FOR UPDATE OF r SKIP LOCKED;
-
--- name: surplus_runs
--- Finished runs beyond the newest of their workflow, and whether a key still names them; an open letter keeps its run.
+-- name: ended_workflows
+-- The workflows with finished runs that are not purged yet: one look along the index for each.
 WITH RECURSIVE names (workflow) AS (
-    (SELECT r.workflow FROM redrive.runs AS r ORDER BY r.workflow, r.id LIMIT 1)
+    (SELECT r.workflow FROM redrive.runs AS r
+     WHERE r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS NULL AND r.workflow > ''
+     ORDER BY r.workflow, r.finished_at, r.id LIMIT 1)
     UNION ALL
     SELECT next.workflow FROM names CROSS JOIN LATERAL (
-        SELECT r.workflow FROM redrive.runs AS r WHERE r.workflow > names.workflow
-        ORDER BY r.workflow, r.id LIMIT 1) AS next
+        SELECT r.workflow FROM redrive.runs AS r
+        WHERE r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS NULL
+          AND r.workflow > names.workflow
+        ORDER BY r.workflow, r.finished_at, r.id LIMIT 1) AS next
 )
-SELECT surplus.id, EXISTS (SELECT 1 FROM redrive.idempotency AS k WHERE k.run = surplus.id OFFSET 0) AS named
-FROM names
-CROSS JOIN LATERAL (
-    SELECT COALESCE(min(kept.id), 9223372036854775807) AS id FROM (
-        SELECT r.id FROM redrive.runs AS r
-        WHERE r.workflow = names.workflow AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING'
-          AND r.purged_at IS NULL
-        ORDER BY r.id DESC LIMIT CAST(:keep AS bigint)) AS kept) AS first
+SELECT workflow FROM names;
+
+-- name: old_runs
+-- Runs that ended, and whose letters were closed, long enough ago, and whether a key still names them.
+SELECT old.id, EXISTS (SELECT 1 FROM redrive.idempotency AS k WHERE k.run = old.id OFFSET 0) AS named
+FROM unnest(CAST(:names AS text[])) AS n (workflow)
 CROSS JOIN LATERAL (
     SELECT r.id FROM redrive.runs AS r
-    WHERE r.workflow = names.workflow AND r.id < first.id AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING'
+    WHERE r.workflow = n.workflow AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING'
+      AND r.purged_at IS NULL AND r.finished_at <= CAST(:before AS bigint)
+      AND NOT EXISTS (SELECT 1 FROM redrive.letters AS l
+                      WHERE l.run = r.id AND (l.closed_at IS NULL OR l.closed_at > CAST(:before AS bigint)) OFFSET 0)
+    ORDER BY r.finished_at, r.id LIMIT CAST(:most AS bigint) FOR UPDATE OF r SKIP LOCKED) AS old
+LIMIT CAST(:most AS bigint);
+
+-- name: surplus_runs
+-- Finished runs beyond the last of their workflow, and whether a key still names them; an open letter keeps its run.
+SELECT surplus.id, EXISTS (SELECT 1 FROM redrive.idempotency AS k WHERE k.run = surplus.id OFFSET 0) AS named
+FROM unnest(CAST(:names AS text[])) AS n (workflow)
+CROSS JOIN LATERAL (
+    SELECT r.finished_at, r.id FROM redrive.runs AS r
+    WHERE r.workflow = n.workflow AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING'
       AND r.purged_at IS NULL
+    ORDER BY r.finished_at DESC, r.id DESC LIMIT 1 OFFSET CAST(:keep AS bigint)) AS newest
+CROSS JOIN LATERAL (
+    SELECT r.id FROM redrive.runs AS r
+    WHERE r.workflow = n.workflow AND (r.finished_at, r.id) <= (newest.finished_at, newest.id)
+      AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS NULL
       AND NOT EXISTS (SELECT 1 FROM redrive.letters AS l WHERE l.run = r.id AND l.closed_at IS NULL OFFSET 0)
-    ORDER BY r.id LIMIT CAST(:most AS bigint) FOR UPDATE OF r SKIP LOCKED) AS surplus
+    ORDER BY r.finished_at, r.id LIMIT CAST(:most AS bigint) FOR UPDATE OF r SKIP LOCKED) AS surplus
 LIMIT CAST(:most AS bigint);
 
 -- name: mark_purged

@@ -67,28 +67,40 @@ DELETE FROM letters WHERE id IN (
     WHERE closed_at IS NOT NULL AND closed_at <= ? ORDER BY closed_at LIMIT ?)
 RETURNING public_id;
 
+-- name: ended_workflows
+-- The workflows with finished runs that are not purged yet: one look along the index for each.
+WITH RECURSIVE names (workflow) AS (
+    SELECT min(r.workflow) FROM runs AS r INDEXED BY runs_finished
+    WHERE r.workflow > '' AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS NULL
+    UNION ALL
+    SELECT (SELECT min(r.workflow) FROM runs AS r INDEXED BY runs_finished
+            WHERE r.workflow > names.workflow AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING'
+              AND r.purged_at IS NULL)
+    FROM names WHERE names.workflow IS NOT NULL
+)
+SELECT workflow FROM names WHERE workflow IS NOT NULL;
+
 -- name: old_runs
 -- Runs that ended, and whose letters were closed, long enough ago, and whether a key still names them.
 SELECT r.id, EXISTS (SELECT 1 FROM idempotency AS k WHERE k.run = r.id)
-FROM runs AS r INDEXED BY runs_finished
+FROM json_each(:names) AS n CROSS JOIN runs AS r INDEXED BY runs_finished ON r.workflow = n.value
 WHERE r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS NULL AND r.finished_at <= :before
   AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.run = r.id AND (l.closed_at IS NULL OR l.closed_at > :before))
-ORDER BY r.finished_at LIMIT :most;
+LIMIT :most;
 
 -- name: surplus_runs
--- Finished runs beyond the newest of their workflow, and whether a key still names them; an open letter keeps its run.
-WITH RECURSIVE names (workflow) AS (
-    SELECT min(workflow) FROM runs
-    UNION ALL
-    SELECT (SELECT min(r.workflow) FROM runs AS r WHERE r.workflow > names.workflow) FROM names
-    WHERE names.workflow IS NOT NULL
+-- Finished runs beyond the last of their workflow, and whether a key still names them; an open letter keeps its run.
+WITH newest (workflow, id) AS MATERIALIZED (
+    SELECT n.value, (SELECT r.id FROM runs AS r INDEXED BY runs_finished
+                     WHERE r.workflow = n.value AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING'
+                       AND r.purged_at IS NULL
+                     ORDER BY r.finished_at DESC, r.id DESC LIMIT 1 OFFSET :keep)
+    FROM json_each(:names) AS n
 )
 SELECT r.id, EXISTS (SELECT 1 FROM idempotency AS k WHERE k.run = r.id)
-FROM names CROSS JOIN runs AS r INDEXED BY runs_of_workflow ON r.workflow = names.workflow
-WHERE r.id < COALESCE((
-          SELECT min(id) FROM (SELECT kept.id FROM runs AS kept WHERE kept.workflow = names.workflow
-                               AND kept.finished_at IS NOT NULL AND kept.status <> 'DLQ_PENDING'
-                               AND kept.purged_at IS NULL ORDER BY kept.id DESC LIMIT :keep)), 9223372036854775807)
+FROM newest CROSS JOIN runs AS last ON last.id = newest.id
+CROSS JOIN runs AS r INDEXED BY runs_finished ON r.workflow = newest.workflow
+WHERE (r.finished_at, r.id) <= (last.finished_at, last.id)
   AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS NULL
   AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.run = r.id AND l.closed_at IS NULL)
 LIMIT :most;
