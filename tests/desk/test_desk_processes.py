@@ -1,11 +1,12 @@
-"""People at several computers press the button at the same moment, on both databases (P6, trap A7)."""
+"""People at several computers press the button at the same moment, on both databases (P6, trap A7), and
+several nodes carry out what they decided on many."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ from typing import Any
 import cluster
 import engines
 import pytest
-from desk_kit import shop
+from desk_kit import ONCE, shop
 
 from redrive import Redrive, RunFailed
+from redrive.desk.sets import LetterSet
+from redrive.store.selection import LetterFilter
 
 PEOPLE = Path(__file__).with_name("desk_people.py")
+NODE = Path(__file__).with_name("desk_node.py")
 PLACES = engines.KINDS
 PATIENCE = 60
 
@@ -35,7 +39,7 @@ async def place(kind: str, folder: Path) -> AsyncIterator[str]:
 
 async def ask(url: str, letter: str, modes: list[str], each: int) -> list[list[Any]]:
     """One process for each mode, with so many people in it, all deciding at once; what they were told."""
-    computers = [await _open(url, letter, mode, each) for mode in modes]
+    computers = [await _open(PEOPLE, url, letter, mode, each) for mode in modes]
     try:
         async with asyncio.timeout(PATIENCE):
             for computer in computers:
@@ -50,7 +54,7 @@ async def ask(url: str, letter: str, modes: list[str], each: int) -> list[list[A
 
 
 async def _open(*arguments: Any) -> Any:
-    words = [sys.executable, PEOPLE, *map(str, arguments)]
+    words = [sys.executable, *map(str, arguments)]
     pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
     return await asyncio.create_subprocess_exec(*words, **pipes)
 
@@ -98,3 +102,74 @@ async def test_replaying_resolving_and_ignoring_at_once_exactly_one_wins(tmp_pat
             if good[0][0] == "replay":
                 assert await s.app.handle(good[0][3], "order").result(PATIENCE)
             assert s.ledger.counts["charge"] == (2 if good[0][0] == "replay" else 1)
+
+
+async def until_known(app: Redrive, id: str, known: Callable[[LetterSet], bool]) -> LetterSet:
+    """A set as soon as that is known of it."""
+    async with asyncio.timeout(PATIENCE):
+        while not known(found := await app.dlq.set(id)):  # noqa: ASYNC110 - others work on it
+            await asyncio.sleep(0.02)
+    return found
+
+
+@pytest.mark.parametrize("kind", PLACES)
+async def test_a_pause_waits_for_no_more_than_what_the_worker_was_given(tmp_path: Path, kind: str) -> None:
+    """One batch has all the letters; the worker has room for some of them, and these see to the pause."""
+    async with place(kind, tmp_path) as url:
+        app = Redrive(url, concurrency=25)
+        calls: list[int] = []
+        begun, paused = asyncio.Event(), asyncio.Event()
+        sets: list[LetterSet] = []
+
+        @app.step(retry=ONCE)
+        async def call(number: int) -> None:
+            if not begun.is_set():
+                raise ValueError("down")
+            calls.append(number)
+            if len(calls) == 1:
+                await app.dlq.pause_set(sets[0].id, by="bob")
+                paused.set()
+            await paused.wait()
+
+        @app.workflow
+        async def order(number: int) -> None:
+            await call(number)
+
+        async with app:
+            for handle in await order.start_many([(number,) for number in range(100)]):
+                with pytest.raises(RunFailed):
+                    await handle.result(PATIENCE)
+            begun.set()
+            sets.append(await app.dlq.replay_many(LetterFilter(), by="ann"))
+            held_up = await until_known(app, sets[0].id, lambda found: found.done > 0)
+            assert held_up.done <= 25
+            await app.dlq.resume_set(sets[0].id, by="bob")
+            ended = await until_known(app, sets[0].id, lambda found: found.succeeded == 100)
+            assert (str(ended.status), ended.done, sorted(calls)) == ("DONE", 100, list(range(100)))
+
+
+@pytest.mark.parametrize("kind", PLACES)
+async def test_two_processes_keep_one_rate_together(tmp_path: Path, kind: str) -> None:
+    """In no second more than the rate and one portion of it, which may have been on its way."""
+    async with place(kind, tmp_path) as url:
+        s = shop(Redrive(url))
+        async with s.app:
+            for handle in await s.order.start_many([("lamp", amount) for amount in range(80)]):
+                with pytest.raises(RunFailed):
+                    await handle.result(PATIENCE)
+        nodes = [await _open(NODE, url) for _ in range(2)]
+        try:
+            async with asyncio.timeout(PATIENCE), s.app.client():
+                for node in nodes:
+                    assert await node.stdout.readline() == b"ready\n"
+                set = await s.app.dlq.resolve_many(LetterFilter(), by="ann", rate="40/s")
+                await until_known(s.app, set.id, lambda found: found.done == 80)
+                items = (await s.app.dlq.set_items(set.id, limit=100)).items
+        finally:
+            for node in nodes:
+                node.kill()
+                await node.wait()
+        times = sorted(item.at.timestamp() for item in items if item.at is not None)
+        spans = [later - first for first, later in zip(times, times[48:], strict=False)]
+        assert len(times) == 80
+        assert min(spans) > 0.9, spans  # each process has a clock of its own

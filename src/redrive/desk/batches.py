@@ -1,7 +1,9 @@
 """Deciding on a few letters of a set at a time: read them, decide on each, write what may be written.
 
 One that is refused is marked with the reason, and the others go on. A replay carries the set's id as its
-key, so a letter whose decision was written before a crash, and not marked, is found to be done.
+key, so a letter whose decision was written before a crash, and not marked, is found to be done. The worker
+beside may take a while until it has room for the next runs: whether the set still goes on is asked before
+each commit, so that a pause or another rate waits for one of them at the most.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from redrive.clock import Clock
@@ -27,7 +30,7 @@ from redrive.settle.settler import LocalSettler
 from redrive.store.port import Store
 from redrive.store.records import Case
 from redrive.store.seal import is_sealed, why_sealed
-from redrive.store.sets import ItemMark, SetItemRow, SetItemStatus, SetRow
+from redrive.store.sets import ItemMark, SetItemRow, SetItemStatus, SetRow, SetStatus
 from redrive.store.workers import Claimed
 
 __all__ = ["REPLAY", "Batches", "order_of", "why_not"]
@@ -43,6 +46,15 @@ _STARTS = (Mode.FULL, Mode.ROLLBACK)  # the run itself does not go on with its f
 
 Cases = dict[str, Case]
 _Decided = tuple[ItemMark, Claimed | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A set, what it asks to be done with each letter, and the letters of a batch."""
+
+    row: SetRow
+    order: Order
+    cases: Cases
 
 
 class Batches:
@@ -73,21 +85,21 @@ class Batches:
     # -- replays -----------------------------------------------------------------------------------------
 
     async def _replay(self, row: SetRow, items: Sequence[SetItemRow], cases: Cases) -> list[ItemMark]:
-        order = order_of(row)
-        marks, left = await self._hand_over(order, items, cases)
-        rest = await self._decided(order, left, cases, None)
+        work = _Work(row, order_of(row), cases)
+        marks, left = await self._hand_over(work, items)
+        rest = await self._decided(work, left, None)
         return marks + [mark for mark, _ in rest]
 
     async def _hand_over(
-        self, order: Order, items: Sequence[SetItemRow], cases: Cases
+        self, work: _Work, items: Sequence[SetItemRow]
     ) -> tuple[list[ItemMark], Sequence[SetItemRow]]:
         """Let the worker beside go on with runs, as many as it has time for; returns what is left, too."""
         marks: list[ItemMark] = []
-        taker = None if order.request.mode in _STARTS else await self._handing.taker()
+        taker = None if work.order.request.mode in _STARTS else await self._handing.taker()
         while taker is not None and items:
             share = self._handing.share(taker)
             some, rest = items[:share], items[share:]
-            give = partial(self._give, taker, order, some, cases, marks)
+            give = partial(self._give, taker, work, some, marks)
             if not await self._handing.took(taker, len(some), give):
                 break
             items = rest
@@ -96,27 +108,28 @@ class Batches:
     async def _give(
         self,
         taker: Taker,
-        order: Order,
+        work: _Work,
         items: Sequence[SetItemRow],
-        cases: Cases,
         marks: list[ItemMark],
         worker: int,
     ) -> tuple[list[Claimed], int]:
         """Decide on letters whose runs are the worker's then; they are marked, too."""
         taking = Taking(worker, await self._handing.workflows(taker))
-        decided = await self._decided(order, items, cases, taking)
+        decided = await self._decided(work, items, taking)
         marks += [mark for mark, _ in decided]
         claimed = [each for _, each in decided if each is not None]
         return claimed, self._store.now()
 
     async def _decided(
-        self, order: Order, items: Sequence[SetItemRow], cases: Cases, taking: Taking | None
+        self, work: _Work, items: Sequence[SetItemRow], taking: Taking | None
     ) -> list[_Decided]:
-        """What became of each, with the run where that is the taker's now."""
+        """What became of each, with the run where that is the taker's now; nothing if the set is held up."""
+        if not items or not await self._goes_on(work.row):
+            return []
         decided: list[_Decided] = []
         prepared: list[tuple[SetItemRow, Prepared]] = []
         for number, item in enumerate(items):
-            found = await self._prepared(order, item, cases.get(item.letter), taking)
+            found = await self._prepared(work.order, item, work.cases.get(item.letter), taking)
             if isinstance(found, Prepared):
                 prepared.append((item, found))
             else:
@@ -124,6 +137,11 @@ class Batches:
             if number % _BREATH == 0:
                 await asyncio.sleep(0)
         return decided + await self._apply(prepared, None if taking is None else taking.worker)
+
+    async def _goes_on(self, row: SetRow) -> bool:
+        """False once somebody stopped the set, paused it or gave it another rate, or another node has it."""
+        now = await self._store.set_of(row.public_id)
+        return now is not None and now.status is SetStatus.RUNNING and now.fence == row.fence
 
     async def _prepared(
         self, order: Order, item: SetItemRow, case: Case | None, taking: Taking | None
