@@ -18,7 +18,7 @@ from redrive.store.port import People
 from redrive.store.schedules import SchedulePlace, ScheduleRow
 from redrive.store.schedules import Schedules as Rows
 
-__all__ = ["KnownSchedule", "Schedules"]
+__all__ = ["KnownSchedule", "Schedules", "listed"]
 
 _NEXT = 3
 
@@ -57,10 +57,7 @@ class Schedules:
 
     async def list(self, *, tenant: str | None = None) -> tuple[KnownSchedule, ...]:
         """All schedules, or those of a tenant, by workflow, tenant and name."""
-        rows = await self._rows.known(tenant=tenant)
-        runs = await self._store.runs_by_id([row.last_run for row in rows if row.last_run is not None])
-        status = {run.public_id: run.status for run in runs}
-        return tuple(_shaped(row, status, self._store.now()) for row in rows)
+        return await listed(self._store, tenant)
 
     async def pause(
         self,
@@ -139,6 +136,14 @@ class Schedules:
             reason=reason_given(reason),
             token=self._clock.new_id(),
         )
+
+
+async def listed(store: People, tenant: str | None = None) -> tuple[KnownSchedule, ...]:
+    """Schedules as they stand, with what became of their last runs."""
+    rows = await store.schedules.known(tenant=tenant)
+    runs = await store.runs_by_id([row.last_run for row in rows if row.last_run is not None])
+    status = {run.public_id: run.status for run in runs}
+    return tuple(_shaped(row, status, store.now()) for row in rows)
 
 
 def _shaped(row: ScheduleRow, status: Mapping[str, RunStatus], now: int) -> KnownSchedule:

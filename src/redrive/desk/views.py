@@ -20,7 +20,7 @@ from redrive.store.port import People
 from redrive.store.seal import is_sealed
 from redrive.store.views import NewView, ViewPlace, ViewRow
 
-__all__ = ["FIELDS", "MOST", "ListName", "SavedView", "Views"]
+__all__ = ["FIELDS", "MOST", "ListName", "SavedView", "Views", "saved"]
 
 MOST = 50
 """How many views of a list somebody has, and how many a tenant shares."""
@@ -80,7 +80,7 @@ class Views:
         wanted = {*ListName} if of is None else {_list(of)}
         rows = await self._store.views.known(_whose(tenant), reader)
         # One whose query cannot be opened here would show everything under a name that promises less.
-        return [_shaped(row) for row in rows if row.list in wanted and not is_sealed(row.query)]
+        return [saved(row) for row in rows if row.list in wanted and not is_sealed(row.query)]
 
     async def save(
         self,
@@ -175,7 +175,8 @@ def _asked(of: ListName, query: str) -> str:
     return urlencode({name: given[name] for name in FIELDS[of] if name in given})
 
 
-def _shaped(row: ViewRow) -> SavedView:
+def saved(row: ViewRow) -> SavedView:
+    """A view as it is shown."""
     return SavedView(
         list=ListName(row.list),
         name=row.name,

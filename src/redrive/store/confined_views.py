@@ -19,7 +19,7 @@ class ConfinedViews:
         self._tenant = tenant
         self._workflows = workflows
 
-    async def known(self, tenant: str, owner: str) -> Sequence[ViewRow]:
+    async def known(self, tenant: str, owner: str | None) -> Sequence[ViewRow]:
         if tenant != self._tenant or self._workflows is not None:
             return []
         return [row for row in await self._inner.known(tenant, owner) if row.tenant == self._tenant]

@@ -18,7 +18,7 @@ class SealedViews:
         self._inner = inner
         self._sealer = sealer
 
-    async def known(self, tenant: str, owner: str) -> Sequence[ViewRow]:
+    async def known(self, tenant: str, owner: str | None) -> Sequence[ViewRow]:
         return [self._sealer.open(row, row.tenant) for row in await self._inner.known(tenant, owner)]
 
     async def put(self, view: NewView, *, most: int, audit: AuditWrite | None) -> bool:

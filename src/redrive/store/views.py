@@ -57,8 +57,8 @@ class ViewRow:
 class Views(Protocol):
     """The calls about saved views: each one transaction, each safe to repeat."""
 
-    async def known(self, tenant: str, owner: str) -> Sequence[ViewRow]:
-        """Somebody's own views in a tenant and those that it shares, by list and name."""
+    async def known(self, tenant: str, owner: str | None) -> Sequence[ViewRow]:
+        """Somebody's own views in a tenant and those that it shares, or everybody's, by list and name."""
 
     async def put(self, view: NewView, *, most: int, audit: AuditWrite | None) -> bool:
         """Save a view, in place of one with its name; False if its owner has `most` others in that list."""

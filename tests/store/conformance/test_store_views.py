@@ -64,7 +64,8 @@ async def test_a_tenant_s_user_has_no_other_tenant_s_views(kit: Kit) -> None:
     await put(kit, MINE, SHARED, THEIRS)
     seen = kit.store.confined("acme").views
     assert [row.name for row in await seen.known("acme", "ann")] == ["late", "ours"]
-    assert await seen.known("globex", "ann") == []
+    assert await seen.known("globex", "ann") == await seen.known("globex", None) == []
+    assert [row.owner for row in await seen.known("acme", None)] == ["ann", ""]
     for call in (
         seen.put(THEIRS, most=9, audit=None),
         seen.put(MINE, most=9, audit=noted(tenant="globex")),

@@ -35,7 +35,7 @@ async def erased(store: Store, access: Access, name: str) -> int:
 async def exported(store: Store, access: Access, name: str) -> AsyncIterator[tuple[str, Any]]:
     """Everything a tenant has, thing by thing under its kind; its log says who took it along."""
     await store.note([access.exported(name)])
-    return export(store.confined(name))
+    return export(store.confined(name), name)
 
 
 async def code_for(access: Access, id: str, tenant: str | None = None) -> tuple[UserRow, str]:

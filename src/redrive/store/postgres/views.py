@@ -27,7 +27,7 @@ class PostgresViews:
         self._lines = lines
         self._clock = clock
 
-    async def known(self, tenant: str, owner: str) -> list[ViewRow]:
+    async def known(self, tenant: str, owner: str | None) -> list[ViewRow]:
         async def read(line: Line) -> list[ViewRow]:
             return [view_row(row) for row in await line.rows(SQL["views"], tenant=tenant, owner=owner)]
 

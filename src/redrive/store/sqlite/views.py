@@ -25,7 +25,7 @@ class SqliteViews:
         self._lines = lines
         self._now = now
 
-    async def known(self, tenant: str, owner: str) -> list[ViewRow]:
+    async def known(self, tenant: str, owner: str | None) -> list[ViewRow]:
         values = {"tenant": tenant, "owner": owner}
         return await self._lines.read(
             lambda con: [view_row(row) for row in con.execute(SQL["views"], values)]

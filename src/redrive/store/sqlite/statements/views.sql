@@ -1,9 +1,9 @@
 -- Saved views: filters of lists that people gave a name.
 
 -- name: views
--- Somebody's own views and those of the tenant.
+-- Somebody's own views and those of the tenant; if nobody is named, everybody's.
 SELECT tenant, list, owner, name, query, by, at FROM saved_views
-WHERE tenant = :tenant AND owner IN ('', :owner)
+WHERE tenant = :tenant AND (:owner IS NULL OR owner IN ('', :owner))
 ORDER BY list, name, owner;
 
 -- name: put_view

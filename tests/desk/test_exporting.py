@@ -1,0 +1,46 @@
+"""What a tenant takes along: everything that is its own, and nothing of anybody else's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from engines import OnStore
+
+from redrive import Redrive, RetryPolicy, Schedule
+from redrive.desk.exporting import export
+
+ONCE = RetryPolicy(max_retries=0)
+
+
+async def test_a_tenant_takes_everything_along_and_nothing_of_others(on_store: OnStore) -> None:
+    app = Redrive("sqlite:///:memory:")
+
+    @app.workflow(
+        retry=ONCE,
+        schedule=[Schedule("0 * * * *", tenant=tenant, name=tenant) for tenant in ("acme", "globex")],
+    )
+    async def report() -> None:
+        raise ValueError("no")
+
+    async with on_store(app) as e:
+        await e.settle()
+        await e.advance("1h")
+        for tenant in ("acme", "globex"):
+            await app.policies.set(RetryPolicy(max_retries=1), workflow="report", tenant=tenant, by="ann")
+            await app.views.save("letters", "late", "code=timeout", by="ann", tenant=tenant)
+            await app.views.save("letters", "late", "stage=exec", by="bob", tenant=tenant)
+            await app.views.save("runs", "ours", "kind=late", by="bob", tenant=tenant, shared=True)
+        found: list[tuple[str, Any]] = [each async for each in export(e.store.confined("acme"), "acme")]
+    kinds = Counter(kind for kind, _ in found)
+    assert kinds.keys() == {"run", "letter", "policy", "schedule", "view", "audit"}
+    assert (kinds["run"], kinds["letter"], kinds["policy"], kinds["schedule"]) == (1, 1, 1, 1)
+    (schedule,) = [thing for kind, thing in found if kind == "schedule"]
+    (run,) = [thing for kind, thing in found if kind == "run"]
+    assert (schedule.tenant, schedule.cron, schedule.last_run) == ("acme", "0 * * * *", run.id)
+    views = [(view.list, view.by, view.query, view.shared) for kind, view in found if kind == "view"]
+    assert views == [
+        ("letters", "ann", "code=timeout", False),
+        ("letters", "bob", "stage=exec", False),
+        ("runs", "bob", "kind=late", True),
+    ]
