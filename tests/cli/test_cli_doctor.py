@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import asyncpg
 
-from redrive import Redrive
-from redrive.cli.health import Finding, _outbox, examine
+from redrive import Redrive, Schedule
+from redrive.cli.health import Finding, _outbox, examine, late_schedules
 from redrive.clock import MICROS
 from redrive.core.deciding.rollback import AHEAD
 from redrive.core.states import RunStatus
@@ -15,6 +17,7 @@ from redrive.core.transition import RunWrite, Transition
 from redrive.store.figures import Figures, SinkLag
 from redrive.store.postgres.address import locate
 from redrive.store.workers import Claim, NewWorker
+from redrive.testing import VirtualClock, engine
 
 MINUTE = 60 * MICROS
 
@@ -82,3 +85,30 @@ def test_the_doctor_finds_sinks_that_nothing_arrives_at() -> None:
     ]
     (calm,) = _outbox(Figures(now=now, sinks=(SinkLag("erp", 3, 0, None),)))
     assert calm.level == "ok"
+
+
+async def test_the_doctor_names_schedules_whose_time_passed_and_nothing_was_started(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/reports.db"
+    app = Redrive(url)
+
+    @app.workflow(schedule=Schedule("0 * * * *", tenant="acme", name="each hour"))
+    async def report() -> None: ...
+
+    assert "schedules" not in by_check(await examine("sqlite:///:memory:"))
+    now = datetime.now(UTC)
+    async with engine(app, store=url, clock=VirtualClock(start=now - timedelta(hours=3))) as e:
+        await e.settle()
+        (known,) = await app.schedules.list()
+        assert (known.late_since, known.live) == (None, True)
+        assert [each.level for each in late_schedules([known])] == ["ok"]
+    found = by_check(await examine(url))["schedules"]
+    due = (now - timedelta(hours=2)).replace(minute=0)
+    assert found.level == "wrong"
+    assert found.text == (
+        f"'each hour' of 'report' (tenant 'acme') was due {due:%Y-%m-%d %H:%M} UTC, and no live worker has it"
+    )
+    assert "redrive schedules forget report 'each hour' --tenant acme" in (found.advice or "")
+    (stuck,) = late_schedules([replace(known, late_since=due)])
+    assert "its worker did not start it" in stuck.text
+    several = list(late_schedules([replace(known, late_since=due)] * 7))
+    assert (len(several), several[-1].text) == (6, "2 more are late")

@@ -17,6 +17,7 @@ from redrive.cli.demo.shop import app, charge, fulfil
 from redrive.cli.demo.traffic import STORIES, _order
 from redrive.cli.demo.words import story, summary
 from redrive.cli.news import News
+from redrive.store.selection import RunFilter
 from redrive.testing import Hang, engine, faults
 
 DOORS = ["http://127.0.0.1:8700  sign in as owner@shop.example, password redrive-demo", "    or as somebody"]
@@ -83,6 +84,17 @@ async def test_the_provider_goes_down_for_everybody_and_comes_back() -> None:
         turns = [line.event for line in (await app.audit.list(limit=100)).items if "circuit" in line.event]
     assert [run.status for run in runs] == ["SUCCESS", "SUCCESS"]
     assert {"circuit.opened", "circuit.closed"} <= set(turns)
+
+
+async def test_stock_is_counted_every_minute() -> None:
+    async with engine(app) as e:
+        await e.settle()
+        await e.advance("2m")
+        (schedule,) = await app.schedules.list()
+        counted = (await app.runs.list(RunFilter(workflow="count_stock"))).items
+    assert (schedule.workflow, schedule.cron, schedule.live) == ("count_stock", "* * * * *", True)
+    assert [(run.status, run.tenant) for run in counted] == [("SUCCESS", "corner-shop")] * 2
+    assert schedule.last_run == counted[0].id
 
 
 async def test_what_was_done_is_undone_until_that_fails() -> None:

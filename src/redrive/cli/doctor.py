@@ -24,7 +24,7 @@ _SIGNS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗", "red
 @shown
 @at_a_place
 def doctor(place: Place, output: Output) -> None:
-    """Check the store, schema, roles, clock, workers, runs that do not move, messages, mail and webhooks.
+    """Check store, schema, roles, clock, workers, runs that do not move, schedules, messages, mail, webhooks.
 
     Exit code 1 if something is wrong; each finding says what to do. --quiet prints what is wrong only.
     Of a server: whether it answers, what the token allows, and what waits.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from redrive.cli.health import Finding
+from redrive.cli.health import Finding, late_schedules
 from redrive.cli.hints import circuit_hint, hint, worker_hint
 from redrive.core.circuit import CircuitStatus
 from redrive.core.states import LetterStatus
@@ -39,6 +39,8 @@ async def _checks(server: Remote) -> AsyncIterator[Finding]:
     yield Finding(check="server", level="ok", text=f"{server.address} answers")
     yield Finding(check="token", level="ok", text=f"{me['who']}, {me['role']} of {me['tenant']}")
     for finding in _workflows(await server.workflows.list()):
+        yield finding
+    for finding in late_schedules(await server.schedules.list()):
         yield finding
     async for finding in _circuits(server):
         yield finding

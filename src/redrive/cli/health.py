@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from redrive.cli.hints import circuit_hint, hint, rewritten, worker_hint
+from redrive.cli.hints import circuit_hint, hint, rewritten, schedule_hint, worker_hint
 from redrive.clock import MICROS, SystemClock
 from redrive.core.circuit import CircuitStatus
 from redrive.core.redact import Redactor
 from redrive.core.states import LetterStatus, RunStatus
+from redrive.desk.schedules import KnownSchedule, listed
 from redrive.duration import moment, words
 from redrive.errors import RedriveError, SchemaMismatch
 from redrive.store import EXPOSED, open_store
@@ -21,7 +22,7 @@ from redrive.store.port import Store
 from redrive.store.selection import CircuitFilter, LetterFilter, RunFilter
 from redrive.store.workers import WorkerRow, living
 
-__all__ = ["Finding", "examine"]
+__all__ = ["Finding", "examine", "late_schedules"]
 
 _LATE = 60 * MICROS
 _SKEW = 2 * MICROS
@@ -91,6 +92,8 @@ async def _checks(store: Store, url: str) -> AsyncIterator[Finding]:
     yield _late(figures, live)
     yield _suspects(figures)
     for finding in _outbox(figures):
+        yield finding
+    for finding in late_schedules(await listed(store)):
         yield finding
     async for finding in _circuits(store):
         yield finding
@@ -191,6 +194,28 @@ def _outbox(figures: Figures) -> Iterator[Finding]:
             )
     if figures.sinks and not any(each.dead or each.due_since is not None for each in figures.sinks):
         yield _ok("outbox", "everything that was due is delivered")
+
+
+def late_schedules(known: Sequence[KnownSchedule]) -> Iterator[Finding]:
+    """Schedules whose time passed and nothing was started. Where there is none, there is nothing to say."""
+    late = [one for one in known if one.late_since is not None]
+    yield from map(_late_schedule, late[:_NAMED])
+    if len(late) > _NAMED:
+        yield _wrong("schedules", f"{len(late) - _NAMED} more are late", hint("schedules", "list"))
+    if known and not late:
+        yield _ok("schedules", f"{len(known)}, none of them late")
+
+
+def _late_schedule(one: KnownSchedule) -> Finding:
+    what = (
+        f"{one.name!r} of {one.workflow!r} (tenant {one.tenant!r}) was due {one.late_since:%Y-%m-%d %H:%M %Z}"
+    )
+    if one.live:
+        advice = "see in the log of the workers that have it what keeps them from that"
+        return _wrong("schedules", f"{what}, and its worker did not start it", advice)
+    forget = schedule_hint("forget", one.workflow, one.name, one.tenant)
+    advice = f"start a worker whose app has it: {worker_hint()}; if no code has it any more: {forget}"
+    return _wrong("schedules", f"{what}, and no live worker has it", advice)
 
 
 async def _circuits(store: Store) -> AsyncIterator[Finding]:

@@ -29,10 +29,18 @@ def hint(*words: str) -> str:
 
 def circuit_hint(verb: str, key: str, tenant: str) -> str:
     """`redrive circuits VERB` for this tenant's circuit and no other's."""
+    return hint("circuits", verb, shlex.quote(key), *_of_tenant(tenant))
+
+
+def schedule_hint(verb: str, workflow: str, name: str, tenant: str) -> str:
+    """`redrive schedules VERB` for this tenant's schedule and no other's."""
+    return hint("schedules", verb, shlex.quote(workflow), shlex.quote(name), *_of_tenant(tenant))
+
+
+def _of_tenant(tenant: str) -> list[str]:
     from redrive.core.roles import DEFAULT_TENANT
 
-    whose = [] if tenant == DEFAULT_TENANT else ["--tenant", shlex.quote(tenant)]
-    return hint("circuits", verb, shlex.quote(key), *whose)
+    return [] if tenant == DEFAULT_TENANT else ["--tenant", shlex.quote(tenant)]
 
 
 def worker_hint() -> str:

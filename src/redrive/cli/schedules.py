@@ -67,7 +67,9 @@ def _next(one: KnownSchedule) -> str:
     """Its next times, or why there are none."""
     if one.paused_by is not None:
         return f"paused by {one.paused_by}"
-    return ", ".join(map(_short, one.next)) if one.live else "no live worker has it"
+    if not one.live:
+        return "no live worker has it" + (f", late since {_short(one.late_since)}" if one.late_since else "")
+    return ", ".join(map(_short, one.next))
 
 
 def _short(at: datetime) -> str:

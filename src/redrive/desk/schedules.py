@@ -21,6 +21,7 @@ from redrive.store.schedules import Schedules as Rows
 __all__ = ["KnownSchedule", "Schedules", "listed"]
 
 _NEXT = 3
+_LATE = 120_000_000  # a schedule whose worker stopped is taken over within a minute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,8 @@ class KnownSchedule:
     """A schedule as it stands. Times are those of its zone.
 
     `next` are its next times, none while it is paused or no live worker has it (`live`). `last_run` was
-    started for `last_at`; its status is None once it was purged.
+    started for `last_at`; its status is None once it was purged. `late_since` is the first of its times that
+    passed more than two minutes ago and that nobody saw to.
     """
 
     workflow: str
@@ -42,6 +44,7 @@ class KnownSchedule:
     last_status: RunStatus | None
     paused_by: str | None
     live: bool
+    late_since: datetime | None = None
 
 
 class Schedules:
@@ -161,7 +164,13 @@ def _shaped(row: ScheduleRow, status: Mapping[str, RunStatus], now: int) -> Know
         last_status=None if row.last_run is None else status.get(row.last_run),
         paused_by=row.paused_by,
         live=row.kept,
+        late_since=None if cron is None or row.paused_at is not None else _late(cron, row.passed, now),
     )
+
+
+def _late(cron: Cron, passed: int, now: int) -> datetime | None:
+    due = cron.next(passed)
+    return None if due is None or due > now - _LATE else cron.local(due)
 
 
 def _cron(row: ScheduleRow) -> Cron | None:

@@ -28,6 +28,7 @@ __all__ = [
     "book",
     "charge",
     "collect",
+    "count_shelves",
     "give_back",
     "mail",
     "order_wood",
@@ -64,6 +65,11 @@ class CardDeclined(HttpError):
 async def reserve(product: str) -> str:
     await _takes(0.05)
     return f"shelf-{len(product)}"
+
+
+async def count_shelves() -> int:
+    await _takes(0.05)
+    return 1_204
 
 
 async def release(reservation: str) -> None:

@@ -7,6 +7,7 @@
     remind            wait -> mail
     ask_supplier      wait for an answer, but not for ever
     import_catalogue  read a file that may take the whole process with it
+    count_stock       every minute, by its schedule
 
 What the steps call is in `redrive.cli.demo.outside`: a bank, a stock, a carrier and so on that fail in
 every way such services do. Nothing here knows about that; it is what the retry policies are for.
@@ -18,8 +19,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 import redrive
-from redrive import Circuit, Redrive, RetryPolicy, StepFailed, step_info
+from redrive import Circuit, Redrive, RetryPolicy, Schedule, StepFailed, step_info
 from redrive.cli.demo import outside
+from redrive.cli.demo.people import SHOP
 
 # A worker counts as dead after 3 s instead of 30, so that you need not wait to see a run recover. What ended
 # an hour ago is removed, so that a demo may run for days.
@@ -117,6 +119,11 @@ def read_catalogue(path: str) -> int:
     return outside.read_catalogue(path, key=step_info().idempotency_key)  # a plain `def` runs in a thread
 
 
+@app.step(retry=SOON)
+async def count_shelves() -> int:
+    return await outside.count_shelves()
+
+
 # -- workflows: plain Python, resumed where they stopped ----------------------------------------------
 
 
@@ -173,3 +180,9 @@ async def ask_supplier(product: str) -> None:
 async def import_catalogue(path: str) -> int:
     products: int = await read_catalogue(path)
     return products
+
+
+@app.workflow(schedule=Schedule("* * * * *", tenant=SHOP))  # a real shop does so once a day
+async def count_stock() -> int:
+    shelves: int = await count_shelves()
+    return shelves

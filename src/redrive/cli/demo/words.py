@@ -34,6 +34,7 @@ _COMMANDS = (
     ("redrive dlq edit ID             # correct its input and run it again", False),
     ("redrive dlq resolve ID          # settled by hand: close it without running it again", False),
     ("redrive dlq groups              # failures by their cause", False),
+    ("redrive schedules list          # what the shop starts by itself, and when next", False),
     ("redrive runs list               # then: redrive runs show ID, runs why ID", True),
 )
 
