@@ -257,6 +257,7 @@ def test_many_are_replayed_after_a_look_and_at_most_once(shop: World) -> None:
 
 
 def test_a_filter_is_saved_opened_shared_and_removed(shop: World) -> None:
+    in_polish = {"Accept-Language": "pl"}
     with of_role(shop, "STAFF") as staff, of_role(shop, "VIEWER") as viewer:
         assert "Save this view" not in staff.get("/admin/dlq?view=items").text
         page = staff.get("/admin/dlq?view=items&code=timeout&workflow=a%26b").text
@@ -286,6 +287,8 @@ def test_a_filter_is_saved_opened_shared_and_removed(shop: World) -> None:
         for wrong in ({"name": "x" * 61}, {"query": ""}, {"query": "queue=x"}, {"list": "people"}):
             refused = staff.post("/views", data={**form, "once": str(wrong), **wrong})
             assert (refused.status_code, "Nothing was changed" in refused.text) == (422, True), wrong
+        polish = staff.post("/views", data={**form, "once": "pl", "query": ""}, headers=in_polish)
+        assert "filtr widoku o coś pyta" in polish.text
         assert (
             staff.post("/views/unshare", data={"list": "letters", "name": "night shift"}).status_code == 303
         )

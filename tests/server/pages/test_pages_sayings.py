@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from dataclasses import replace
 
 import pytest
 
+from redrive import Redrive
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
 from redrive.core.options import StepOptions
 from redrive.core.verdict import explain, judge
+from redrive.desk.views import MOST
 from redrive.policy import RetryPolicy
 from redrive.server.pages.sayings import SENTENCES, known, said
 from redrive.server.pages.words import Words
+from redrive.testing import engine
 
 POLISH = Words("pl")
 POLICIES = (
@@ -49,6 +53,28 @@ def test_a_reason_is_said_with_the_reason_within() -> None:
         "kroku 'a' nie dało się wycofać: krok 'b' nie udał się (network): polityka nie pozwala na ponowienie"
     )
     assert str(said(Words("en"), "a <b> & c")) == "a &lt;b&gt; &amp; c"
+
+
+async def test_whatever_is_wrong_with_a_view_is_said_in_polish() -> None:
+    async with engine(Redrive("sqlite:///:memory:")) as e:
+        views = e.app.views
+        for shared in (False, True):
+            for number in range(MOST):
+                await views.save("runs", f"view {number}", "kind=late", by="ann", shared=shared)
+        wrong = [
+            views.save("runs", "another", "kind=late", by="ann"),
+            views.save("runs", "another", "kind=late", by="ann", shared=True),
+            views.save("runs", "a/b", "kind=late", by="ann"),
+            views.save("runs", "bare", "", by="ann"),
+            views.save("runs", "long", "x" * 3000, by="ann"),
+            views.save("runs", "other", "colour=red&stage=exec", by="ann"),
+            views.remove("runs", "nothing", by="ann"),
+            views.remove("runs", "nothing", by="ann", shared=True),
+            views.list("people"),
+        ]
+        refused = [str(each) for each in await asyncio.gather(*wrong, return_exceptions=True)]
+    assert len({text.split("view")[0] for text in refused}) > 5
+    assert [text for text in refused if 'lang="en"' in said(POLISH, text)] == []
 
 
 @pytest.mark.parametrize("text", ["the bank's own words", "", "step 'x' melted"])

@@ -84,6 +84,16 @@ SENTENCES = (
     N("outside services will see new idempotency keys and take every call for a new one"),
     N("{step} was cut short: it may have happened, so look first"),
     N("{step} succeeded before and acts on the outside world again: {effect}"),
+    # why a view is not saved, or not removed
+    N("views are of {lists}, not of {given}"),
+    N("tenant {tenant} shares {n} views of this list already; remove one of them first"),
+    N("you have {n} views of this list already; remove one of them first"),
+    N("there is no shared view {name} of this list"),
+    N("there is no view {name} of this list"),
+    N("a view has a name of 1 to {n} printable characters without a slash, not {given}"),
+    N("the filter of a view is at most {n} characters long; leave something out"),
+    N("{list} cannot be narrowed by {names}; there are {known}"),
+    N("the filter of a view asks for something, such as code=timeout: narrow the list first"),
 )
 """By first match, so what is more particular stands before what is less so."""
 
