@@ -1,4 +1,4 @@
-"""Declared actions: checked once, exact through JSON, and templates only where they can do no harm."""
+"""Declared actions: checked once, exact as JSON, and templates only where they can do no harm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.actions import ApiCall, Manual, Notify, RenderedCall, Sql, action_from_json
+from redrive.actions import ApiCall, Manual, Notify, RenderedCall, Sql
 from redrive.core.classify import Category, classify
 from redrive.errors import ConfigurationError, PayloadError
 
@@ -41,17 +41,17 @@ BODIES = st.recursive(
 
 
 @pytest.mark.parametrize("action", EACH, ids=lambda action: action.kind)
-def test_an_action_comes_back_from_json_as_it_was(action: Any) -> None:
+def test_an_action_as_json_says_everything_about_it(action: Any) -> None:
     written = json.loads(json.dumps(action.to_json()))
-    assert action_from_json(written) == type(action).from_json(written) == action
     assert list(written) == ["kind", *(field.name for field in dataclasses.fields(action))]
+    assert written.pop("kind") == action.kind
+    assert type(action)(**written) == action
 
 
 @given(BODIES)
-def test_every_body_comes_back_from_json_as_it_was(body: Any) -> None:
+def test_every_body_is_kept_as_it_was_given(body: Any) -> None:
     call = ApiCall(URL, body=body)
-    assert action_from_json(json.loads(json.dumps(call.to_json()))) == call
-    assert call.body == body
+    assert call.body == json.loads(json.dumps(call.to_json()))["body"] == body
 
 
 def test_the_defaults_are_those_of_the_documentation() -> None:
@@ -211,13 +211,6 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: Notify("ops", "{{order.id}}"), "no 'order'"),
     (lambda: Manual(None), "instructions of Manual must be a text"),  # type: ignore[arg-type]
     (lambda: Manual("{{input.a"), "no closing braces"),
-    (lambda: action_from_json({"kind": "eval"}), "an action's kind is 'eval'"),
-    (lambda: action_from_json({}), "an action's kind is None"),
-    (lambda: action_from_json([]), "an action's kind is None"),  # type: ignore[arg-type]
-    (lambda: action_from_json({"kind": ["sql"]}), "an action's kind is ['sql']"),
-    (lambda: action_from_json({"kind": "manual"}), "needs the field 'instructions'"),
-    (lambda: action_from_json({"kind": "manual", "instructions": "x", "shell": "y"}), "no field 'shell'"),
-    (lambda: Sql.from_json({"kind": "manual", "instructions": "x"}), "an action of kind sql"),
 ]
 
 

@@ -5,9 +5,9 @@
     Notify("ops", "Order {{input.order_id}} was rolled back")
     Manual("Call the carrier and stop parcel {{result.parcel}}")
 
-Like policies they are checked once, when they are made, and are plain values afterwards:
-`from_json(to_json())` gives the same action back. Templates name fields (see `core.template`); where one may
-stand is part of the check, and so is the first word of each place. `render` fills them in.
+Like policies they are checked once, when they are made, and are plain values afterwards. Templates name
+fields (see `core.template`); where one may stand is part of the check, and so is the first word of each
+place. `render` fills them in.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, TypeAlias, get_args
+from typing import Any, ClassVar, TypeAlias
 
 from redrive.core import template as templates
 from redrive.core.payload.plain import any_text, any_tree
@@ -24,7 +24,7 @@ from redrive.core.statement import placeholders, statement_problem
 from redrive.duration import Duration, seconds
 from redrive.errors import ConfigurationError, PayloadError
 
-__all__ = ["ROOTS", "Action", "ApiCall", "Manual", "Notify", "RenderedCall", "Sql", "action_from_json"]
+__all__ = ["ROOTS", "Action", "ApiCall", "Manual", "Notify", "RenderedCall", "Sql"]
 
 ROOTS = ("input", "result", "step")
 """What the places in an action's templates may begin with."""
@@ -97,11 +97,6 @@ class ApiCall:
         """The action as plain JSON, every field given."""
         return _to_json(self)
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, JSON]) -> ApiCall:
-        """Read an action; fields left out have their defaults, unknown ones are refused."""
-        return cls(**_known(cls, data))
-
 
 @dataclass(frozen=True, slots=True, init=False)
 class Sql:
@@ -132,11 +127,6 @@ class Sql:
         """The action as plain JSON, every field given."""
         return _to_json(self)
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, JSON]) -> Sql:
-        """Read an action; fields left out have their defaults, unknown ones are refused."""
-        return cls(**_known(cls, data))
-
 
 @dataclass(frozen=True, slots=True, init=False)
 class Notify:
@@ -159,11 +149,6 @@ class Notify:
         """The action as plain JSON, every field given."""
         return _to_json(self)
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, JSON]) -> Notify:
-        """Read an action; unknown fields are refused."""
-        return cls(**_known(cls, data))
-
 
 @dataclass(frozen=True, slots=True, init=False)
 class Manual:
@@ -184,45 +169,14 @@ class Manual:
         """The action as plain JSON, every field given."""
         return _to_json(self)
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, JSON]) -> Manual:
-        """Read an action; unknown fields are refused."""
-        return cls(**_known(cls, data))
-
 
 Action: TypeAlias = ApiCall | Sql | Notify | Manual
-_KINDS: dict[str, type[Action]] = {each.kind: each for each in get_args(Action)}
-
-
-def action_from_json(data: Mapping[str, JSON]) -> Action:
-    """Read an action of whatever kind it says it is."""
-    kind = data.get("kind") if isinstance(data, Mapping) else None
-    cls = _KINDS.get(kind) if isinstance(kind, str) else None
-    if cls is None:
-        raise ConfigurationError(f"an action's kind is {kind!r}. Give one of {', '.join(_KINDS)}.")
-    return cls.from_json(data)
 
 
 def _to_json(action: Action) -> dict[str, JSON]:
     values = {one.name: getattr(action, one.name) for one in fields(action)}
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
     return {"kind": action.kind, **{name: any_tree(value) for name, value in plain.items()}}
-
-
-def _known(cls: type[Action], data: Mapping[str, JSON]) -> dict[str, Any]:
-    """The fields given in `data`, or an error that names what is wrong with them."""
-    if not isinstance(data, Mapping) or data.get("kind", cls.kind) != cls.kind:
-        raise ConfigurationError(f"an action of kind {cls.kind} is written as an object, not as {data!r}.")
-    known = [one.name for one in fields(cls)]
-    unknown = [str(name) for name in data if name not in known and name != "kind"]
-    needed = [name for name in known if name not in data and name not in _OPTIONAL]
-    if unknown or needed:
-        wrong = f"has no field {unknown[0]!r}" if unknown else f"needs the field {needed[0]!r}"
-        raise ConfigurationError(f"{cls.__name__} {wrong}. It has {', '.join(known)}.")
-    return {name: data[name] for name in known if name in data}
-
-
-_OPTIONAL = frozenset({"method", "body", "headers", "timeout", "params"})
 
 
 # -- the checks ----------------------------------------------------------------------------------------
