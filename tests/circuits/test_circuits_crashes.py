@@ -8,7 +8,7 @@ from circuit_kit import ONCE, bank_app
 from redrive import Circuit, Redrive, RetryPolicy
 from redrive.core.circuit import CircuitStatus
 from redrive.core.options import StepOptions
-from redrive.store.faulty import FAIL, LOSE, Call, Fault, nth
+from redrive.store.faults import FAIL, LOSE, Call, Fault, nth
 from redrive.testing import Engine, RunReport, crash_everywhere, engine
 
 

@@ -8,7 +8,7 @@ from circuit_kit import ONCE, Bank, bank_app
 
 from redrive import Circuit, Redrive, RetryPolicy, StepFailed
 from redrive.core.circuit import CircuitStatus
-from redrive.store.faulty import Call, Fault
+from redrive.store.faults import Call, Fault
 from redrive.testing import Engine, Http, engine, faults
 
 

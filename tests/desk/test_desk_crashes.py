@@ -23,7 +23,8 @@ from redrive.desk.replaying import Replay
 from redrive.desk.shapes import DeadLetter
 from redrive.errors import StoreUnavailable
 from redrive.store import open_store
-from redrive.store.faulty import FAIL, LOSE, Call, Fault, FaultyStore, crash_after, crash_before, nth
+from redrive.store.faults import FAIL, LOSE, Call, Fault, crash_after, crash_before, nth
+from redrive.store.faulty import FaultyStore
 from redrive.store.selection import LetterFilter, RunFilter
 from redrive.testing import Crash, Engine, VirtualClock, engine
 

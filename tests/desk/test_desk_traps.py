@@ -11,7 +11,7 @@ from engines import OnStore
 
 from redrive import RetryPolicy
 from redrive.errors import Conflict, NotFound, RedriveError
-from redrive.store.faulty import LOSE, Call, Fault, crash_after, crash_before
+from redrive.store.faults import LOSE, Call, Fault, crash_after, crash_before
 from redrive.store.selection import LetterFilter
 from redrive.testing import Crash, faults
 

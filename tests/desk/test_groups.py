@@ -10,7 +10,7 @@ from desk_kit import Shop, ended, failed, new_app, shop
 from redrive import NonRetryable
 from redrive.core.redact import MASK
 from redrive.errors import InputError
-from redrive.store.faulty import FAIL, LOSE, Fault, Plan, crash_after, crash_before
+from redrive.store.faults import FAIL, LOSE, Fault, Plan, crash_after, crash_before
 from redrive.testing import Crash, Engine, engine
 
 

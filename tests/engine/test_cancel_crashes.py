@@ -14,7 +14,8 @@ from redrive.core.states import RunStatus, StepStatus
 from redrive.desk.runs import Runs
 from redrive.desk.shaping import Shaper
 from redrive.errors import StoreUnavailable
-from redrive.store.faulty import FAIL, LOSE, Fault, FaultyStore, nth
+from redrive.store.faults import FAIL, LOSE, Fault, nth
+from redrive.store.faulty import FaultyStore
 
 
 @pytest.mark.parametrize("fault", [FAIL, LOSE], ids=["call fails", "reply is lost"])

@@ -18,7 +18,7 @@ from redrive.app import Workflow
 from redrive.core.handlers import NOTE
 from redrive.core.transition import NewRun
 from redrive.store import open_store
-from redrive.store.faulty import FAIL, LOSE, Call, Fault
+from redrive.store.faults import FAIL, LOSE, Call, Fault
 from redrive.store.seal import Keyring
 from redrive.store.sealed import SealedStore
 from redrive.store.selection import RunFilter

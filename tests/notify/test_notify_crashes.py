@@ -6,7 +6,7 @@ import pytest
 from notify_kit import OPS, Postbox, failing
 
 from redrive import Redrive
-from redrive.store.faulty import FAIL, LOSE, Call, Fault, Plan, crash_after, crash_before
+from redrive.store.faults import FAIL, LOSE, Call, Fault, Plan, crash_after, crash_before
 from redrive.testing import engine
 from redrive.testing.injection import Crash
 

@@ -9,7 +9,7 @@ import pytest
 
 import redrive
 from redrive import Message, OutboxFilter, Redrive, RetryPolicy
-from redrive.store.faulty import Call, Fault, crash_after, crash_before
+from redrive.store.faults import Call, Fault, crash_after, crash_before
 from redrive.testing import Crash, Engine, engine
 
 SOON = RetryPolicy(max_retries=3, base_delay="1s", factor=1, jitter=0)

@@ -11,7 +11,7 @@ from outbox_apps import new_app
 import redrive
 from redrive import Message, NonRetryable, OutboxFilter, Redrive, RetryAfter, RetryPolicy
 from redrive.errors import Conflict, NotFound, RegistrationError
-from redrive.store.faulty import LOSE, Call, Fault, crash_before
+from redrive.store.faults import LOSE, Call, Fault, crash_before
 from redrive.testing import Crash, Engine, engine
 
 SOON = RetryPolicy(max_retries=3, base_delay="1s", factor=1, jitter=0)
@@ -224,7 +224,7 @@ async def test_whatever_is_lost_or_crashes_everything_arrives_in_order(
     call: str, fault: str, nth: int
 ) -> None:
     """Between commit and delivery, between delivery and its note, at each store call."""
-    from redrive.store.faulty import crash_after
+    from redrive.store.faults import crash_after
 
     kinds = {"lose": LOSE, "before": crash_before(Crash()), "after": crash_after(Crash())}
     fired: list[Call] = []

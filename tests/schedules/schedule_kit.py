@@ -14,7 +14,8 @@ from redrive.core.starting import Startable, for_schedule, new_run
 from redrive.core.transition import NewRun
 from redrive.duration import Duration, seconds
 from redrive.store import open_store
-from redrive.store.faulty import FaultyStore, Plan, no_faults
+from redrive.store.faults import Plan, no_faults
+from redrive.store.faulty import FaultyStore
 from redrive.store.port import Store
 from redrive.store.selection import RunFilter
 from redrive.store.workers import Catalogue, NewWorker

@@ -8,7 +8,7 @@ from sim_store import CheckedStore
 
 from redrive import Redrive, RetryPolicy
 from redrive.clock import MICROS
-from redrive.store.faulty import FAIL, LOSE, Call, Fault
+from redrive.store.faults import FAIL, LOSE, Call, Fault
 from redrive.store.port import Store
 from redrive.store.sqlite import SqliteStore
 from redrive.testing import VirtualClock, engine

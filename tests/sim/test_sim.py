@@ -20,7 +20,7 @@ from redrive import Circuit, RetryPolicy, RunHandle
 from redrive.chores import Reaper
 from redrive.core.states import EntryKind, StepStatus
 from redrive.desk.shapes import StepRecord
-from redrive.store.faulty import FAIL, LOSE, Call, Fault, crash_after, crash_before
+from redrive.store.faults import FAIL, LOSE, Call, Fault, crash_after, crash_before
 from redrive.store.port import Store
 from redrive.store.selection import LetterFilter
 from redrive.store.sqlite import SqliteStore

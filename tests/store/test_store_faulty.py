@@ -6,19 +6,19 @@ import pytest
 from store_kit import DAY, Kit, catalogue, entry, noted, writes
 
 from redrive.errors import StoreUnavailable
-from redrive.store import faulty
-from redrive.store.faulty import (
+from redrive.store.faults import (
     FAIL,
     LOSE,
     Call,
     Fault,
-    FaultyStore,
     crash_after,
     crash_before,
+    delay,
     either,
     no_faults,
     nth,
 )
+from redrive.store.faulty import FaultyStore
 from redrive.store.port import People, Store
 from redrive.store.records import PolicyRow, Purge, Triage
 from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
@@ -204,14 +204,14 @@ async def test_a_delay_delays(kit: Kit) -> None:
         async def sleep(self, seconds: float) -> None:
             waits.append(seconds)
 
-    store = FaultyStore(kit.store, nth(1, faulty.delay(7.0)), clock=Patient())
+    store = FaultyStore(kit.store, nth(1, delay(7.0)), clock=Patient())
     await store.start([kit.new()])
     assert (waits, await count(kit.store)) == ([7.0], 1)
 
 
 async def test_a_heartbeat_can_fail_too(kit: Kit) -> None:
     worker = await kit.worker()
-    store = FaultyStore(kit.store, either(nth(1, FAIL), nth(2, faulty.delay(0.0))))
+    store = FaultyStore(kit.store, either(nth(1, FAIL), nth(2, delay(0.0))))
     line = store.lease_line()
     with pytest.raises(StoreUnavailable):
         line.beat(worker, {})

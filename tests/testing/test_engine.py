@@ -13,7 +13,8 @@ import pytest
 import redrive
 from redrive import Redrive, RetryPolicy, RunFailed
 from redrive.errors import ConfigurationError
-from redrive.store.faulty import FAIL, LOSE, Call, Fault, FaultyStore, crash_before, nth
+from redrive.store.faults import FAIL, LOSE, Call, Fault, crash_before, nth
+from redrive.store.faulty import FaultyStore
 from redrive.store.sqlite import SqliteStore
 from redrive.testing import Crash, Hang, VirtualClock, engine, faults
 from redrive.testing.clock import START

@@ -12,7 +12,7 @@ from typing import Any
 
 from redrive import Redrive
 from redrive.app import Workflow
-from redrive.store.faulty import FAIL, LOSE, Call, Fault, Plan, crash_after, crash_before
+from redrive.store.faults import FAIL, LOSE, Call, Fault, Plan, crash_after, crash_before
 from redrive.testing import Crash, Hang, RunReport, engine, faults
 
 __all__ = ["Outcome", "everywhere"]

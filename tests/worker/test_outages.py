@@ -18,7 +18,8 @@ from redrive import Redrive, RunFailed, StepFailed
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, Transition
 from redrive.errors import DataRefused, StoreUnavailable
-from redrive.store.faulty import FAIL, LOSE, Call, Fault, FaultyStore
+from redrive.store.faults import FAIL, LOSE, Call, Fault
+from redrive.store.faulty import FaultyStore
 from redrive.store.port import LeaseLine, Store
 from redrive.store.workers import Beat, Claim, Claims
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from real import at_work, make_app, until
 
-from redrive.store.faulty import FAIL, Call, Fault, FaultyStore
+from redrive.store.faults import FAIL, Call, Fault
+from redrive.store.faulty import FaultyStore
 from redrive.store.port import Store
 
 

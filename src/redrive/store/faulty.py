@@ -19,20 +19,7 @@ from typing import Any, TypeVar, cast
 from redrive.clock import Clock, SystemClock
 from redrive.core.transition import Answer, Transition
 from redrive.store.accounts import Accounts
-from redrive.store.faults import (
-    FAIL,
-    LOSE,
-    Call,
-    Fault,
-    Gate,
-    Plan,
-    crash_after,
-    crash_before,
-    delay,
-    either,
-    no_faults,
-    nth,
-)
+from redrive.store.faults import Gate, Plan, no_faults
 from redrive.store.notices import Notices
 from redrive.store.passing import AnyCall, passed_on
 from redrive.store.port import LeaseLine, People, Store, Transaction
@@ -40,20 +27,7 @@ from redrive.store.schedules import Schedules
 from redrive.store.views import Views
 from redrive.store.workers import Beat
 
-__all__ = [
-    "FAIL",
-    "LOSE",
-    "Call",
-    "Fault",
-    "FaultyStore",
-    "Plan",
-    "crash_after",
-    "crash_before",
-    "delay",
-    "either",
-    "no_faults",
-    "nth",
-]
+__all__ = ["FaultyStore"]
 
 Result = TypeVar("Result")
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from redrive.app import Redrive, Workflow
 from redrive.store import open_store
-from redrive.store.faulty import LOSE, Call, Fault, crash_after, crash_before
+from redrive.store.faults import LOSE, Call, Fault, crash_after, crash_before
 from redrive.testing.clock import START, VirtualClock
 from redrive.testing.driver import Engine
 from redrive.testing.injection import Crash, Injected, injected

@@ -23,7 +23,7 @@ from redrive.settle.turning import turn, turn_to
 from redrive.sinks import Message, received
 from redrive.store import open_store
 from redrive.store.circuits import CircuitCase, CircuitTurn
-from redrive.store.faulty import Plan, no_faults
+from redrive.store.faults import Plan, no_faults
 from redrive.store.pages import page_by_page
 from redrive.store.port import Store
 from redrive.store.selection import OutboxFilter

@@ -15,7 +15,8 @@ from redrive.app.runtime import Runtime
 from redrive.chores import Folder, Relay
 from redrive.clock import MICROS
 from redrive.errors import StoreError
-from redrive.store.faulty import FaultyStore, Plan, crash_before
+from redrive.store.faults import Plan, crash_before
+from redrive.store.faulty import FaultyStore
 from redrive.store.port import Store
 from redrive.testing.bodies import Bodies
 from redrive.testing.clock import VirtualClock

@@ -18,7 +18,7 @@ from redrive.clock import MICROS, SystemClock
 from redrive.core.states import FINAL, RunStatus
 from redrive.duration import words
 from redrive.errors import ConfigurationError
-from redrive.store.faulty import Plan
+from redrive.store.faults import Plan
 from redrive.store.pages import page_by_page
 from redrive.store.port import Store
 from redrive.store.records import RunRow

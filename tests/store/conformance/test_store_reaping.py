@@ -13,7 +13,8 @@ from redrive.core.options import RunOptions, StepOptions
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transition import Answer, Transition
 from redrive.errors import DataRefused, StoreUnavailable
-from redrive.store.faulty import FAIL, LOSE, Fault, FaultyStore, nth
+from redrive.store.faults import FAIL, LOSE, Fault, nth
+from redrive.store.faulty import FaultyStore
 from redrive.store.workers import Claimed
 
 RUN, STEP, SLOW = RunOptions().to_json(), StepOptions().to_json(), StepOptions(timeout=3600).to_json()

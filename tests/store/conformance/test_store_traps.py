@@ -20,7 +20,8 @@ from redrive.core.transition import AttemptEnd
 from redrive.settings import Settings
 from redrive.settle.settler import LocalSettler
 from redrive.settle.view import view_of
-from redrive.store.faulty import FAIL, LOSE, Fault, FaultyStore, crash_after, crash_before, nth
+from redrive.store.faults import FAIL, LOSE, Fault, crash_after, crash_before, nth
+from redrive.store.faulty import FaultyStore
 from redrive.store.selection import LetterFilter
 from redrive.store.workers import Claimed
 
