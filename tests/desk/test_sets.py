@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -482,6 +483,28 @@ async def test_a_rate_holds_over_all_nodes_together_and_can_be_changed(
         {"rate": "1/m"},
         {"rate": "10/s"},
     )
+
+
+async def test_a_portion_that_took_long_is_not_followed_at_once(desk: tuple[Engine, Shop]) -> None:
+    e, made = desk
+    await failures(e, made.order, 4)
+    begun = await e.app.dlq.resolve_many(LetterFilter(), by="ann", rate="5/s")
+    worker = slowly(e, 300)
+    decide = worker._decide
+
+    async def slow(row: Any, items: Any) -> Any:
+        e.clock.move_to(e.clock.now() + 150_000)
+        worker._decide = decide
+        return await decide(row, items)
+
+    worker._decide = slow
+    for _ in range(100):
+        await worker.run_once()
+        e.clock.move_to(e.clock.now() + 10_000)
+    items = (await e.app.dlq.set_items(begun.id)).items
+    times = sorted(item.at.timestamp() for item in items if item.at is not None)
+    apart = [round(later - first, 3) for first, later in itertools.pairwise(times)]
+    assert (len(times), min(apart)) == (4, 0.2)
 
 
 async def test_time_lets_a_set_go_on_at_its_rate(desk: tuple[Engine, Shop]) -> None:

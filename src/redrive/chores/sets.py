@@ -67,9 +67,8 @@ class SetWorker:
         items = await self._next(row, (), portion.count, _LEASE)
         if items is None:
             return 0
-        due = self._store.now() + (portion.gap if items else 0)
         marks = await self._decide(row, items) if items else []
-        wait = max(0, due - self._store.now())
+        wait = portion.gap if items else 0  # from when it was let go, or a slow portion and the next are one
         if await self._next(row, marks, 1, wait):
             self._due[row.id] = self._store.now() + wait
         return len(marks)
