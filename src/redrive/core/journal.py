@@ -13,7 +13,7 @@ input was edited. The function may come by them, and then gets what they hold, o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from redrive.core.states import FOLLOWING, EntryKind, StepStatus
@@ -63,14 +63,17 @@ def entry_name(key: str) -> str:
 
 
 class Journal:
-    """What a run recorded before, and how much of it the resumed function has asked for."""
+    """What a run recorded before, and how much of it the resumed function has asked for.
 
-    __slots__ = ("_asked", "_entries", "_order", "_position", "next_done", "next_index", "set_aside")
+    `turn` is the key whose result is to be handed out next, or None when all were.
+    """
+
+    __slots__ = ("_asked", "_entries", "_order", "next_done", "next_index", "set_aside", "turn")
 
     def __init__(self, entries: Iterable[EntryRow] = ()) -> None:
         self._entries: dict[str, EntryRow] = {}
-        self._order: list[str] = []
-        self._position = 0
+        self._order: Iterator[str] = iter(())
+        self.turn: str | None = None
         self._asked: set[str] = set()
         self.set_aside = self.next_index = self.next_done = 0
         if recorded := list(entries):
@@ -80,7 +83,8 @@ class Journal:
         rows = [entry for entry in recorded if not entry.superseded and entry.kind not in FOLLOWING]
         completed = [(entry.done, entry.key) for entry in rows if entry.done is not None]
         self._entries = {entry.key: entry for entry in rows}
-        self._order = [key for _, key in sorted(completed)]
+        self._order = iter([key for _, key in sorted(completed)])
+        self.turn = next(self._order, None)
         # A superseded entry is kept, so its index stays taken; and what is undone one day is undone in the
         # order of all numbers, so its number is not given twice either.
         self.set_aside = sum(1 for entry in recorded if entry.superseded)
@@ -94,11 +98,6 @@ class Journal:
             self._asked.add(key)
         return entry
 
-    @property
-    def turn(self) -> str | None:
-        """The key whose result is to be handed out next, or None when all were."""
-        return self._order[self._position] if self._position < len(self._order) else None
-
     def need_not_be_asked(self, key: str) -> bool:
         """True if the function asked for this entry and gave up waiting since, or may never ask for it."""
         return key in self._asked or bool(self._entries[key].loose)
@@ -107,7 +106,7 @@ class Journal:
         """Note that the result whose turn it is was handed out."""
         if key != self.turn:
             raise ValueError(f"it is the turn of {self.turn!r}, not of {key!r}")
-        self._position += 1
+        self.turn = next(self._order, None)
 
     def forgotten(self) -> list[EntryRow]:
         """Recorded entries that the function has not asked for, in the order they began."""

@@ -8,7 +8,7 @@ one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import Field, field, fields, make_dataclass
+from dataclasses import MISSING, Field, fields
 from typing import Any, TypeVar
 
 __all__ = ["in_order", "quick"]
@@ -34,19 +34,31 @@ def _fields(cls: type[Any]) -> tuple[Field[Any], ...]:
 
 
 def _opened(cls: type[T], by_name: Sequence[bool]) -> type[T]:
-    def close(self: Any) -> None:
-        self.__class__ = cls
-
-    same = [
-        (each.name, each.type, field(default=each.default, kw_only=kw_only))
-        for each, kw_only in zip(_fields(cls), by_name, strict=True)
-    ]
-    filled = vars(make_dataclass(cls.__name__, same, namespace={"__post_init__": close}))
     members = {
         "__slots__": (),
-        "__init__": filled["__init__"],
-        "__post_init__": close,
+        "__init__": _filling(cls, by_name),
         "__setattr__": object.__setattr__,
         "__delattr__": object.__delattr__,
     }
     return type(cls.__name__, (cls,), members)
+
+
+def _filling(cls: type[Any], by_name: Sequence[bool]) -> Any:
+    """An `__init__` that assigns every field and closes the record, written out so that it calls nothing."""
+    kinds = list(zip(_fields(cls), by_name, strict=True))
+    in_place = [_parameter(each) for each, named in kinds if not named]
+    named = [_parameter(each) for each, named in kinds if named]
+    parameters = ["self", *in_place, *(["*", *named] if named else [])]
+    body = [*(f"self.{each.name} = {each.name}" for each, _ in kinds), "self.__class__ = cls"]
+    space: dict[str, Any] = {"cls": cls, **{_default(each): each.default for each, _ in kinds}}
+    text = f"def __init__({', '.join(parameters)}):\n    " + "\n    ".join(body)
+    exec(text, space)  # noqa: S102  # nosec B102 - it is made of names of fields, as dataclasses do it
+    return space["__init__"]
+
+
+def _parameter(each: Field[Any]) -> str:
+    return each.name if each.default is MISSING else f"{each.name}={_default(each)}"
+
+
+def _default(each: Field[Any]) -> str:
+    return f"default_{each.name}"

@@ -101,15 +101,16 @@ def journal_after(journal: Sequence[EntryRow], reopening: Reopening) -> tuple[En
     """The journal of a run that goes on, as whoever claims it would read it. Nothing was given by hand."""
     if not reopening.supersedes and not reopening.loosens:
         return tuple(journal)
-    number = max(entry.superseded for entry in journal) + 1
-    return tuple(_as_reopened(entry, reopening, number) for entry in journal)
+    number = max([entry.superseded for entry in journal]) + 1
+    changed = {*reopening.supersedes, *reopening.loosens}
+    return tuple(
+        [_as_reopened(each, reopening, number) if each.index in changed else each for each in journal]
+    )
 
 
 def _as_reopened(entry: EntryRow, reopening: Reopening, number: int) -> EntryRow:
     given_up = entry.index in reopening.supersedes and not entry.superseded
     loosened = entry.index in reopening.loosens
-    if not given_up and not loosened:
-        return entry
     values = dict(zip(_ENTRY, _values(entry), strict=True))
     if given_up:
         values |= {"superseded": number, "limit_at": None}
@@ -214,6 +215,8 @@ def _given_by_hand(decision: Decision) -> tuple[EntryWrite, ...]:
 
 def _given_ahead(decision: Decision) -> tuple[EntryWrite, ...]:
     """Steps that are not to be called: they have their results before they are asked for."""
+    if not decision.skipped:
+        return ()
     plan = decision.plan
     standing = (*plan.again, *plan.kept, *plan.loose)
     # A result that was there is superseded like any other; only what has none is given one in its place.

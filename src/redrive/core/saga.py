@@ -173,11 +173,14 @@ def to_confirm(
 def ledger(journal: Iterable[EntryRow]) -> tuple[LedgerRow, ...]:
     """The compensations on record, in the order in which they are done."""
     journal = list(journal)
+    undoing = [entry for entry in journal if entry.kind is EntryKind.UNDO and not entry.superseded]
+    if not undoing:
+        return ()
     entries = {entry.index: entry for entry in journal}
     rows = [
         LedgerRow(entry=entry, undone=entries[_number(entry)])
-        for entry in journal
-        if entry.kind is EntryKind.UNDO and not entry.superseded and _number(entry) in entries
+        for entry in undoing
+        if _number(entry) in entries
     ]
     return tuple(sorted(rows, key=lambda row: _rank(row.undone, uncertain=row.uncertain)))
 

@@ -33,7 +33,8 @@ log = logging.getLogger("redrive.worker")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _MOMENT = 1.0  # seconds for which the stored rules about notifications are trusted
-_TOLD = (Raised, Escaped, Undone, Lost, Expired, Diverged)  # what is bad, and people may have to be told of
+_BAD = frozenset({Raised, Escaped, Undone, Lost, Expired, Diverged})
+"""Outcomes that take a policy to decide on, or that people may have to be told of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +98,7 @@ class LocalSettler:
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
         worker = self.worker  # and no other, should it be declared dead and enlist anew meanwhile
-        book, rules = await self._policies(outcomes), await self._rules(outcomes)
-        draw, now = self._clock.draw, self._store.now()
-        transitions = [
-            decide(outcome, _policy(outcome, book), draw(), now, _rule(outcome, rules))
-            if isinstance(outcome, _TOLD)
-            else decide(outcome, DEFAULT_RETRY, 0.0, now)
-            for outcome in outcomes
-        ]
+        transitions = await self._decided(outcomes)
         # The decision is made once; a store that does not answer is asked again with the same one.
         began = self._clock.monotonic()
         out = self._outgoing
@@ -118,6 +112,19 @@ class LocalSettler:
         return [
             _Settled(answer.kept, answer.now, transition)
             for answer, transition in zip(answers, transitions, strict=True)
+        ]
+
+    async def _decided(self, outcomes: Sequence[Outcome]) -> list[Transition]:
+        if _BAD.isdisjoint(map(type, outcomes)):
+            now = self._store.now()
+            return [decide(outcome, DEFAULT_RETRY, 0.0, now) for outcome in outcomes]
+        book, rules = await self._policies(outcomes), await self._rules()
+        draw, now = self._clock.draw, self._store.now()
+        return [
+            decide(outcome, _policy(outcome, book), draw(), now, _rule(outcome, rules))
+            if type(outcome) in _BAD
+            else decide(outcome, DEFAULT_RETRY, 0.0, now)
+            for outcome in outcomes
         ]
 
     def heard(
@@ -136,10 +143,8 @@ class LocalSettler:
             return {}
         return await until_answered(lambda: load_policies(self._store), self._clock)
 
-    async def _rules(self, outcomes: Sequence[Outcome]) -> RuleBook:
+    async def _rules(self) -> RuleBook:
         """The stored rules about notifications, as they were a moment ago at most."""
-        if not any(isinstance(outcome, _TOLD) for outcome in outcomes):
-            return {}
         now = self._clock.monotonic()
         if now - self._read_at > _MOMENT:
             self._book = await until_answered(lambda: load_rules(self._store), self._clock)

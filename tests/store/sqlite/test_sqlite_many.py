@@ -56,3 +56,27 @@ def test_a_batch_takes_few_statements(con: sqlite3.Connection) -> None:
     con.set_trace_callback(seen.append)
     write_many(con, PUT, [(number, "x") for number in range(250)])
     assert len(seen) == 6  # 128 + 64 + 32 + 16 + 8 + 2
+
+
+def test_nothing_and_flags_are_written_as_they_are(con: sqlite3.Connection) -> None:
+    con.execute("CREATE TABLE notes (id INTEGER PRIMARY KEY, text, flag)")
+    put = "INSERT INTO notes (id, text, flag) VALUES (?, ?, ?)"
+    rows: list[tuple[int, str | None, bool | int | None]] = [
+        *((number, None, True) for number in range(4)),  # the same in a whole statement
+        *((number, "NULL" if number == 4 else None, number % 2 == 0) for number in range(4, 6)),
+        (6, "", None),
+    ]
+    write_many(con, put, rows)
+    assert con.execute("SELECT id, text, flag FROM notes ORDER BY id").fetchall() == rows
+
+
+def test_rows_of_nothing_at_all_are_rows(con: sqlite3.Connection) -> None:
+    con.execute("CREATE TABLE notes (text)")
+    write_many(con, "INSERT INTO notes (text) VALUES (?)", [(None,)] * 3)
+    assert con.execute("SELECT text FROM notes").fetchall() == [(None,)] * 3
+
+
+def test_rows_of_different_lengths_are_refused(con: sqlite3.Connection) -> None:
+    with pytest.raises(ValueError):
+        write_many(con, PUT, [(1, None), (2,)])
+    assert things(con) == []
