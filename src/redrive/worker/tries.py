@@ -246,11 +246,14 @@ class Tries:
             ):
                 raise  # somebody cancelled the step; otherwise something of its own was cancelled
             self._withdraw_mark()
-            end = AttemptEnd.TIMED_OUT if isinstance(error, TimeoutError) else AttemptEnd.FAILED
-            await self._leave_out_parking()
-            return None, self._raised(execution.capture(error), end)
+            return None, await self._failed(error)
         self._withdraw_mark()
         return self._returned(attempt, value)
+
+    async def _failed(self, error: BaseException) -> Raised:
+        end = AttemptEnd.TIMED_OUT if isinstance(error, TimeoutError) else AttemptEnd.FAILED
+        await self._leave_out_parking()
+        return self._raised(self._execution.capture(error), end)
 
     async def _traced(self, tracing: Tracing, attempt: Attempt, call: Callable[[], Any]) -> Any:
         with tracing.attempt(self._execution.view, self._step.name, self._attempt):
@@ -355,7 +358,10 @@ class Tries:
             call = functools.partial(self._step.fn, Tx(transaction), *args, **kwargs)
             value, outcome = await self._call(attempt, call)
             if isinstance(outcome, Returned):
-                return value, await self._commit(transaction, outcome)
+                committed = await self._commit(transaction, outcome)
+                if isinstance(committed, Settled):
+                    return value, committed
+                outcome = committed
         except StoreUnavailable:
             # Whether it was committed is in the journal: whoever takes up the run next will see.
             await _undo(transaction)  # first, or nobody else could write
@@ -365,7 +371,8 @@ class Tries:
             await _undo(transaction)
         return value, await execution.settle(outcome)
 
-    async def _commit(self, transaction: Transaction, outcome: Returned) -> Settled:
+    async def _commit(self, transaction: Transaction, outcome: Returned) -> Settled | Raised:
+        """Commit the attempt; what it amounts to, if the database does not take it."""
         execution = self._execution
         if execution.dead:
             raise PutDown
@@ -374,7 +381,12 @@ class Tries:
         execution.turnstile.outstanding.add(outcome.done)
         began = execution.clock.monotonic()
         try:
-            answer = await transaction.commit(execution.worker.id, transition)
+            try:
+                answer = await transaction.commit(execution.worker.id, transition)
+            except StoreUnavailable:
+                raise
+            except Exception as error:  # time ran out, or a constraint that is checked last does not hold
+                return await self._failed(error)
             execution.worker.settler.heard([outcome], [transition], [answer], began)
             if transition.messages:
                 execution.worker.published()

@@ -186,3 +186,20 @@ async def test_a_step_asks_for_the_isolation_it_needs_in_vain(bench: Bench) -> N
         await bench.sql(
             "ALTER DATABASE " + bench.address.url.rpartition("/")[2] + " RESET default_transaction_isolation"
         )
+
+
+async def test_nobody_claims_to_know_what_became_of_a_commit_that_takes_too_long(accounts: Bench) -> None:
+    """The server may have committed: to say that it was undone would have the step done twice."""
+    await accounts.sql(
+        "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM pg_sleep(2); RETURN NULL; END $$"
+    )
+    await accounts.sql(
+        "CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON accounts DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION dawdle()"
+    )
+    worker, run = await accounts.kit.held()
+    tx = accounts.store.transaction(0.5)
+    await tx.execute("UPDATE accounts SET balance = 0 WHERE name = 'ann'")
+    with pytest.raises(StoreUnavailable, match="whether a transaction was committed"):
+        await tx.commit(worker, writes(run, entry(0)))

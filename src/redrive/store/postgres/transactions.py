@@ -55,6 +55,7 @@ class StepTransaction:
         self._refusal: Exception | None = None  # what a further call is told
         self._timer: asyncio.TimerHandle | None = None
         self._dirty = False  # something happened since the savepoint
+        self._is_sent = False  # the server may have committed
 
     async def execute(self, statement: str, *params: Any) -> int:
         """Run a statement; return the number of rows it changed."""
@@ -90,6 +91,7 @@ class StepTransaction:
             line = await self._begun()
             async with line.transaction(role=ENGINE, **PLANS):
                 answer = (await writes.apply(line, self._clock, [transition], worker))[0]
+            self._is_sent = True
             await line.con.execute("COMMIT" if answer.kept else "ROLLBACK")
             return answer
         except Exception as raised:
@@ -148,10 +150,15 @@ class StepTransaction:
         return self._refusal or meaning(raised, self._where) or raised
 
     def _time_is_up(self) -> None:
-        self._refusal = TimeoutError(
-            f"the transaction took longer than {self._limit:g} s and was undone, because others wait for its "
-            "locks: do slow work before its first statement"
-        )
+        if self._is_sent:
+            self._refusal = StoreUnavailable(
+                f"{self._where} did not say within {self._limit:g} s whether a transaction was committed"
+            )
+        else:
+            self._refusal = TimeoutError(
+                f"the transaction took longer than {self._limit:g} s and was undone, because others wait for "
+                "its locks: do slow work before its first statement"
+            )
         if self._line is not None:
             self._line.con.terminate()
 
