@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
 from urllib.parse import parse_qsl, urlencode
@@ -51,7 +51,10 @@ FIELDS: dict[ListName, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedView:
-    """A filter with a name. `query` is that of an address; `by` saved it `at` that time."""
+    """A filter with a name. `query` is that of an address; `by` saved it `at` that time.
+
+    `tenant` is whose list it narrows; None is all tenants at once.
+    """
 
     list: ListName
     name: str
@@ -59,6 +62,7 @@ class SavedView:
     shared: bool
     by: str
     at: datetime
+    tenant: str | None = None
 
     @property
     def wanted(self) -> dict[str, str]:
@@ -105,9 +109,7 @@ class Views:
         if not await self._store.views.put(new, most=MOST, audit=line):
             whose = f"tenant {new.tenant!r} shares" if shared else "you have"
             raise Conflict(f"{whose} {MOST} views of this list already; remove one of them first")
-        return SavedView(
-            list=_list(of), name=new.name, query=new.query, shared=shared, by=by, at=moment(self._store.now())
-        )
+        return saved(ViewRow(**asdict(new), at=self._store.now()))
 
     async def remove(
         self,
@@ -184,4 +186,5 @@ def saved(row: ViewRow) -> SavedView:
         shared=not row.owner,
         by=row.by,
         at=moment(row.at),
+        tenant=None if row.tenant == ALL_TENANTS else row.tenant,
     )
