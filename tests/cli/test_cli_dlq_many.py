@@ -137,12 +137,12 @@ def test_a_set_is_shown_and_stopped(shop: Shop) -> None:
     page = piped("dlq", "sets", "show", id).stdout
     assert page.startswith(f"set {id} runs again ")
     assert ", by kim\n" in page
+    assert "0 or more" in page, "no worker has listed its letters yet"
     assert json.loads(piped("dlq", "sets", "show", id, "--json").stdout)["status"] == "RUNNING"
     for verb, status in (("pause", "PAUSED"), ("resume", "RUNNING")):
         assert piped("dlq", "sets", verb, id, "--by", "lee", "--dry-run").stdout.startswith(f"would {verb} ")
-        assert piped("dlq", "sets", verb, id, "--by", "lee").stdout.startswith(
-            f"{verb}d set {id} after 0 of "
-        )
+        turned = piped("dlq", "sets", verb, id, "--by", "lee").stdout
+        assert turned == f"{verb}d set {id} after 0 letters\n", "nobody has counted them yet"
         assert json.loads(piped("dlq", "sets", "show", id, "--json").stdout)["status"] == status
     assert piped("dlq", "sets", "rate", id, "10 per second").exit_code == 0
     assert "at most 10/s: RUNNING" in piped("dlq", "sets", "show", id).stdout

@@ -17,8 +17,8 @@ from redrive.core.transition import AuditWrite
 from redrive.desk.preview import DryRun
 from redrive.desk.replaying import Replay
 from redrive.desk.shapes import DeadLetter
-from redrive.errors import Conflict, DataRefused, InputError, NotFound
-from redrive.store.selection import LetterFilter
+from redrive.errors import Conflict, DataRefused, InputError, NotAllowed, NotFound
+from redrive.store.selection import AuditFilter, LetterFilter
 from redrive.store.sets import NewSet
 from redrive.testing import Crash, Engine, engine, faults
 from redrive.worker import requests
@@ -235,15 +235,22 @@ async def test_a_set_whose_filter_the_store_refuses_is_stopped(monkeypatch: pyte
     s = shop()
     async with engine(s.app) as e:
         await failed(e, s.order, "lamp", 40)
-        begun = await s.app.dlq.ignore_many(LetterFilter(tag="vat"), by="ann")
+        narrow = s.app.runtime.desk(e.store.confined("default", {"order"}), e.clock)
+        begun = await narrow.dlq.ignore_many(
+            LetterFilter(tag="vat", workflow="order"), by="ann", tenant="default"
+        )
 
         async def refuse(*_: Any, **__: Any) -> None:
             raise DataRefused("the store refused a row: too large")
 
         monkeypatch.setattr(s.app.runtime.set_worker._store, "advance", refuse)
         assert await s.app.runtime.set_worker.run_once() == 0
-        set = await s.app.dlq.set(begun.id)
-        assert (set.status, set.stopped_because) == ("STOPPED", "the store refused a row: too large")
+        for dlq in (s.app.dlq, narrow.dlq):
+            set = await dlq.set(begun.id)
+            assert (set.status, set.stopped_because) == ("STOPPED", "the store refused a row: too large")
+        for beyond in (AuditFilter(), AuditFilter(subject="somebody")):
+            with pytest.raises(NotAllowed, match="the log is about all"):
+                await narrow.audit.list(beyond)
 
 
 async def test_a_set_says_how_its_runs_ended() -> None:

@@ -365,6 +365,31 @@ async def test_a_store_that_does_not_answer_puts_the_set_off(desk: tuple[Engine,
     assert (await carried_out(e, begun)).done == 1
 
 
+async def test_a_set_that_is_due_is_not_asked_for_all_the_time_while_the_store_is_away(
+    desk: tuple[Engine, Shop],
+) -> None:
+    e, made = desk
+    await failures(e, made.order, 2)
+    await e.app.dlq.resolve_many(LetterFilter(), by="ann", rate="1/s")
+    away = [False]
+
+    class Store:
+        def __getattr__(self, name: str) -> Any:
+            if away[0] and name == "claim_set":
+                raise StoreUnavailable("no answer")
+            return getattr(e.store, name)
+
+    node = slowly(e, 300, Store())
+    await node.run_once()
+    assert node.pause(5.0) == pytest.approx(1.0)
+    e.clock.move_to(e.clock.now() + 2_000_000)
+    assert node.pause(5.0) == 0.0
+    away[0] = True
+    with pytest.raises(StoreUnavailable):
+        await node.run_once()
+    assert node.pause(5.0) == 5.0
+
+
 # -- closing, stopping, looking ----------------------------------------------------------------------------
 
 

@@ -33,6 +33,15 @@ async def test_a_view_keeps_what_an_address_asks_for_and_no_more(desk: tuple[Eng
     assert await views.list(reader="bob", tenant="acme") == []
 
 
+async def test_a_name_is_the_same_however_it_was_typed(desk: tuple[Engine, Views]) -> None:
+    _, views = desk
+    await views.save(LETTERS, "late  cafe\u0301", "code=timeout", by="ann")
+    await views.save(LETTERS, "late caf\xe9", "stage=exec", by="ann")
+    assert [view.query for view in await views.list(reader="ann")] == ["stage=exec"]
+    await views.remove(LETTERS, " late cafe\u0301", by="ann")
+    assert await views.list(reader="ann") == []
+
+
 async def test_what_is_shared_is_everybody_s_and_the_log_says_who_did_it(desk: tuple[Engine, Views]) -> None:
     e, views = desk
     await views.save(LETTERS, "late", "code=timeout", by="ann", tenant="acme")
@@ -61,6 +70,9 @@ async def test_what_is_shared_is_everybody_s_and_the_log_says_who_did_it(desk: t
         ("a/b", "code=timeout", "without a slash"),
         ("a\u202eb", "code=timeout", "printable"),
         ("late", "code=" + "x" * 2000, "at most 2,000"),
+        ("late", "text=" + "ż" * 400, "at most 2,000"),
+        ("late", "text=\ud800", "half a character"),
+        ("late", "text=%00", "a NUL"),
         ("late", "queue=fast", "cannot be narrowed by queue"),
         ("late", "code=", "narrow the list first"),
         ("late", "", "narrow the list first"),

@@ -66,6 +66,25 @@ async def test_a_failed_delivery_is_repeated_with_backoff_until_it_arrives() -> 
         assert sink.got == ["8", "7"]
 
 
+async def test_a_relay_that_stumbles_over_its_own_code_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    app, say, sink = picky_app()
+    broken = [RuntimeError("nobody thought of that")]
+    async with engine(app) as e:
+        claim = e.store.claim_deliveries
+
+        async def stumbles(*args: Any, **options: Any) -> Any:
+            if broken:
+                raise broken.pop()
+            return await claim(*args, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(e.store, "claim_deliveries", stumbles)
+            await e.run(say, "a1")
+            await e.advance("5s")
+        assert (broken, sink.got) == ([], ["a1"])
+    assert "a relay to 'picky' failed" in caplog.text
+
+
 async def test_exhausted_messages_are_dead_and_block_their_key_until_a_person_decides() -> None:
     app, say, sink = picky_app()
     sink.refuses["a1"] = sink.refuses["b1"] = ConnectionError("no answer")

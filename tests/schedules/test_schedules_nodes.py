@@ -218,3 +218,6 @@ async def test_a_node_asks_the_store_only_when_something_may_be_due(place: Place
     place.wait("10s")
     await node.look()
     assert store.calls.count("schedules.keep") == 2
+    place.clock._now -= 3600 * SECOND
+    await node.look()
+    assert store.calls.count("schedules.keep") == 3, "a clock that was set back must not make it blind"

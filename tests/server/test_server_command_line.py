@@ -233,6 +233,7 @@ async def _views_saved(both: Both) -> None:
     here, there = Redrive(both.store), Remote(both.server, both.token)
     async with here.client():
         await here.views.save(*wanted, by="kim", tenant="acme", shared=True)
+        await here.views.save("letters", "of nobody else", "workflow=fulfil", by="kim", shared=True)
     async with there.client():
         made = await there.views.save(*wanted, shared=True)
         mine = await there.views.save(*wanted)
@@ -253,6 +254,8 @@ def test_dead_letters(both: Both, tmp_path: Path) -> None:
     assert {*both.letters} <= {*found.split()}
     assert both.same("dlq", "list", "--view", "paid late", "--step", "none", "-q", tenant=True).stdout == ""
     both.same("dlq", "list", "--view", "nothing", tenant=True, code=3)
+    others = both.here("dlq", "list", "--view", "of nobody else", "-q")
+    assert (others.exit_code, others.stdout) == (0, ""), "a view shows letters of its own tenant only"
     both.same("dlq", "groups", "--json", tenant=True)
     both.same("dlq", "show", one)
     assert "k3y" in both.same("dlq", "show", one, "--reveal", "--json", by=True).output

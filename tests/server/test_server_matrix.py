@@ -130,6 +130,10 @@ def test_views_are_one_s_own_or_a_tenant_s(world: World) -> None:
     assert viewer.delete("/views/letters/late").status_code == 404
     assert viewer.delete("/shared-views/letters/ours").status_code == 403
     assert viewer.put("/views/nothing/late", json=body).status_code == 404
+    for method in ("PUT", "DELETE"):
+        assert viewer.request(method, "/views/letters/bug%20%2342", json=body).is_success, (
+            "a name as any other"
+        )
     wrong = viewer.put("/views/letters/late", json={"query": "queue=x"})
     assert (wrong.status_code, "cannot be narrowed by queue" in wrong.text) == (422, True)
     for path in ("/views/letters/late", "/shared-views/letters/ours"):

@@ -117,9 +117,15 @@ class Relay:
                 await self._wait(poll)
             except StoreError as error:
                 log.warning("messages to %r were put off: %s", self._sink.name, error)
-                self._pausing = True
-                await self._clock.sleep(_PAUSE)
-                self._pausing = False
+                await self._pause()
+            except Exception:  # whatever it is, a relay that gives up for ever would make it worse
+                log.exception("a relay to %r failed; it goes on in a moment", self._sink.name)
+                await self._pause()
+
+    async def _pause(self) -> None:
+        self._pausing = True
+        await self._clock.sleep(_PAUSE)
+        self._pausing = False
 
     async def _wait(self, poll: float) -> None:
         """Until the bell rings or the next delivery is due."""

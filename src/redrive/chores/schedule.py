@@ -97,7 +97,8 @@ class Scheduler:
 
     async def run_once(self) -> int:
         """Start what is due; returns how many runs that were. Asks the store only when something may be."""
-        if not self._planned or self._store.now() < self._look_at:
+        ahead = self._look_at - self._store.now()
+        if not self._planned or 0 < ahead <= _BEAT:  # more than that, and the clock was set back
             return 0
         declared = [each.declared for each in self._planned.values()]
         rows = await self._store.schedules.keep(declared, worker=self._worker())

@@ -54,11 +54,11 @@ class SetWorker:
 
     async def run_once(self) -> int:
         """Work on sets in turn until there are none; returns how many letters were decided on."""
+        now = self._store.now()  # before: a store that does not answer is not asked again at once
+        self._due = {set: due for set, due in self._due.items() if due > now}
         total = 0
         while (row := await self._store.claim_set(_LEASE)) is not None:
             total += await (self._turn(row) if row.rate is None else self._portion(row, row.rate))
-        now = self._store.now()
-        self._due = {set: due for set, due in self._due.items() if due > now}
         return total
 
     async def _portion(self, row: SetRow, rate: Rate) -> int:

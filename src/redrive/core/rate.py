@@ -21,9 +21,8 @@ MOST = 100_000
 _SECOND = 1_000_000
 _UNITS = {"s": _SECOND, "m": 60 * _SECOND, "h": 3600 * _SECOND}
 _BREATH = _SECOND // 5  # a portion is what may be let go in this time
-_FORM = re.compile(
-    r"(\d[\d,]{0,15}) ?(?:/|per) ?(s|sec|second|m|min|minute|h|hour)", re.ASCII | re.IGNORECASE
-)
+_COUNT = r"[1-9]\d{0,2}(?:,\d{3}){1,4}|\d{1,16}"  # any other comma may mean a fraction
+_FORM = re.compile(rf"({_COUNT}) ?(?:/|per) ?(s|sec|second|m|min|minute|h|hour)", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import builtins
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
+from unicodedata import normalize
 from urllib.parse import parse_qsl, urlencode
 
 from redrive.clock import Clock
 from redrive.core.events import Event
 from redrive.core.roles import ALL_TENANTS
 from redrive.core.transition import AuditWrite
-from redrive.desk.checks import person, short_text
+from redrive.desk.checks import long_text, person, short_text
 from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.store.port import People
 from redrive.store.seal import is_sealed
 from redrive.store.views import NewView, ViewPlace, ViewRow
 
-__all__ = ["FIELDS", "MOST", "ListName", "SavedView", "Views", "saved"]
+__all__ = ["FIELDS", "MOST", "ListName", "SavedView", "Views", "plain_name", "saved"]
 
 MOST = 50
 """How many views of a list somebody has, and how many a tenant shares."""
@@ -51,7 +52,10 @@ FIELDS: dict[ListName, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedView:
-    """A filter with a name. `query` is that of an address; `by` saved it `at` that time."""
+    """A filter with a name. `query` is that of an address; `by` saved it `at` that time.
+
+    `tenant` is whose list it narrows; None is all tenants at once.
+    """
 
     list: ListName
     name: str
@@ -59,6 +63,7 @@ class SavedView:
     shared: bool
     by: str
     at: datetime
+    tenant: str | None = None
 
     @property
     def wanted(self) -> dict[str, str]:
@@ -105,9 +110,7 @@ class Views:
         if not await self._store.views.put(new, most=MOST, audit=line):
             whose = f"tenant {new.tenant!r} shares" if shared else "you have"
             raise Conflict(f"{whose} {MOST} views of this list already; remove one of them first")
-        return SavedView(
-            list=_list(of), name=new.name, query=new.query, shared=shared, by=by, at=moment(self._store.now())
-        )
+        return saved(ViewRow(**asdict(new), at=self._store.now()))
 
     async def remove(
         self,
@@ -120,9 +123,9 @@ class Views:
     ) -> None:
         """Forget a view."""
         owner = "" if shared else person(by)
-        place = ViewPlace(tenant=_whose(tenant), list=_list(of).value, owner=owner, name=name)
+        place = ViewPlace(tenant=_whose(tenant), list=_list(of).value, owner=owner, name=plain_name(name))
         line = self._line(Event.VIEW_REMOVED, place, by) if shared else None
-        sane = isinstance(name, str) and name.isprintable()
+        sane = place.name.isprintable()
         if not sane or not await self._store.views.remove(place, line):
             raise NotFound(f"there is no {'shared ' if shared else ''}view {name!r:.70} of this list")
 
@@ -149,9 +152,14 @@ def _whose(tenant: str | None) -> str:
     return "default" if tenant is None else short_text("tenant", tenant)
 
 
+def plain_name(name: str) -> str:
+    """A name as it is kept: what looks the same is the same, however it was typed."""
+    return " ".join(normalize("NFC", name).split()) if isinstance(name, str) else ""
+
+
 def _named(name: str) -> str:
     """A name that fits on a button."""
-    plain = " ".join(name.split()) if isinstance(name, str) else ""
+    plain = plain_name(name)
     if not 1 <= len(plain) <= _NAME or not plain.isprintable() or "/" in plain:
         raise InputError(
             f"a view has a name of 1 to {_NAME} printable characters without a slash, not {name!r:.70}"
@@ -162,7 +170,7 @@ def _named(name: str) -> str:
 def _asked(of: ListName, query: str) -> str:
     """What an address asks a list for, in the order of its fields and without what is blank."""
     if not isinstance(query, str) or len(query) > _QUERY:
-        raise InputError(f"the filter of a view is at most {_QUERY:,} characters long; leave something out")
+        raise _too_long()
     given = {name: value.strip() for name, value in parse_qsl(query.lstrip("?")) if value.strip()}
     unknown = sorted(given.keys() - set(FIELDS[of]))
     if unknown:
@@ -172,7 +180,14 @@ def _asked(of: ListName, query: str) -> str:
         raise InputError(
             "the filter of a view asks for something, such as code=timeout: narrow the list first"
         )
-    return urlencode({name: given[name] for name in FIELDS[of] if name in given})
+    kept = urlencode({name: long_text(name, given[name]) for name in FIELDS[of] if name in given})
+    if len(kept) > _QUERY:
+        raise _too_long()
+    return kept
+
+
+def _too_long() -> InputError:
+    return InputError(f"the filter of a view is at most {_QUERY:,} characters long; leave something out")
 
 
 def saved(row: ViewRow) -> SavedView:
@@ -184,4 +199,5 @@ def saved(row: ViewRow) -> SavedView:
         shared=not row.owner,
         by=row.by,
         at=moment(row.at),
+        tenant=None if row.tenant == ALL_TENANTS else row.tenant,
     )

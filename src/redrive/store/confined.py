@@ -309,10 +309,12 @@ class Confined:
         return ", ".join(sorted(self._workflows or ()))
 
     async def _may_read(self, where: AuditFilter) -> bool:
-        """A view of some workflows reads what the log says about their letters, and no more of it."""
-        if where.letter is None:
+        """A view of some workflows reads what the log says about their letters and sets, no more."""
+        if where.letter is not None:
+            return await self.letter(where.letter) is not None
+        if where.subject is None or await self.set_of(where.subject) is None:
             raise NotAllowed(f"this token is for these workflows only: {self._listed}; the log is about all")
-        return await self.letter(where.letter) is not None
+        return True
 
     def _excludes(self, tenant: str | None) -> bool:
         return tenant not in (None, self._tenant)

@@ -239,8 +239,9 @@ def test_many_are_replayed_after_a_look_and_at_most_once(shop: World) -> None:
         paused = Looked(client.get(path).text).text
         assert "Paused by" in paused
         assert "Go on" in paused
-        wrong = client.post(f"{path}/rate", data={"rate": "0", "per": "s"})
-        assert (wrong.status_code, "a whole number from 1 to" in wrong.text) == (422, True)
+        for typed in ("0", "0.5", "1,5"):
+            wrong = client.post(f"{path}/rate", data={"rate": typed, "per": "s"})
+            assert (wrong.status_code, "a whole number from 1 to" in wrong.text) == (422, True)
         assert client.post(f"{path}/rate", data={"rate": "7", "per": "h"}).status_code == 303
         assert client.post(f"{path}/resume").status_code == 303
         going = Looked(client.get(path).text).text

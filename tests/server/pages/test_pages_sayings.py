@@ -77,6 +77,38 @@ async def test_whatever_is_wrong_with_a_view_is_said_in_polish() -> None:
     assert [text for text in refused if 'lang="en"' in said(POLISH, text)] == []
 
 
+async def test_whatever_is_refused_about_a_set_is_said_in_polish() -> None:
+    app = Redrive("sqlite:///:memory:")
+
+    @app.workflow
+    async def order(number: int) -> None:
+        raise ValueError("no such number")
+
+    async with engine(app) as e:
+        for number in range(2):
+            await e.run(order, number)
+        letters = [letter.id for letter in (await app.dlq.list()).items]
+        await app.dlq.resolve(letters[0], by="ann", reason="paid by hand")
+        done = await app.dlq.replay_many([letters[0], "dl-nothing"], by="ann")
+        ignored = await app.dlq.ignore_many([letters[0]], by="ann")
+        await e.settle()
+        stopped = await app.dlq.ignore_many([letters[1]], by="ann", rate="1/h")
+        await app.dlq.stop_set(stopped.id, by="ann")
+        wrong = [
+            app.dlq.pause_set(done.id, by="ann"),
+            app.dlq.resume_set(stopped.id, by="ann"),
+            app.dlq.stop_set("nothing", by="ann"),
+            app.dlq.resolve("nothing", by="ann", reason="x"),
+            app.dlq.replay_many(["\0"], by="ann"),
+            app.views.save("letters", "late", "text=%00", by="ann"),
+        ]
+        refused = [str(each) for each in await asyncio.gather(*wrong, return_exceptions=True)]
+        for set in (done, ignored):
+            refused += [item.error or "" for item in (await app.dlq.set_items(set.id)).items]
+    assert len(refused) == 9
+    assert [text for text in refused if 'lang="en"' in said(POLISH, text)] == []
+
+
 @pytest.mark.parametrize("text", ["the bank's own words", "", "step 'x' melted"])
 def test_what_nobody_knows_stays_and_is_marked(text: str) -> None:
     assert 'lang="en"' in said(POLISH, text)

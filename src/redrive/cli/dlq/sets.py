@@ -194,14 +194,19 @@ def _turned(place: Place, id: str, turn: _Turn, change: Change, output: Output) 
     async def work(app: Redrive) -> LetterSet:
         one = await _found(app, id)
         change.confirm(
-            f"{turn.verb.capitalize()} set {one.id} ({_VERBS[one.action]}, {one.pending:,} letters to go)"
+            f"{turn.verb.capitalize()} set {one.id} ({_VERBS[one.action]}, {_left(one)} letters to go)"
         )
         return one if change.dry_run else await turn.make(app, one.id)
 
     one = ask(place, work)
     verb = f"would {turn.verb}" if change.dry_run else turn.done
-    after = f"after {one.done + one.failed:,} of {one.total:,} letters"
-    output.done(one.id, _json(one), f"{verb} set {one.id} {after}")
+    of = f" of {one.total:,}" if one.listed else ""
+    output.done(one.id, _json(one), f"{verb} set {one.id} after {one.done + one.failed:,}{of} letters")
+
+
+def _left(one: LetterSet) -> str:
+    """How many letters wait, as far as is known: workers list them on the way."""
+    return f"{one.pending:,}{'' if one.listed else ' or more'}"
 
 
 def told(one: LetterSet) -> str:
@@ -292,7 +297,7 @@ def _to_go(one: LetterSet) -> str:
     from redrive.duration import words
 
     least = one.seconds_left
-    return f"{one.pending:,}" if not least else f"{one.pending:,}, which takes {words(least)} or longer"
+    return _left(one) if not least else f"{_left(one)}, which takes {words(least)} or longer"
 
 
 def _endings(one: LetterSet) -> str | None:

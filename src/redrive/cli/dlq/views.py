@@ -9,18 +9,19 @@ from redrive.app import Redrive
 from redrive.cli.change import user
 from redrive.cli.exits import NOT_FOUND, Stopped
 from redrive.cli.moment import MOMENT
-from redrive.desk.views import ListName, SavedView
+from redrive.desk.views import ListName, SavedView, plain_name
 
 __all__ = ["opened"]
 
 
 async def opened(app: Redrive, name: str, tenant: str | None) -> dict[str, Any]:
-    """The filter of a view of dead letters; one's own goes before one that is shared."""
+    """The filter of a view of dead letters, for its tenant; one's own goes before one that is shared."""
     views = await app.views.list(ListName.LETTERS, reader=user(), tenant=tenant)
-    found = [view for view in views if view.name == name]
+    found = [view for view in views if view.name == plain_name(name)]
     if not found:
         raise Stopped(f"there is no view {name!r} of dead letters{_known(views)}", NOT_FOUND)
-    return _filter(min(found, key=lambda view: view.shared).wanted)
+    view = min(found, key=lambda view: view.shared)
+    return {**_filter(view.wanted), "tenant": view.tenant}
 
 
 def _known(views: list[SavedView]) -> str:

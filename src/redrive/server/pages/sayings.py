@@ -94,6 +94,21 @@ SENTENCES = (
     N("the filter of a view is at most {n} characters long; leave something out"),
     N("{list} cannot be narrowed by {names}; there are {known}"),
     N("the filter of a view asks for something, such as code=timeout: narrow the list first"),
+    # why a decision on many, or one on a letter, is refused
+    N("there is no set {id}"),
+    N("set {id} is done: all its letters were decided on"),
+    N("set {id} was stopped by {who}; begin another one for what is left"),
+    N("no dead letter is selected; select some, or choose all that match"),
+    N("there is no dead letter {id}, or its run was purged"),
+    N("there is no dead letter {id}"),
+    N("run {run} was purged: its input and steps are gone, it cannot be replayed"),
+    N("run {run} was replayed as {other}; decide about that one"),
+    N("{id} is being replayed already, with another decision; wait how that ends"),
+    N("{id} is resolved ({how}): see its run {run}"),
+    N("{id} was closed ({how}); retry its run {run} instead"),
+    N("{id} is {status} and cannot be closed as {other}"),
+    N("{id} is no id of a dead letter"),
+    N("{field} has a NUL or half a character in it, which no database stores"),
 )
 """By first match, so what is more particular stands before what is less so."""
 

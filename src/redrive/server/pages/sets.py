@@ -33,6 +33,7 @@ TYPED_ABOVE = 100
 
 ACTIONS = ("REPLAY", "RESOLVE", "IGNORE")
 _MODES = [Mode.FROM_FAILED, Mode.STEP_ONLY, Mode.FULL, Mode.SKIP]
+_THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:[\s,.'][0-9]{3})+")
 _LOOKED_AT = 10  # letters whose dry run a page waits for
 
 
@@ -74,14 +75,18 @@ def _pace(sent: Form) -> Pace:
     if not typed:
         return Pace(unit=unit)
     try:
-        rate = rate_of(typed if "/" in typed else f"{_digits(typed)}/{unit}")
+        rate = rate_of(typed if "/" in typed else f"{_whole(typed)}/{unit}")
     except InputError:
         return Pace(typed=typed, unit=unit, wrong=True)
     return Pace(typed=str(rate.count), unit=rate.unit, rate=rate)
 
 
+def _whole(typed: str) -> str:
+    """A number as people write it, without what keeps its thousands apart; a fraction stays one."""
+    return _digits(typed) if _THOUSANDS.fullmatch(typed) else typed
+
+
 def _digits(typed: str) -> str:
-    """A number as people write it, without what keeps its thousands apart."""
     return re.sub(r"[\s,.']", "", typed)
 
 

@@ -10,12 +10,13 @@ from pydantic import Field
 from redrive.core.roles import Permission
 from redrive.desk.views import ListName, SavedView
 from redrive.server.asking import Asked, needs
-from redrive.server.routes.shared import Body, Name, router
+from redrive.server.routes.shared import Body, router
 
 __all__ = ["routes"]
 
 routes = router("saved views")
 
+Name = Annotated[str, Path(pattern=r"^[^/\x00-\x1f]{1,255}$", description="Its name.")]
 Of = Annotated[ListName, Path(alias="list", description="Which list it narrows.")]
 
 
