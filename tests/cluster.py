@@ -468,6 +468,10 @@ async def tidy() -> None:
 POSTGRES = [server.name for server in servers()] or ["postgres"]
 """Names to parametrise tests with; a test calls `need_postgres` before it asks for one of them."""
 
+ENOUGH = [*(pytest.param(name, marks=pytest.mark.slow) for name in POSTGRES[:-1]), *POSTGRES[-1:]]
+"""The same for what is ours on every version (connections, outages, who waits for whom), unlike statements,
+plans, rights and migrations: one of them, and the others in `./dev prove`."""
+
 
 def need_postgres() -> None:
     """Fail, and say how to get one, where there is no PostgreSQL."""

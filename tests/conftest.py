@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 import aside
 import cluster
 import emptied
-import engines
 import hypothesis
 import pytest
 
@@ -56,7 +55,7 @@ async def postgres_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
         yield url
 
 
-@pytest.fixture(params=engines.KINDS[1:])
+@pytest.fixture(params=cluster.ENOUGH)
 async def a_postgres_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """The same for what stands on the store, on one PostgreSQL; `./dev prove` takes the others as well."""
     cluster.need_postgres()
