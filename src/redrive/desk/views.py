@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import json
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from urllib.parse import parse_qsl, urlencode
@@ -16,6 +15,7 @@ from redrive.core.transition import AuditWrite
 from redrive.desk.checks import person, short_text
 from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
+from redrive.frozen import dataclass
 from redrive.store.port import People
 from redrive.store.seal import is_sealed
 from redrive.store.views import NewView, ViewPlace, ViewRow
