@@ -189,6 +189,7 @@ class Cluster:
             "port": str(self.port),
             "unix_socket_directories": "",
             "fsync": "off",  # a server that crashes loses nothing by it, only a machine does
+            "autovacuum": "off",  # when it came would decide on plans, and on who gets a schema anew
             "max_connections": "300",
             "shared_buffers": "64MB",
             **self.settings,
