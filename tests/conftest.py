@@ -20,6 +20,7 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("patient", deadline=None)  # how busy a machine is, is no property
     hypothesis.settings.load_profile("patient")
     config.addinivalue_line("markers", "slow: a long proof; `./dev prove` runs these")
+    gc.disable()  # until all tests are collected: nothing of that is garbage, and looking costs a second
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -36,6 +37,7 @@ def pytest_collection_finish() -> None:
     # Thousands of tests are there to stay: whoever looks for garbage from now on need not look at them.
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish() -> None:
