@@ -189,6 +189,7 @@ class Cluster:
             "port": str(self.port),
             "unix_socket_directories": "",
             "fsync": "off",  # a server that crashes loses nothing by it, only a machine does
+            "autovacuum": "off",  # when it came would decide on plans, and on who gets a schema anew
             "max_connections": "300",
             "shared_buffers": "64MB",
             **self.settings,
@@ -467,6 +468,10 @@ async def tidy() -> None:
 
 POSTGRES = [server.name for server in servers()] or ["postgres"]
 """Names to parametrise tests with; a test calls `need_postgres` before it asks for one of them."""
+
+ENOUGH = [*(pytest.param(name, marks=pytest.mark.slow) for name in POSTGRES[:-1]), *POSTGRES[-1:]]
+"""The same for what is ours on every version (connections, outages, who waits for whom), unlike statements,
+plans, rights and migrations: one of them, and the others in `./dev prove`."""
 
 
 def need_postgres() -> None:

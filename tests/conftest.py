@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 import aside
 import cluster
 import emptied
-import engines
 import hypothesis
 import pytest
 
@@ -21,6 +20,7 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("patient", deadline=None)  # how busy a machine is, is no property
     hypothesis.settings.load_profile("patient")
     config.addinivalue_line("markers", "slow: a long proof; `./dev prove` runs these")
+    gc.disable()  # until all tests are collected: nothing of that is garbage, and looking costs a second
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -37,6 +37,7 @@ def pytest_collection_finish() -> None:
     # Thousands of tests are there to stay: whoever looks for garbage from now on need not look at them.
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish() -> None:
@@ -56,7 +57,7 @@ async def postgres_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
         yield url
 
 
-@pytest.fixture(params=engines.KINDS[1:])
+@pytest.fixture(params=cluster.ENOUGH)
 async def a_postgres_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """The same for what stands on the store, on one PostgreSQL; `./dev prove` takes the others as well."""
     cluster.need_postgres()

@@ -7,7 +7,8 @@ To set a schema up costs the server five times as much as to open it. So a test 
 
 A schema serves again only where it is as good as new: if nothing but rows has changed in its database (a
 trigger notes all other changes there), none of them says which migrations were applied, and nobody is
-connected any more. Otherwise the next test gets a new one. So it does when a test fails in the midst.
+connected any more. Otherwise the next test gets a new one. So it does when a test fails in the midst. What
+a test has made in `public`, where a user's own tables are, goes with that, and costs no schema of ours.
 
 Rows are deleted: to truncate a table costs ten times as much, for the new files of it and its indexes. The
 planner cannot tell: it takes a table that was never vacuumed for ten pages large. A larger one is truncated.
@@ -31,9 +32,12 @@ PATIENCE = 5.0
 
 WATCH = """
 CREATE SCHEMA watch;
-CREATE TABLE watch.changes (command text);
+CREATE TABLE watch.changes (command text, place text);
 CREATE FUNCTION watch.note() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
-    AS $$ BEGIN INSERT INTO watch.changes VALUES (tg_tag); END $$;
+    AS $$ BEGIN
+        INSERT INTO watch.changes SELECT tg_tag, schema_name FROM pg_event_trigger_ddl_commands();
+        IF NOT FOUND THEN INSERT INTO watch.changes VALUES (tg_tag, NULL); END IF;
+    END $$;
 CREATE EVENT TRIGGER note ON ddl_command_end EXECUTE FUNCTION watch.note();
 """
 
@@ -45,7 +49,8 @@ MIGRATIONS = "SELECT string_agg(CAST(m AS text), ' ' ORDER BY version) FROM {sch
 # What was vacuumed or analysed counts as changed: plans may be others where there are statistics.
 LOOK = f"""
 SELECT ({MIGRATIONS}) AS migrations,
-       EXISTS (SELECT FROM watch.changes)
+       EXISTS (SELECT FROM watch.changes) AS made,
+       EXISTS (SELECT FROM watch.changes WHERE place IS DISTINCT FROM 'public')
        OR EXISTS (SELECT FROM pg_class AS c WHERE c.relnamespace = $1::regnamespace
                   AND c.relkind = 'r' AND c.reltuples >= 0) AS changed,
        ARRAY(SELECT CASE WHEN pg_relation_size(c.oid) <= {SMALL} THEN 'DELETE FROM ' ELSE 'TRUNCATE ' END
@@ -109,9 +114,12 @@ async def _set_up(name: str, database: str) -> Spot:
 async def _empty(con: asyncpg.Connection, spot: Spot) -> bool:
     """Take away what a test has left; False if the schema had to go as well."""
     found = await con.fetchrow(LOOK.format(schema=spot.schema), spot.schema)
-    if found["changed"] or found["migrations"] != spot.migrations:
-        await con.execute(f"DROP SCHEMA {spot.schema}, public CASCADE; CREATE SCHEMA public")
+    changed = found["changed"] or found["migrations"] != spot.migrations
+    if changed or found["made"]:
+        gone = f"{spot.schema}, public" if changed else "public"
+        await con.execute(f"DROP SCHEMA {gone} CASCADE; CREATE SCHEMA public")
         await con.execute("DELETE FROM watch.changes")
+    if changed:
         return False
     # Without triggers, which keep books of the rows that go.
     await con.execute("; ".join(["SET session_replication_role = replica", *found["emptying"]]))

@@ -8,17 +8,11 @@ from typing import Any
 
 import cluster
 import emptied
-import pytest
 
 from redrive import Redrive
 from redrive.testing import Engine, engine
 
-# The store suite runs on every PostgreSQL there is; for what stands on it, one is enough until `./dev prove`.
-KINDS = [
-    "sqlite",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in cluster.POSTGRES[:-1]),
-    *cluster.POSTGRES[-1:],
-]
+KINDS = ["sqlite", *cluster.ENOUGH]
 OnStore = Callable[..., AbstractAsyncContextManager[Engine]]
 
 

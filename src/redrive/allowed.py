@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from redrive.errors import ConfigurationError
+from redrive.frozen import dataclass
 
 __all__ = ["Address", "Allowed", "is_name", "read_allowed", "read_port"]
 

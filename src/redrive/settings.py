@@ -6,12 +6,13 @@ import binascii
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 from redrive.allowed import read_allowed
 from redrive.duration import Duration, seconds
 from redrive.errors import ConfigurationError
+from redrive.frozen import dataclass
 from redrive.mailbox import is_mailbox
 from redrive.trusted import read_trusted
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import cluster
 import engines
 import pytest
 from engines import OnStore
@@ -16,7 +17,7 @@ async def on_store(request: pytest.FixtureRequest) -> AsyncIterator[OnStore]:
         yield opened
 
 
-@pytest.fixture(params=engines.KINDS[1:])
+@pytest.fixture(params=cluster.ENOUGH)
 async def on_postgres(request: pytest.FixtureRequest) -> AsyncIterator[OnStore]:
     """`engine` on a PostgreSQL database of its own, for what is tried many times on SQLite already."""
     async with engines.on(request.param) as opened:

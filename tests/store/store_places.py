@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import emptied
-from cluster import POSTGRES, need_postgres
+import pytest
+from cluster import ENOUGH, POSTGRES, need_postgres
 
 from redrive.clock import Clock, SystemClock
 from redrive.store import open_store
@@ -15,7 +16,15 @@ from redrive.store.port import Store
 from redrive.store.seal import Keyring
 from redrive.store.sealed import SealedStore
 
-STORES = ["sqlite-file", "sqlite-memory", "sqlite-sealed", *POSTGRES, "pgbouncer"]
+# What can differ is each tried once, not each with each: a file or memory, sealed or not, one PostgreSQL or
+# the other, by the pooler (which stands before the first) or directly. `./dev prove` takes the rest as well.
+STORES = [
+    "sqlite-file",
+    pytest.param("sqlite-memory", marks=pytest.mark.slow),
+    "sqlite-sealed",
+    *ENOUGH,
+    "pgbouncer",
+]
 IN_MEMORY = ("sqlite-memory", "sqlite-sealed")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from redrive.core.payload import Signature
 from redrive.core.payload.resolve import read_signature
 from redrive.duration import Duration
 from redrive.errors import RegistrationError
+from redrive.frozen import dataclass
 from redrive.policy import Circuit, RetryPolicy
 from redrive.worker.definition import Step, Undo
 

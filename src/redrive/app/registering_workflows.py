@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from redrive.app.checks import check_flags, check_retry, chosen_name, time_limit
@@ -16,6 +15,7 @@ from redrive.core.schedules import Schedule
 from redrive.core.starting import START_OPTIONS
 from redrive.duration import Duration
 from redrive.errors import RegistrationError
+from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
 from redrive.worker.definition import WorkflowDefinition
 

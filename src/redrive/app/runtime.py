@@ -8,7 +8,6 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redrive.app.notifying import Notifying
@@ -49,6 +48,7 @@ from redrive.desk.starting import Starter
 from redrive.desk.views import Views
 from redrive.desk.workflows import Workflows
 from redrive.errors import ConfigurationError, StoreUnavailable
+from redrive.frozen import dataclass
 from redrive.notify.sinks import WAYS
 from redrive.settings import listening
 from redrive.signals.endpoint import Endpoint, Recent, can_measure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from redrive.allowed import read_allowed
@@ -12,6 +11,7 @@ from redrive.core.delivery import DEFAULT_RETRY
 from redrive.core.topics import patterns
 from redrive.duration import Duration, seconds
 from redrive.errors import InputError, RegistrationError
+from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
 from redrive.settings import Settings
 from redrive.sinks import Sink, SinkDefinition

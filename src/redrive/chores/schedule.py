@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from redrive.core.schedules import Due, Schedule, due
 from redrive.core.transition import NewRun
 from redrive.errors import DataRefused
+from redrive.frozen import dataclass
 from redrive.store.port import Store
 from redrive.store.records import Started
 from redrive.store.schedules import NewSchedule, ScheduleMark, SchedulePlace, ScheduleRow

@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -16,6 +15,7 @@ import click
 from redrive.cli.exits import REFUSED, Stopped, code_of
 from redrive.cli.hints import rewritten
 from redrive.cli.output import clean, say
+from redrive.frozen import dataclass
 
 __all__ = ["Change", "asking", "changing", "each", "end", "tried", "user"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +15,7 @@ from redrive.core.states import LetterStatus, RunStatus
 from redrive.desk.schedules import KnownSchedule, listed
 from redrive.duration import moment, words
 from redrive.errors import RedriveError, SchemaMismatch
+from redrive.frozen import dataclass
 from redrive.store import EXPOSED, open_store
 from redrive.store.figures import Figures
 from redrive.store.port import Store

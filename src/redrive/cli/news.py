@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from redrive.app import Redrive
 from redrive.core.states import FINAL, EntryKind, LetterStatus, RunStatus
 from redrive.desk.shapes import AttemptRecord, DeadLetter, Run, StepRecord
 from redrive.errors import NotFound
+from redrive.frozen import dataclass
 from redrive.store.selection import LetterFilter, RunFilter
 
 __all__ = ["Event", "News"]

@@ -17,7 +17,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Generic, TextIO, TypeVar
@@ -26,6 +26,7 @@ import click
 
 from redrive.cli.folding import folded
 from redrive.core.roles import DEFAULT_TENANT
+from redrive.frozen import dataclass
 
 __all__ = [
     "Column",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import click
 
 from redrive.cli.output import Column, Output, nobody_reads
 from redrive.cli.place import Place, ask
+from redrive.frozen import dataclass
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
@@ -12,6 +11,7 @@ import click
 from redrive.cli.exits import NOT_FOUND, Stopped, explained
 from redrive.cli.hints import hint
 from redrive.core.roles import DEFAULT_TENANT
+from redrive.frozen import dataclass
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

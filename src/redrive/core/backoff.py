@@ -16,9 +16,8 @@ spread to later, and no cap cuts it, because coming back too early is what it fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from redrive.core.quick import quick
+from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
 
 __all__ = ["Delay", "backoff"]

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from redrive.core.classify import Category
 from redrive.duration import MICROS
+from redrive.frozen import dataclass
 from redrive.policy import Circuit
 
 __all__ = [

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo
 
@@ -25,6 +25,7 @@ from cronsim import CronSim, CronSimError
 
 from redrive.duration import MICROS
 from redrive.errors import RegistrationError
+from redrive.frozen import dataclass
 
 __all__ = ["Cron"]
 

@@ -15,12 +15,12 @@ delivers, suspects are tried one at a time, so that a further death is laid to t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 
 from redrive.core.backoff import backoff
 from redrive.core.failure import Failure
 from redrive.core.states import DeliveryStatus
+from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
 
 __all__ = [

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from redrive.core.payload.explain import Path, path_text
@@ -20,6 +19,7 @@ from redrive.core.payload.plain import MAX_DEPTH
 from redrive.core.redact import JSON, MASK, Redactor, is_masked, masked_paths
 from redrive.core.schema import too_deep
 from redrive.errors import InputError
+from redrive.frozen import dataclass
 
 __all__ = ["Change", "ChangeKind", "changes", "merge_patch", "unmask"]
 

@@ -7,12 +7,12 @@ and what a dead letter shows.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from enum import StrEnum
 
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
 from redrive.errors import StepFailed
+from redrive.frozen import dataclass
 
 __all__ = ["MENDED_BY_EDIT", "Ending", "LetterCode", "Stage", "code_for", "step_failed"]
 

@@ -5,8 +5,9 @@ The names are stored and exported, so they never change; the labels are for peop
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from redrive.frozen import dataclass
 
 __all__ = ["EVENTS", "OF_REPLAYS", "Event", "Label", "label"]
 

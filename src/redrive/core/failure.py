@@ -12,7 +12,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import lru_cache
 from types import CodeType, FrameType, TracebackType
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 from redrive.core.classify import Category, Rule, classify, first_leaf, leaves, lineage
 from redrive.core.quick import quick
 from redrive.errors import NonRetryable, RetryAfter
+from redrive.frozen import dataclass
 
 __all__ = ["MESSAGE_LIMIT", "STACK_LIMIT", "Failure", "capture", "clean_text"]
 

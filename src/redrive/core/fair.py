@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from redrive.frozen import dataclass
 
 __all__ = ["Due", "in_turn"]
 

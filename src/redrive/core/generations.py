@@ -16,11 +16,11 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from redrive.core.journal import EntryRow, entry_key
 from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transition import EntryWrite
+from redrive.frozen import dataclass
 
 __all__ = ["begin_generation", "generation_of_call", "generations"]
 

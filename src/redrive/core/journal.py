@@ -14,9 +14,9 @@ input was edited. The function may come by them, and then gets what they hold, o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from redrive.core.states import FOLLOWING, EntryKind, StepStatus
+from redrive.frozen import dataclass
 
 __all__ = ["MAX_ENTRIES", "EntryRow", "Journal", "entry_key", "entry_name"]
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from redrive.frozen import dataclass
 
 __all__ = ["Misfit", "misfit_in", "said"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from redrive.core.addresses import letter_page, run_page
@@ -24,6 +24,7 @@ from redrive.core.redact import MASK
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.tracing import trace_id
 from redrive.core.transition import MessageWrite, Transition
+from redrive.frozen import dataclass
 
 __all__ = [
     "NOTICES",

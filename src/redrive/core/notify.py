@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from redrive.core.redact import MASK
 from redrive.errors import ConfigurationError
+from redrive.frozen import dataclass
 from redrive.mailbox import is_mailbox
 
 __all__ = [

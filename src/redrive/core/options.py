@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from redrive.core.circuit import Admitted, circuit_key
 from redrive.core.notify import NotifyRule
 from redrive.core.tracing import with_trace
 from redrive.duration import MICROS
+from redrive.frozen import dataclass
 from redrive.policy import Circuit, RetryPolicy
 
 __all__ = [

@@ -6,7 +6,6 @@ says what follows. Durations are microseconds, `began_ago` is how long ago the a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -16,6 +15,7 @@ from redrive.core.failure import Failure
 from redrive.core.options import RunOptions, StepOptions
 from redrive.core.states import EntryKind, LetterStatus, RunStatus
 from redrive.core.transition import AttemptEnd, MessageWrite
+from redrive.frozen import dataclass
 
 __all__ = [
     "Began",

@@ -9,9 +9,9 @@ from an outage bears a trickle better than a gush.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from redrive.errors import InputError
+from redrive.frozen import dataclass
 
 __all__ = ["MOST", "Portion", "Rate", "rate_of"]
 

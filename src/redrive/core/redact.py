@@ -10,11 +10,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 from redrive.errors import ConfigurationError
+from redrive.frozen import dataclass
 
 __all__ = ["DEFAULT_NAMES", "DEFAULT_PATTERNS", "JSON", "MASK", "Redactor", "is_masked", "masked_paths"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import cache
 from operator import attrgetter
 from typing import Any
@@ -28,6 +28,7 @@ from redrive.core.transition import (
     RunWrite,
     Transition,
 )
+from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
 
 __all__ = ["Decision", "journal_after", "reopened", "restarted"]

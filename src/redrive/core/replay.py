@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
@@ -27,6 +27,7 @@ from redrive.core.quick import quick
 from redrive.core.saga import LedgerRow, is_for_person, ledger, unfinished
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.errors import Conflict, InputError
+from redrive.frozen import dataclass
 
 __all__ = ["Mode", "Plan", "ReplayRequest", "Subject", "plan", "skipped_key"]
 

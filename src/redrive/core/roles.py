@@ -11,10 +11,10 @@ Seeing hidden payloads is no matter of rank: it is given to a person or a token 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 
 from redrive.errors import InputError, NotAllowed
+from redrive.frozen import dataclass
 
 __all__ = ["ALIASES", "ALL_TENANTS", "DEFAULT_TENANT", "GRANTS", "Permission", "Principal", "Role", "role_of"]
 

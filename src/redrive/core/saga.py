@@ -17,7 +17,6 @@ both happened, and both are undone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from redrive.core.classify import Category
 from redrive.core.ending import Ending, Stage
@@ -26,6 +25,7 @@ from redrive.core.journal import EntryRow, entry_key
 from redrive.core.options import StepOptions
 from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transition import AttemptEnd
+from redrive.frozen import dataclass
 
 __all__ = [
     "Happened",

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from redrive.core.payload.explain import Path, path_text
 from redrive.core.payload.plain import MAX_DEPTH
 from redrive.core.redact import JSON
 from redrive.core.schema_rules import faults, finds, is_of, matches, phrase
+from redrive.frozen import dataclass
 
 __all__ = ["Problem", "problems", "too_deep"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,6 +16,7 @@ from redrive.core.tracing import with_trace
 from redrive.core.transition import NewRun
 from redrive.duration import MICROS, Duration, seconds
 from redrive.errors import InputError
+from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
 
 __all__ = ["START_OPTIONS", "Startable", "clash", "for_event", "for_schedule", "name_text", "new_run"]

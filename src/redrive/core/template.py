@@ -20,13 +20,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 from urllib.parse import quote
 
 from redrive.core.payload.plain import MAX_DEPTH, lone_surrogates
 from redrive.core.redact import JSON
 from redrive.errors import ConfigurationError, PayloadError
+from redrive.frozen import dataclass
 
 __all__ = [
     "LARGEST",

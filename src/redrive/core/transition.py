@@ -7,11 +7,11 @@ is: `wake_in=5_000_000` becomes "due five seconds after the store's now", `began
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from redrive.core.delivery import Bundle
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
+from redrive.frozen import dataclass
 
 __all__ = [
     "Answer",

@@ -6,7 +6,6 @@ attempt 3 of 5, HTTP 429, rate limited, Retry-After 30 s + 4 s jitter, next at 1
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
 from redrive.core.backoff import Delay, backoff
 from redrive.core.classify import RETRYABLE, Category
@@ -14,6 +13,7 @@ from redrive.core.failure import Failure
 from redrive.core.options import StepOptions
 from redrive.core.quick import quick
 from redrive.duration import moment, words
+from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
 
 __all__ = ["Verdict", "explain", "judge"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import datetime
 
 from redrive.desk.circuits import CircuitRecord, shaped
 from redrive.duration import moment
+from redrive.frozen import dataclass
 from redrive.store.circuits import MOST_COUNTED
 from redrive.store.port import People
 from redrive.store.records import RunRow

@@ -12,7 +12,6 @@ import asyncio
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from redrive.clock import Clock
@@ -26,6 +25,7 @@ from redrive.desk.closing import closing
 from redrive.desk.handing import Handing, Hands, Taker, Taking, as_claimed
 from redrive.desk.replaying import Order, Prepared, Replayer
 from redrive.errors import ConfigurationError, Conflict, DataRefused, RedriveError, StoreError
+from redrive.frozen import dataclass
 from redrive.settle.settler import LocalSettler
 from redrive.store.port import Store
 from redrive.store.records import Case

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ from redrive.core.transition import AuditWrite
 from redrive.desk.checks import person, reason_given, short_text
 from redrive.duration import moment
 from redrive.errors import ConfigurationError, InputError, NotFound
+from redrive.frozen import dataclass
 from redrive.policy import Circuit
 from redrive.settle.turning import Decide, turn, turn_to
 from redrive.store.circuits import MOST_COUNTED, CircuitCase, CircuitRow, CircuitTurn

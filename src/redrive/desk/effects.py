@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from redrive.core.journal import EntryRow
 from redrive.core.options import StepOptions
 from redrive.core.saga import Happened, follow_key, happened, passed_pivot
 from redrive.core.states import EntryKind, StepStatus
+from redrive.frozen import dataclass
 from redrive.settle.view import last_tries
 from redrive.store.port import People
 from redrive.store.records import Case

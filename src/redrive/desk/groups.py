@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
 from redrive.core.ending import Ending
 from redrive.desk.shaping import Shaper
 from redrive.duration import moment
+from redrive.frozen import dataclass
 from redrive.store.records import GroupPage, GroupRow
 
 __all__ = ["FailureGroup", "GroupList", "list_groups"]

@@ -7,12 +7,12 @@ again by a claim. What it read to decide is what that claim would bring. See ADR
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
 from typing import Protocol
 
 from redrive.core.quick import quick
 from redrive.core.reopen import journal_after
 from redrive.core.transition import Transition
+from redrive.frozen import dataclass
 from redrive.store.port import Store
 from redrive.store.records import Case
 from redrive.store.seal import SEALED_ERROR, is_sealed

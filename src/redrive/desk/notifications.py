@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +16,7 @@ from redrive.core.transition import AuditWrite
 from redrive.desk.checks import person, short_text
 from redrive.duration import moment
 from redrive.errors import ConfigurationError, InputError, NotFound
+from redrive.frozen import dataclass
 from redrive.outside import inspect
 from redrive.sinks.signature import read_secrets
 from redrive.store.notices import NotificationFilter, NotificationRow, RuleRow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +16,7 @@ from redrive.desk.checks import a_flag, is_id, person, reason_given
 from redrive.desk.shaping import Shaper
 from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
+from redrive.frozen import dataclass
 from redrive.store.outbox import (
     BlockedKey,
     DeliveryChoice,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import datetime
 
 from redrive.clock import Clock
@@ -12,6 +11,7 @@ from redrive.core.transition import AuditWrite
 from redrive.desk.checks import person, short_text
 from redrive.duration import moment
 from redrive.errors import InputError
+from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
 from redrive.store.port import People
 from redrive.store.records import PolicyRow

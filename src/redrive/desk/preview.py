@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from redrive.core.circuit import CircuitStatus
@@ -16,6 +15,7 @@ from redrive.core.replay import Mode, skipped_key
 from redrive.core.states import EXECUTED, EntryKind, StepStatus
 from redrive.desk.replaying import Order, Prepared, Replay, Replayer
 from redrive.desk.shaping import Shaper, changes_of
+from redrive.frozen import dataclass
 from redrive.store.port import People
 from redrive.store.workers import KnownItem
 

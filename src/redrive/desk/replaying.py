@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -32,6 +32,7 @@ from redrive.desk.effects import effects_of
 from redrive.desk.shaping import changes_of
 from redrive.duration import moment
 from redrive.errors import ConfigurationError, Conflict, InputError, NotFound
+from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
 from redrive.settle.settler import until_answered
 from redrive.settle.view import view_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +15,7 @@ from redrive.desk.replaying import Order, Replay, Replayer, request_of
 from redrive.desk.runs import find_run
 from redrive.desk.shapes import AttemptRecord, StepRecord
 from redrive.desk.shaping import Shaper
+from redrive.frozen import dataclass
 from redrive.store.port import People
 from redrive.store.records import RunRow
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
 from redrive.clock import Clock
@@ -14,6 +13,7 @@ from redrive.core.states import RunStatus
 from redrive.core.transition import AuditWrite
 from redrive.desk.checks import a_flag, person, reason_given, short_text
 from redrive.errors import Conflict, NotFound, RegistrationError
+from redrive.frozen import dataclass
 from redrive.store.port import People
 from redrive.store.schedules import SchedulePlace, ScheduleRow
 from redrive.store.schedules import Schedules as Rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import datetime
 
 from redrive.clock import Clock
@@ -22,6 +22,7 @@ from redrive.desk.replaying import GOOD, Order
 from redrive.desk.shaping import Shaper
 from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
+from redrive.frozen import dataclass
 from redrive.store.filters import states
 from redrive.store.port import People
 from redrive.store.records import Page

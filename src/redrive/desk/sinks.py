@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
 from redrive.clock import Clock
@@ -11,6 +10,7 @@ from redrive.core.transition import AuditWrite
 from redrive.desk.checks import a_flag, person, reason_given, short_text
 from redrive.duration import moment
 from redrive.errors import NotFound
+from redrive.frozen import dataclass
 from redrive.store.outbox import SinkRow
 from redrive.store.port import Store
 

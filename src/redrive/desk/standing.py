@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from redrive.clock import MICROS
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.duration import moment
+from redrive.frozen import dataclass
 from redrive.store.glances import RunGlance
 from redrive.store.pages import OLDEST
 from redrive.store.port import People

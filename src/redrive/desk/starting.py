@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from redrive.clock import Clock
@@ -13,6 +13,7 @@ from redrive.core.starting import Startable, clash, for_event, new_run
 from redrive.core.transition import NewRun
 from redrive.desk.checks import Checker
 from redrive.errors import Conflict, InputError, UnknownWorkflow
+from redrive.frozen import dataclass
 from redrive.signals.traces import here
 from redrive.store.port import People
 from redrive.store.records import Started

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from enum import StrEnum
 from unicodedata import normalize
@@ -17,6 +17,7 @@ from redrive.core.transition import AuditWrite
 from redrive.desk.checks import long_text, person, short_text
 from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
+from redrive.frozen import dataclass
 from redrive.store.port import People
 from redrive.store.seal import is_sealed
 from redrive.store.views import NewView, ViewPlace, ViewRow

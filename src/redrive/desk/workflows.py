@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Any
 
 from redrive.clock import Clock
 from redrive.core.events import Event
 from redrive.core.transition import AuditWrite
 from redrive.desk.checks import person
+from redrive.frozen import dataclass
 from redrive.store.port import Store
 from redrive.store.workers import living
 

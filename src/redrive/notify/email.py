@@ -8,7 +8,6 @@ smtp://localhost:1025?starttls=never          in clear, for a server on the same
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
 from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from redrive.core.saying import Notification, Said, Saying
 from redrive.errors import ConfigurationError
+from redrive.frozen import dataclass
 from redrive.notify.parcel import Parcel
 from redrive.sinks import Message
 

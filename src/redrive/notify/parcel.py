@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from redrive.core.notify import Target
 from redrive.core.redact import Redactor
 from redrive.core.saying import Notification, about
+from redrive.frozen import dataclass
 from redrive.notify.channels import Channels
 from redrive.sinks import Message
 

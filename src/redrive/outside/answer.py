@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from redrive.errors import ConfigurationError, PayloadError, RedriveError
+from redrive.frozen import dataclass
 from redrive.outside.wire import Wire
 
 __all__ = ["BadStatus", "HttpResponse", "Redirected", "read_answer"]

@@ -14,12 +14,12 @@ import ipaddress
 import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
 from redrive.allowed import Address, Allowed, is_name, read_port
 from redrive.errors import InputError
+from redrive.frozen import dataclass
 from redrive.outside.public import as_reached, is_public
 
 __all__ = ["Lookup", "Place", "Target", "inspect", "read_url", "resolve"]

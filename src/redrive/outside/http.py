@@ -15,13 +15,14 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import TracebackType
 from typing import Self
 
 from redrive.allowed import Allowed
 from redrive.duration import words
 from redrive.errors import InputError
+from redrive.frozen import dataclass
 from redrive.outside.answer import BadStatus, HttpResponse, Redirected, read_answer
 from redrive.outside.guard import Lookup, Place, inspect, resolve
 from redrive.outside.wire import Wire

@@ -8,12 +8,12 @@ import json
 import ssl
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from redrive.core.addresses import API
 from redrive.errors import ConfigurationError, NotSignedIn, StoreError, StoreUnavailable
+from redrive.frozen import dataclass
 from redrive.server.codes import HTTP, error_of
 
 __all__ = ["Address", "Client", "Query"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from redrive import errors
+from redrive.frozen import dataclass
 
 __all__ = ["CODES", "HTTP", "Kind", "error_of"]
 

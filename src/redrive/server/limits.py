@@ -10,11 +10,11 @@ import asyncio
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
 from typing import Any
 
 from redrive.clock import Clock
 from redrive.core.addresses import PAGES
+from redrive.frozen import dataclass
 from redrive.server.problems import ProblemError, of_http
 
 __all__ = ["Guard", "Limits", "Rates", "Tries", "depth_of"]

@@ -10,7 +10,6 @@ import json
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from redrive.clock import Clock
@@ -22,6 +21,7 @@ from redrive.core.outcome import Diverged, Escaped, Expired, Lost, Outcome, Rais
 from redrive.core.quick import quick
 from redrive.core.transition import Answer, Transition
 from redrive.errors import ConfigurationError, DataRefused, StoreError
+from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
 from redrive.signals.tally import Ear
 from redrive.store.port import People

@@ -6,12 +6,12 @@ No secret is stored: passwords and tokens are hashed before they come here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from redrive.core.roles import Role
 from redrive.core.transition import AuditWrite
+from redrive.frozen import dataclass
 
 __all__ = [
     "Accounts",

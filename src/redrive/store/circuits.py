@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from redrive.clock import MICROS
@@ -18,6 +17,7 @@ from redrive.core.circuit import (
     weigh,
 )
 from redrive.core.transition import AuditWrite
+from redrive.frozen import dataclass
 from redrive.policy import DAY, MOST_FAILURES, Circuit
 from redrive.store.pages import Window
 from redrive.store.selection import CircuitFilter

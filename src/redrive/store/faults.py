@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias, TypeVar
 
 from redrive.clock import Clock
 from redrive.errors import StoreUnavailable
+from redrive.frozen import dataclass
 
 __all__ = [
     "FAIL",

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from redrive.clock import MICROS
 from redrive.core.circuit import CircuitStatus
+from redrive.frozen import dataclass
 
 __all__ = ["LATE", "LIMITS", "CircuitCount", "Figures", "LaneCount", "SinkLag", "waiting"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from heapq import merge
 from itertools import islice
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from redrive.core.auditing import ENGINE
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.errors import InputError
+from redrive.frozen import dataclass
 from redrive.store.pages import Window
 from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from redrive.core.states import RunStatus
+from redrive.frozen import dataclass
 
 __all__ = ["FACETS", "FacetRow", "Facets", "RunGlance", "facet_row", "run_glance", "spread"]
 

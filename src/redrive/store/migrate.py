@@ -14,10 +14,10 @@ import functools
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 
 from redrive.errors import ConfigurationError, SchemaMismatch
+from redrive.frozen import dataclass
 
 __all__ = ["Applied", "Migration", "known", "outstanding"]
 

@@ -10,10 +10,10 @@ While failures come in by the thousand, rows are only added: a lane is written w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from redrive.core.transition import AuditWrite, MessageWrite
+from redrive.frozen import dataclass
 from redrive.store.records import Page
 
 __all__ = [

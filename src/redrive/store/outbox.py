@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from redrive.core.states import DeliveryStatus
 from redrive.core.topics import Pattern
 from redrive.core.transition import AuditWrite
+from redrive.frozen import dataclass
 
 __all__ = [
     "BlockedKey",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -12,6 +12,7 @@ from redrive.core.delivery import MOST_BYTES, DeliveryMark, Suspects
 from redrive.core.quick import quick
 from redrive.core.states import DeliveryStatus
 from redrive.core.topics import Pattern
+from redrive.frozen import dataclass
 from redrive.store.outbox import (
     BlockedKey,
     ClaimedDelivery,

@@ -10,10 +10,10 @@ import base64
 import binascii
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from redrive.errors import InputError
+from redrive.frozen import dataclass
 from redrive.store.records import Page
 
 __all__ = ["OLDEST", "Request", "Window", "page_by_page"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, TypeVar
 
 from redrive.core.journal import EntryRow
 from redrive.core.keys import letter_id
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transition import AttemptEnd, AuditWrite
+from redrive.frozen import dataclass
 from redrive.store.workers import Claimed
 
 __all__ = [

@@ -7,10 +7,10 @@ expression is in force: while nodes with different code run side by side, that o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from redrive.core.transition import AuditWrite
+from redrive.frozen import dataclass
 
 __all__ = ["NewSchedule", "ScheduleMark", "SchedulePlace", "ScheduleRow", "Schedules", "schedule_row"]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from redrive.core.rate import Rate
+from redrive.frozen import dataclass
 from redrive.store.selection import LetterFilter
 
 __all__ = [

@@ -7,10 +7,10 @@ kept under `*`, as which no tenant can be known.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from redrive.core.transition import AuditWrite
+from redrive.frozen import dataclass
 
 __all__ = ["NewView", "ViewPlace", "ViewRow", "Views", "view_row"]
 

@@ -12,10 +12,10 @@ be years old. Each store has a means to insist.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from redrive.core.states import RunStatus
+from redrive.frozen import dataclass
 
 __all__ = [
     "SCANNED",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
+from redrive.frozen import dataclass
 
 __all__ = [
     "Beat",

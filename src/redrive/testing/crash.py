@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
 from redrive.app import Redrive, Workflow
+from redrive.frozen import dataclass
 from redrive.store import open_store
 from redrive.store.faults import LOSE, Call, Fault, crash_after, crash_before
 from redrive.testing.clock import START, VirtualClock

@@ -16,11 +16,11 @@ the worker dies; from the fourth on, the real function is called.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Literal, TypeAlias
 
 from redrive.errors import ConfigurationError
+from redrive.frozen import dataclass
 
 __all__ = ["Crash", "Fault", "Hang", "Http", "Injected", "Ok", "faults", "injected"]
 

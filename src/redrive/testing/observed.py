@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from redrive.core.options import StepOptions
 from redrive.core.states import EXECUTED, RunStatus
 from redrive.core.transition import AttemptEnd
+from redrive.frozen import dataclass
 from redrive.store.records import RunRow
 from redrive.store.selection import LetterFilter, RunFilter
 from redrive.testing.driver import Engine

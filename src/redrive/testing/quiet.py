@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 
+from redrive.frozen import dataclass
 from redrive.testing.clock import VirtualClock
 from redrive.worker.attempt import Attempt
 from redrive.worker.execution import Execution

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from redrive.core.states import RunStatus
 from redrive.desk.shapes import DeadLetter, Run, StepRecord
 from redrive.errors import RunFailed
+from redrive.frozen import dataclass
 
 __all__ = ["RunReport"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import uuid as uuid_module
 from collections.abc import Awaitable
-from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 from redrive.clock import SystemClock
 from redrive.duration import Duration, moment, seconds
 from redrive.errors import MisusedStep
+from redrive.frozen import dataclass
 from redrive.worker.attempt import Attempt
 from redrive.worker.branch import Branch, current
 from redrive.worker.execution import Execution

@@ -8,7 +8,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from redrive.actions import Action
@@ -18,6 +18,7 @@ from redrive.core.options import StepOptions
 from redrive.core.payload import Signature
 from redrive.duration import Duration
 from redrive.errors import MisusedStep, RegistrationError
+from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
 from redrive.worker.attempt import Attempt
 from redrive.worker.branch import Branch, current, outside

@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -22,6 +21,7 @@ from redrive.core.outcome import Diverged, Ended, Outcome, Released, RunView, Wa
 from redrive.core.states import FINAL
 from redrive.core.transition import NewRun
 from redrive.errors import StoreError
+from redrive.frozen import dataclass
 from redrive.settle.settler import LocalSettler, Outgoing, Settled, Settler, until_answered
 from redrive.settle.view import options_of, view_of_claimed
 from redrive.signals.tally import Ear, Tally

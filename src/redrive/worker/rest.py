@@ -10,13 +10,13 @@ import asyncio
 import math
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from redrive.clock import MICROS
 from redrive.core.outcome import OpenStep, Place, Waits
 from redrive.core.transition import RunWrite
 from redrive.errors import PutDown
+from redrive.frozen import dataclass
 
 if TYPE_CHECKING:
     from redrive.worker.execution import Execution

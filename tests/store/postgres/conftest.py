@@ -1,4 +1,4 @@
-"""A store on PostgreSQL, once for every server there is, and plain connections beside it."""
+"""A store on PostgreSQL, once for every server there is, and servers of a test's own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def bench(ready_url: str) -> AsyncIterator[Bench]:
         yield bench
 
 
-@pytest.fixture(params=cluster.POSTGRES)
+@pytest.fixture(params=cluster.ENOUGH)
 def server(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A server of the test's own, not yet started."""
     with cluster.private(request.param) as server:

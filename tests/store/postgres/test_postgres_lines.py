@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+import cluster
 import pytest
 from postgres_kit import Bench, eventually, opened
 from store_kit import SECOND, becomes, entry, writes
@@ -16,6 +17,7 @@ from redrive.store.postgres.roles import ENGINE
 from redrive.store.records import Purge
 from redrive.store.selection import RunFilter
 
+pytestmark = pytest.mark.parametrize("ready_url", cluster.ENOUGH, indirect=True)
 OURS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'redrive'"
 
 

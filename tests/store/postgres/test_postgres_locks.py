@@ -10,6 +10,7 @@ import asyncio
 import random
 
 import asyncpg
+import cluster
 import pytest
 from postgres_kit import Bench, eventually
 from store_kit import DAY, LEASE, SECOND, becomes, catalogue, entry, failed_try, writes
@@ -22,6 +23,7 @@ from redrive.store.postgres.sql import in_schema
 from redrive.store.records import Purge
 from redrive.store.workers import NewWorker
 
+pytestmark = pytest.mark.parametrize("ready_url", cluster.ENOUGH, indirect=True)
 RUNNING = StepStatus.RUNNING
 
 

@@ -142,7 +142,7 @@ async def test_a_whole_engine_works_behind_a_pooler(mode: str, caplog: pytest.Lo
         bouncer = cluster.Bouncer(program, server, server.folder, mode)
         await asyncio.to_thread(bouncer.start)
         try:
-            app = Redrive(bouncer.url(), lease=2.0, concurrency=20)
+            app = Redrive(bouncer.url(), concurrency=20)
 
             @app.step
             async def double(number: int) -> int:

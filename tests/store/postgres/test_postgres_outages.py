@@ -125,7 +125,7 @@ async def test_a_worker_that_starts_before_its_database_waits_for_it(
     await working
 
 
-@pytest.mark.parametrize("name", cluster.POSTGRES)
+@pytest.mark.parametrize("name", cluster.ENOUGH)
 async def test_another_server_takes_over(name: str) -> None:
     """Two servers in the URL; the first one dies, the second one, which had everything, takes its place."""
     with (

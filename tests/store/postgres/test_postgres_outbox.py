@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import asyncpg
+import cluster
 import pytest
 from outbox_kit import LEASE, Outbox, mark, say, sink
 from store_kit import HandClock, Kit, entry, writes
@@ -13,6 +14,8 @@ from store_kit import HandClock, Kit, entry, writes
 from redrive.core.transition import AuditWrite
 from redrive.store import open_store
 from redrive.store.outbox import DeliveryChoice, DeliveryDecision
+
+pytestmark = pytest.mark.parametrize("ready_url", cluster.ENOUGH, indirect=True)
 
 
 @pytest.fixture

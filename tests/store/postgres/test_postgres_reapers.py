@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import cluster
 import pytest
 from postgres_kit import Bench, eventually
 from store_kit import DAY, SECOND, becomes, entry, writes
@@ -17,6 +18,7 @@ from redrive.errors import StoreUnavailable
 from redrive.settle.settler import Settled, Settler
 from redrive.store.workers import Claimed
 
+pytestmark = pytest.mark.parametrize("ready_url", cluster.ENOUGH, indirect=True)
 COUNT = 30
 RUN, STEP = RunOptions().to_json(), StepOptions().to_json()
 

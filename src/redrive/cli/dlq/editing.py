@@ -6,7 +6,6 @@ import functools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -23,6 +22,7 @@ from redrive.core.redact import MASK
 from redrive.core.typed import read_typed
 from redrive.desk.replaying import Replay
 from redrive.errors import Conflict, InputError, UnknownWorkflow
+from redrive.frozen import dataclass
 
 __all__ = ["edit_and_decide"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import click
 
@@ -18,6 +18,7 @@ from redrive.cli.output import on_terminal, say
 from redrive.cli.place import Place, ask
 from redrive.core.states import LetterStatus
 from redrive.desk.sets import DryRunOfMany, LetterSet
+from redrive.frozen import dataclass
 from redrive.store.selection import LetterFilter
 
 __all__ = ["Many", "decide_on_many"]

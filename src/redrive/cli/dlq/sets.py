@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +15,7 @@ from redrive.cli.hints import hint
 from redrive.cli.output import Column, Output, ago, as_json, clean, on_terminal, say, shown
 from redrive.cli.paging import Listing, Pages, paged
 from redrive.cli.place import Place, ask, at_a_place
+from redrive.frozen import dataclass
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +11,7 @@ from redrive.cli.change import Change, changing, end, tried
 from redrive.cli.exits import Misused
 from redrive.cli.output import Output, shown
 from redrive.cli.place import Place, ask, at_a_place
+from redrive.frozen import dataclass
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from redrive.core.payload.plain import write_any
@@ -12,11 +13,16 @@ def _takes(payload: Any) -> None:
     """Stands for whoever takes a payload, so that what is wrong with one is said as for any parameter."""
 
 
-_SIGNATURE = Signature.of(_takes)
 _BEFORE = len('{"payload":')
+
+
+@cache
+def _signature() -> Signature:
+    # Not when this is imported: it takes longer than importing, and nearly every value is plain.
+    return Signature.of(_takes)
 
 
 def encode_any(payload: Any) -> str:
     """Compact JSON for a value of any kind, or a PayloadError that names the place in it."""
     text = write_any(payload)
-    return _SIGNATURE.encode((payload,), {})[_BEFORE:-1] if text is None else text
+    return _signature().encode((payload,), {})[_BEFORE:-1] if text is None else text

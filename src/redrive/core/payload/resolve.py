@@ -9,10 +9,10 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from redrive.errors import RegistrationError
+from redrive.frozen import dataclass
 
 REQUIRED = inspect.Parameter.empty
 """The default of a parameter that has none."""

@@ -6,7 +6,6 @@ import contextlib
 import json
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Flag
 from typing import Any, Literal, final
 
@@ -31,6 +30,7 @@ from redrive.core.payload.resolve import (
     where,
 )
 from redrive.errors import PayloadError, RegistrationError
+from redrive.frozen import dataclass
 
 _RETURN = "return"
 

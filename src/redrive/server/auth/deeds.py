@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any
 
 from redrive.core.roles import Role
 from redrive.desk.exporting import export
 from redrive.errors import Conflict
+from redrive.frozen import dataclass
 from redrive.server.auth.access import Access
 from redrive.store.accounts import UserRow
 from redrive.store.port import Store

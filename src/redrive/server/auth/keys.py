@@ -11,7 +11,8 @@ import hashlib
 import hmac
 import re
 import secrets
-from dataclasses import dataclass
+
+from redrive.frozen import dataclass
 
 __all__ = ["Key", "hash_of", "is_secret", "new_code", "new_key", "new_secret", "read_key"]
 

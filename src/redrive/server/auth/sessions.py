@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from redrive.clock import MICROS, Clock
 from redrive.core.events import Event
 from redrive.core.roles import Principal
 from redrive.core.transition import AuditWrite
 from redrive.errors import InputError, NotSignedIn
+from redrive.frozen import dataclass
 from redrive.server.auth.access import Access
 from redrive.server.auth.keys import hash_of, is_secret, new_secret
 from redrive.server.auth.passwords import check_password, is_password

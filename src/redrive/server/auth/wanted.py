@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from redrive.core.roles import Role
+from redrive.frozen import dataclass
 from redrive.store.accounts import TokenKind, TokenRow
 
 __all__ = ["Made", "NewToken", "NewUser"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from redrive.errors import NotFound
+from redrive.frozen import dataclass
 
 __all__ = ["File", "packed", "routes", "static"]
 

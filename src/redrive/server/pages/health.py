@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -11,6 +10,7 @@ from fastapi.responses import Response
 
 from redrive.clock import MICROS
 from redrive.core.roles import Permission
+from redrive.frozen import dataclass
 from redrive.server.asking import Asked, Asking, needs
 from redrive.server.pages.drawing import show
 from redrive.server.pages.forms import pages

@@ -5,9 +5,8 @@ A state has a tone (for its colour) and an icon, so that it is told by three thi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from redrive.core.states import EntryKind
+from redrive.frozen import dataclass
 from redrive.server.pages.words import N, Words
 
 __all__ = [

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from redrive.core.payload.explain import path_text
+from redrive.frozen import dataclass
 
 __all__ = ["Leaf", "filled", "leaves"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
 from fastapi import Request
@@ -13,6 +12,7 @@ from redrive.core.roles import Permission
 from redrive.core.states import EXECUTED, LetterStatus
 from redrive.desk.shapes import AuditRecord, DeadLetter, ReplayRecord
 from redrive.errors import InputError, NotFound
+from redrive.frozen import dataclass
 from redrive.server.asking import Asked, Asking, needs
 from redrive.server.pages import lists
 from redrive.server.pages.drawing import show, view_of

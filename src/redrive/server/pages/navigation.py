@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from redrive.core.roles import Permission
+from redrive.frozen import dataclass
 from redrive.server.pages.words import N
 
 __all__ = ["PLACES", "Place", "places"]

@@ -6,11 +6,11 @@ Widths are thousandths of the picture, which stretches with the page.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from redrive.core.states import EXECUTED
 from redrive.desk.shapes import AttemptRecord, StepRecord
+from redrive.frozen import dataclass
 from redrive.server.pages.labels import state
 
 __all__ = ["Bar", "Column", "Row", "Tick", "Waterfall", "columns", "sparkline", "waterfall"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Request
@@ -13,6 +12,7 @@ from redrive.core.typed import read_typed
 from redrive.desk.preview import DryRun
 from redrive.desk.replaying import Replay
 from redrive.errors import Conflict, InputError, NotFound
+from redrive.frozen import dataclass
 from redrive.server.asking import Asked, Asking, needs
 from redrive.server.pages.drawing import show, view_of
 from redrive.server.pages.forms import Sent, pages, to

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from fastapi import Request
@@ -14,6 +14,7 @@ from redrive.core.replay import Mode
 from redrive.core.roles import Permission
 from redrive.desk.sets import DryRunOfMany, LetterSet
 from redrive.errors import InputError
+from redrive.frozen import dataclass
 from redrive.server.asking import Asked, Asking, needs
 from redrive.server.pages import letters
 from redrive.server.pages.drawing import show, view_of

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from redrive.frozen import dataclass
 from redrive.server.pages.leaves import leaves
 
 __all__ = ["MOST", "Field", "Begun", "beginning", "fields", "iso", "pretty", "utc", "whole"]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from redrive.core.misfit import misfit_in
 from redrive.core.replay import Mode
 from redrive.core.typed import read_typed
 from redrive.errors import InputError
+from redrive.frozen import dataclass
 from redrive.server.pages.forms import Form
 from redrive.server.pages.leaves import filled, leaves
 from redrive.server.routes.shared import policy_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from fastapi import Request
@@ -12,6 +12,7 @@ from fastapi.responses import Response
 from redrive.core.roles import Permission
 from redrive.duration import moment
 from redrive.errors import NotFound
+from redrive.frozen import dataclass
 from redrive.server.asking import Asked, Asking, needs
 from redrive.server.pages.drawing import show, view_of
 from redrive.server.pages.forms import Sent, pages, to

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from redrive.errors import ConfigurationError
+from redrive.frozen import dataclass
 
 __all__ = ["Address", "locate"]
 

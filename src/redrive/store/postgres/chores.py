@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from redrive.frozen import dataclass
 from redrive.store.postgres import circuits, notices, outbox, sets, starts
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line

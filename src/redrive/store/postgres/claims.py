@@ -9,7 +9,6 @@ journals  of those that were under way before: they are this worker's now, so no
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -18,6 +17,7 @@ from redrive.core.fair import Due, in_turn
 from redrive.core.journal import EntryRow
 from redrive.core.quick import quick
 from redrive.core.states import RunStatus
+from redrive.frozen import dataclass
 from redrive.store.lanes import MOST_LANES, START, Look, delay, earlier, end_of_queue, place, visit
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line

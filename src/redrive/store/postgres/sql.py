@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from redrive.frozen import dataclass
 from redrive.store import statements
 
 __all__ = ["Statement", "in_schema", "load", "prepare"]

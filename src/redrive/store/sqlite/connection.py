@@ -6,10 +6,10 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from redrive.errors import ConfigurationError, StoreError, StoreUnavailable
+from redrive.frozen import dataclass
 from redrive.store.sqlite.refusals import meaning
 
 __all__ = ["BUSY", "MEMORY", "Address", "connect", "locate", "unhurried", "writing"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from redrive.core.states import RunStatus
 from redrive.core.transition import AuditWrite
+from redrive.frozen import dataclass
 from redrive.store.filters import clauses, parameters, up_to
 from redrive.store.pages import Request
 from redrive.store.records import Page

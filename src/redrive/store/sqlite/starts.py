@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from redrive.core.transition import NewRun
 from redrive.errors import DataRefused
+from redrive.frozen import dataclass
 from redrive.store.records import Started
 from redrive.store.shapes import given_key, taken_at_start
 from redrive.store.sqlite.many import write_many
