@@ -150,6 +150,7 @@ class Measurement:
 
 _OURS = [
     Measurement(workload="throughput", variant="1000 at once", size=5000, concurrency=1000),
+    Measurement(workload="throughput", variant="256 at once", size=5000, concurrency=256),
     Measurement(workload="throughput", variant="100 at once", size=5000),
     Measurement(workload="idle", size=200),
     Measurement(workload="first-step", size=200),
