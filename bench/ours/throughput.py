@@ -20,8 +20,8 @@ WARM_UP = 100
 async def throughput(job: Job) -> dict[str, float]:
     """Start a thousand runs at once, wait for all results; again and again until `size` runs are done.
 
-    Whether a result is committed when it is handed out is looked at before and after: the look takes the
-    loop 5 ms, and nobody looks at the peers meanwhile.
+    Whether a result is committed when it is handed out is looked at before and after, as nobody looks at the
+    peers meanwhile.
     """
     flows, witness = Flows(job.url, concurrency=job.concurrency), Witness(job.url)
     async with flows.app as app:

@@ -37,7 +37,7 @@ async def check_settings(store: Store) -> None:
 class Witness:
     """Looks into the store through a connection of its own.
 
-    It stays open until the process ends: to open one takes 5 ms, which those who look often would measure.
+    It stays open until the process ends: to open one for each look takes 0.6 ms of the loop on SQLite.
     """
 
     def __init__(self, url: str) -> None:

@@ -5,8 +5,9 @@ which a busy loop keeps for milliseconds. Row by row, a batch would be written o
 to do. So a statement that says `VALUES (?, ?)` is asked to take many rows at a time, and while SQLite writes
 them, the loop goes on.
 
-To give SQLite a None or a bool takes the driver five times as long as a number or a text, and journal entries
-are full of them. So where a column has the same one of these in every row, the statement says it instead.
+To give SQLite a None or a bool takes the driver twice as long as a text and four times as long as a number,
+and journal entries are full of them. So where a column has the same one of these in every row, the statement
+says it instead.
 """
 
 from __future__ import annotations
