@@ -16,7 +16,7 @@ from bench.cpu import Cpu
 from bench.ours.flows import Flows
 from bench.ours.throughput import STEPS, burst
 from bench.stores import Stores
-from redrive.cli.quickly import collect_seldom, run_quickly
+from redrive.cli.quickly import run_quickly, tune_python
 
 __all__ = ["profile"]
 
@@ -26,7 +26,7 @@ PLACES = ("src/redrive/", "site-packages/", "lib/python")
 
 def profile(stores: Stores, on: str) -> None:
     """Print the functions that cost most, in microseconds per step, on one kind of store."""
-    collect_seldom()
+    tune_python()
     with stores.fresh(on) as url:
         run_quickly(_profile(url, stores.process(on)))
 

@@ -26,7 +26,7 @@ from bench.ours.signals import signals
 from bench.ours.store import store
 from bench.ours.tenants import tenants
 from bench.ours.throughput import throughput
-from redrive.cli.quickly import collect_seldom, run_quickly
+from redrive.cli.quickly import run_quickly, tune_python
 
 MEASURES = {
     "throughput": throughput,
@@ -66,5 +66,5 @@ job = Job(
     workers=wanted["workers"],
     server=wanted["server"],
 )
-collect_seldom()
+tune_python()
 print(json.dumps(run_quickly(MEASURES[wanted["workload"]](job))))

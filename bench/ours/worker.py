@@ -6,7 +6,7 @@ import asyncio
 import sys
 
 from bench.ours.flows import Flows
-from redrive.cli.quickly import collect_seldom, run_quickly
+from redrive.cli.quickly import run_quickly, tune_python
 
 
 async def main(url: str, concurrency: int) -> None:
@@ -16,5 +16,5 @@ async def main(url: str, concurrency: int) -> None:
 
 
 if __name__ == "__main__":
-    collect_seldom()
+    tune_python()
     run_quickly(main(sys.argv[1], int(sys.argv[2])))

@@ -56,7 +56,7 @@ def worker(
       redrive worker company.shop:app --concurrency 20
       redrive worker shop:app --processes 4 --metrics 9464
     """
-    from redrive.cli.quickly import collect_seldom
+    from redrive.cli.quickly import tune_python
     from redrive.cli.serve import run, tie
     from redrive.cli.target import load_app
 
@@ -64,7 +64,7 @@ def worker(
         app = load_app(target)
         adjust(app, concurrency, url, metrics)
         if processes == 1:
-            collect_seldom()
+            tune_python()
             run(app, also=tie if tied else None)
             return
         from redrive.cli.supervise import supervise

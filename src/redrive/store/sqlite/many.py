@@ -17,32 +17,50 @@ import sqlite3
 from collections.abc import Sequence
 from functools import cache
 from itertools import chain
+from typing import TypeAlias
 
-__all__ = ["write_many"]
+__all__ = ["Row", "Write", "widened", "write_many"]
+
+Row: TypeAlias = tuple[object, ...]
+Write: TypeAlias = tuple[str, Sequence[Sequence[object]]]
+"""A statement, and the rows it is to be run for one after the other."""
 
 _ROW = re.compile(r"VALUES (\([?, ]+\))")
 _BOUND = "?"
 _SLOW: dict[object, str] = {None: "NULL", True: "1", False: "0"}
-_LARGEST = 128  # rows of one statement: SQLite takes 32,766 values, and no row has 128 of them
+_STEP = 32
+_LARGEST = 256  # rows of one statement: SQLite takes 32,766 values, and no row has 128 of them
 
 
-def write_many(con: sqlite3.Connection, statement: str, rows: Sequence[Sequence[object]]) -> None:
-    """Run a statement for all rows, in their order; one by one, if it has no list of values."""
+def write_many(con: sqlite3.Connection, statement: str, rows: Sequence[Row]) -> None:
+    """Run a statement for all rows, in their order."""
+    for each in widened(statement, rows):
+        con.executemany(*each)
+
+
+def widened(statement: str, rows: Sequence[Row]) -> list[Write]:
+    """The same in few statements, each for many rows; as it is, if it has no list of values."""
     if not _ROW.search(statement):
-        con.executemany(statement, rows)
-        return
+        return [(statement, rows)]
+    writes: list[Write] = []
     done = 0
     while (left := len(rows) - done) > 0:
-        size = min(_LARGEST, 1 << (left.bit_length() - 1))
-        _write(con, statement, rows[done : done + size])
+        size = _size(left)
+        writes.append(_wide(statement, rows[done : done + size]))
         done += size
+    return writes
 
 
-def _write(con: sqlite3.Connection, statement: str, rows: Sequence[Sequence[object]]) -> None:
+def _size(left: int) -> int:
+    """How many of the rows that are left to write at once. Few sizes: each is a statement to be compiled."""
+    return min(_LARGEST, left - left % _STEP) or 1 << (left.bit_length() - 1)
+
+
+def _wide(statement: str, rows: Sequence[Row]) -> Write:
     columns = list(zip(*rows, strict=True))
     said = tuple([_said(column) for column in columns])
     bound = [column for column, text in zip(columns, said, strict=True) if text == _BOUND]
-    con.execute(_widened(statement, said, len(rows)), list(chain.from_iterable(zip(*bound, strict=True))))
+    return _text(statement, said, len(rows)), (list(chain.from_iterable(zip(*bound, strict=True))),)
 
 
 def _said(column: tuple[object, ...]) -> str:
@@ -53,7 +71,6 @@ def _said(column: tuple[object, ...]) -> str:
 
 
 @cache
-def _widened(statement: str, said: tuple[str, ...], size: int) -> str:
-    """The statement for so many rows. Powers of two keep the number of statements small that are compiled."""
+def _text(statement: str, said: tuple[str, ...], size: int) -> str:
     row = f"({', '.join(said)})"
     return _ROW.sub(lambda _: "VALUES " + ", ".join([row] * size), statement)

@@ -6,6 +6,12 @@ SELECT json_group_array(json_array(id, fence)) FROM runs
 WHERE id IN (SELECT value FROM json_each(:runs))
   AND (:worker IS NULL OR EXISTS (SELECT 1 FROM workers WHERE id = :worker AND state = 'LIVE'));
 
+-- name: fences_hold
+-- How many of these runs carry the fences that are named with them, for whoever may still write.
+SELECT count(*) FROM json_each(:fences) AS named CROSS JOIN runs ON runs.id = CAST(named.key AS INTEGER)
+WHERE runs.fence = named.value
+  AND (:worker IS NULL OR EXISTS (SELECT 1 FROM workers WHERE id = :worker AND state = 'LIVE'));
+
 -- name: put_entry
 -- A journal entry as it shall stand. A begin mark or cancellation that comes after the end changes nothing.
 INSERT INTO entries (run, idx, tenant, key, kind, name, status, attempt, fence, done, first_at, began_at, ended_at,
