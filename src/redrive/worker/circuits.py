@@ -5,6 +5,7 @@
     heed       what was recorded says something about a dependency: weigh it
     wait       for a branch that stays in memory: until one more may try
     catch_up   learn what others did: with every claim, and twice a second
+    look       the same beside something else, such as a start
 
 A circuit that never turned is not in memory, and is closed.
 """
@@ -12,6 +13,7 @@ A circuit that never turned is not in memory, and is closed.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import math
 from collections import deque
@@ -55,6 +57,7 @@ class Circuits:
         self._queues: dict[CircuitPlace, _Queue] = {}
         self._since = 0
         self._caught_up_at = -math.inf
+        self._looking: asyncio.Task[None] | None = None
 
     # -- calls -----------------------------------------------------------------------------------------
 
@@ -169,6 +172,13 @@ class Circuits:
         except StoreError as error:
             log.warning("what became of circuits is not known at the moment: %s", error)
 
+    def look(self) -> asyncio.Task[None]:
+        """Catch up while the caller does something else; it may be a run's code, of which this is no branch."""
+        if self._looking is None or self._looking.done():
+            loop, nobody = asyncio.get_running_loop(), contextvars.Context()
+            self._looking = loop.create_task(self.catch_up(), name="redrive circuits", context=nobody)
+        return self._looking
+
     # -- waiting in memory -----------------------------------------------------------------------------
 
     async def wait(self, place: CircuitPlace) -> None:
@@ -185,7 +195,7 @@ class Circuits:
         """Leave what is not weighed yet to the others."""
         for queue in self._queues.values():
             queue.close()
-        tasks = list(self._weighing.values())
+        tasks = [*self._weighing.values(), *filter(None, [self._looking])]
         for task in tasks:
             task.cancel()
         if tasks:
