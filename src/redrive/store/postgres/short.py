@@ -2,14 +2,16 @@
 
 A batch travels as arrays, which the server unfolds column by column, however few rows there are. One
 new entry, one run that ended well, one start without a key are sent as plain values instead. Whoever
-takes a short way compares: whatever a record says beyond that, now or one day, goes the long way.
+takes a short way looks at all the rest: what a record says beyond that, now or one day, goes the long way.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from operator import attrgetter
 from typing import Any
 
-from redrive.core.quick import quick
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, EntryWrite, NewRun, RunWrite, Transition
 from redrive.store.postgres.database_clock import DatabaseClock
@@ -22,8 +24,27 @@ __all__ = ["settle_one", "start_one"]
 
 STARTS, WRITES = load("starts.sql"), load("writes.sql")
 
-_Transition, _EntryWrite, _RunWrite = quick(Transition), quick(EntryWrite), quick(RunWrite)
-_NewRun = quick(NewRun)
+
+def _nothing_but(record: type[Any], *said: str) -> Callable[[Any], bool]:
+    """Tells whether a record says nothing beyond these fields: all others are as they are by default."""
+    rest = [each for each in fields(record) if each.name not in said]
+    look, nothing = attrgetter(*(each.name for each in rest)), tuple(each.default for each in rest)
+    assert MISSING not in nothing
+    return lambda given: look(given) == nothing
+
+
+_is_about_entries = _nothing_but(Transition, "run", "tenant", "fence", "entries")
+_is_about_the_run = _nothing_but(Transition, "run", "tenant", "fence", "change")
+_is_plain_entry = _nothing_but(
+    EntryWrite, "index", "key", "kind", "name", "status", "attempt", "began_ago", "done", "input", "output"
+)
+_is_plain_end = _nothing_but(RunWrite, "status", "take", "output")
+_is_plain_run = _nothing_but(
+    NewRun,
+    *("public_id", "tenant", "workflow", "input", "options", "queue", "priority", "delay", "timeout"),
+    *("deadline", "version", "correlation_id", "parent"),
+    "key_keeps",  # says nothing where there is no key
+)
 
 
 async def settle_one(line: Line, clock: DatabaseClock, transition: Transition, worker: int) -> Answer | None:
@@ -41,22 +62,7 @@ async def settle_one(line: Line, clock: DatabaseClock, transition: Transition, w
 
 def _is_one_ended_entry(transition: Transition) -> bool:
     (entry, *more) = transition.entries
-    if more or entry.status not in ENDED:
-        return False
-    return transition == _Transition(
-        run=transition.run, tenant=transition.tenant, fence=transition.fence, entries=transition.entries
-    ) and entry == _EntryWrite(
-        index=entry.index,
-        key=entry.key,
-        kind=entry.kind,
-        name=entry.name,
-        status=entry.status,
-        attempt=entry.attempt,
-        began_ago=entry.began_ago,
-        done=entry.done,
-        input=entry.input,
-        output=entry.output,
-    )
+    return not more and entry.status in ENDED and _is_about_entries(transition) and _is_plain_entry(entry)
 
 
 async def _record(line: Line, clock: DatabaseClock, transition: Transition, worker: int) -> Any:
@@ -83,12 +89,12 @@ async def _record(line: Line, clock: DatabaseClock, transition: Transition, work
 
 def _is_success(transition: Transition) -> bool:
     change = transition.change
-    if change is None or change.status is not RunStatus.SUCCESS or change.output is None:
-        return False
-    return change == _RunWrite(
-        status=change.status, release=True, take=change.take, output=change.output
-    ) and transition == _Transition(
-        run=transition.run, tenant=transition.tenant, fence=transition.fence, change=change
+    return (
+        change is not None
+        and change.status is RunStatus.SUCCESS
+        and change.output is not None
+        and _is_about_the_run(transition)
+        and _is_plain_end(change)
     )
 
 
@@ -110,23 +116,7 @@ async def _finish(line: Line, clock: DatabaseClock, transition: Transition, work
 
 async def start_one(line: Line, clock: DatabaseClock, run: NewRun, worker: int | None) -> Any:
     """Accept a run; None if there is no short way for it, and then nothing was written."""
-    plain = _NewRun(
-        public_id=run.public_id,
-        tenant=run.tenant,
-        workflow=run.workflow,
-        input=run.input,
-        options=run.options,
-        queue=run.queue,
-        priority=run.priority,
-        delay=run.delay,
-        timeout=run.timeout,
-        deadline=run.deadline,
-        version=run.version,
-        correlation_id=run.correlation_id,
-        parent=run.parent,
-        key_keeps=run.key_keeps,  # says nothing where there is no key
-    )
-    if run != plain:
+    if not _is_plain_run(run):
         return None
     return await line.row(
         STARTS["start_one"],

@@ -1,0 +1,67 @@
+"""The short ways are taken by what nearly every commit is, and by nothing that says more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from postgres_kit import Bench
+
+from redrive.core.decide import decide
+from redrive.core.journal import EntryRow
+from redrive.core.options import DEFAULT_RETRY, RunOptions
+from redrive.core.outcome import Ended, Outcome, Place, Returned
+from redrive.core.states import EntryKind, StepStatus
+from redrive.core.transition import CircuitMark, Transition
+from redrive.settle.view import view_of_claimed
+from redrive.store.postgres.short import settle_one, start_one
+from redrive.store.workers import Claimed
+
+
+def decided(run: Claimed, kind: str) -> Transition:
+    view = view_of_claimed(run, RunOptions(), "v1")
+    outcome: Outcome = Ended(run=view, output="1")
+    if kind == "a step":
+        place = Place(0, "pay", EntryKind.STEP, "pay")
+        outcome = Returned(run=view, place=place, attempt=1, began_ago=5, done=0, input="[1]", output="2")
+    return decide(outcome, DEFAULT_RETRY, 0.0, 0)
+
+
+@pytest.mark.parametrize("kind", ["a step", "an end"])
+async def test_a_step_that_returned_and_a_run_that_did_go_the_short_way(bench: Bench, kind: str) -> None:
+    worker, run = await bench.kit.held()
+    async with bench.line() as line:
+        answer = await settle_one(line, bench.time, decided(run, kind), worker)
+    assert answer is not None
+    assert answer.kept
+    journal: list[EntryRow] = await bench.store.journal(run.id)
+    assert [row.output for row in journal] == (["2"] if kind == "a step" else [])
+    assert (await bench.kit.look(run)).output == (None if kind == "a step" else "1")
+
+
+async def test_a_run_without_a_key_starts_the_short_way(bench: Bench) -> None:
+    async with bench.line() as line:
+        assert await start_one(line, bench.time, bench.kit.new(), None) is not None
+        assert await start_one(line, bench.time, bench.kit.new(key="k", key_hash="h"), None) is None
+
+
+@pytest.mark.parametrize("kind", ["a step", "an end"])
+async def test_what_says_more_goes_the_long_way_and_is_not_written_on_the_short_one(
+    bench: Bench, kind: str
+) -> None:
+    worker, run = await bench.kit.held()
+    plain = decided(run, kind)
+    mark = CircuitMark(key="bank", generation=0, index=0, attempt=1, settings="{}", good=True, category=None)
+    more = [replace(plain, version="v2"), replace(plain, marks=(mark,)), replace(plain, closes=True)]
+    if plain.change is not None:
+        more.append(replace(plain, change=replace(plain.change, release=False)))
+        more.append(replace(plain, change=replace(plain.change, deaths=0)))
+    for entry in plain.entries:
+        more.append(replace(plain, entries=(entry, replace(entry, index=1, key="more"))))
+        more.append(replace(plain, entries=(replace(entry, failure="{}"),)))
+        more.append(replace(plain, entries=(replace(entry, status=StepStatus.RUNNING),)))
+    async with bench.line() as line:
+        for each in more:
+            assert await settle_one(line, bench.time, each, worker) is None
+    assert await bench.store.journal(run.id) == []
+    assert (await bench.kit.look(run)).finished_at is None
