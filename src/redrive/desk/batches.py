@@ -57,6 +57,16 @@ class _Work:
     cases: Cases
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is to become of letters: of some it is known, for the others it is to be written."""
+
+    items: Sequence[SetItemRow]
+    taking: Taking | None
+    known: list[_Decided]
+    prepared: list[tuple[SetItemRow, Prepared]]
+
+
 class Batches:
     """Carries out what a set asks for."""
 
@@ -87,56 +97,57 @@ class Batches:
     async def _replay(self, row: SetRow, items: Sequence[SetItemRow], cases: Cases) -> list[ItemMark]:
         work = _Work(row, order_of(row), cases)
         marks, left = await self._hand_over(work, items)
-        rest = await self._decided(work, left, None)
+        rest = await self._carry_out(work, await self._plan(work, left, None))
         return marks + [mark for mark, _ in rest]
 
     async def _hand_over(
         self, work: _Work, items: Sequence[SetItemRow]
     ) -> tuple[list[ItemMark], Sequence[SetItemRow]]:
-        """Let the worker beside go on with runs, as many as it has time for; returns what is left, too."""
+        """Let the worker beside go on with runs, as many as it has time for; returns what is left, too.
+
+        While it is busy with some of them, the next ones are planned.
+        """
         marks: list[ItemMark] = []
         taker = None if work.order.request.mode in _STARTS else await self._handing.taker()
         while taker is not None and items:
             share = self._handing.share(taker)
-            some, rest = items[:share], items[share:]
-            give = partial(self._give, taker, work, some, marks)
-            if not await self._handing.took(taker, len(some), give):
+            plan = await self._plan(work, items[:share], await self._handing.taking(taker, taker.id))
+            give = partial(self._give, taker, work, plan, marks)
+            if not await self._handing.took(taker, len(plan.items), give):
                 break
-            items = rest
+            items = items[share:]
         return marks, items
 
     async def _give(
-        self,
-        taker: Taker,
-        work: _Work,
-        items: Sequence[SetItemRow],
-        marks: list[ItemMark],
-        worker: int,
+        self, taker: Taker, work: _Work, plan: _Plan, marks: list[ItemMark], worker: int
     ) -> tuple[list[Claimed], int]:
         """Decide on letters whose runs are the worker's then; they are marked, too."""
-        taking = Taking(worker, await self._handing.workflows(taker))
-        decided = await self._decided(work, items, taking)
+        taking = await self._handing.taking(taker, worker)
+        if taking != plan.taking:  # it has another id, or a workflow was paused or goes on
+            plan = await self._plan(work, plan.items, taking)
+        decided = await self._carry_out(work, plan)
         marks += [mark for mark, _ in decided]
         claimed = [each for _, each in decided if each is not None]
         return claimed, self._store.now()
 
-    async def _decided(
-        self, work: _Work, items: Sequence[SetItemRow], taking: Taking | None
-    ) -> list[_Decided]:
-        """What became of each, with the run where that is the taker's now; nothing if the set is held up."""
-        if not items or not await self._goes_on(work.row):
-            return []
-        decided: list[_Decided] = []
-        prepared: list[tuple[SetItemRow, Prepared]] = []
+    async def _plan(self, work: _Work, items: Sequence[SetItemRow], taking: Taking | None) -> _Plan:
+        plan = _Plan(items, taking, [], [])
         for number, item in enumerate(items):
             found = await self._prepared(work.order, item, work.cases.get(item.letter), taking)
             if isinstance(found, Prepared):
-                prepared.append((item, found))
+                plan.prepared.append((item, found))
             else:
-                decided.append((found, None))
+                plan.known.append((found, None))
             if number % _BREATH == 0:
                 await asyncio.sleep(0)
-        return decided + await self._apply(prepared, None if taking is None else taking.worker)
+        return plan
+
+    async def _carry_out(self, work: _Work, plan: _Plan) -> list[_Decided]:
+        """What became of each, with the run where that is the taker's now; nothing if the set is held up."""
+        if not plan.items or not await self._goes_on(work.row):
+            return []
+        worker = None if plan.taking is None else plan.taking.worker
+        return plan.known + await self._apply(plan.prepared, worker)
 
     async def _goes_on(self, row: SetRow) -> bool:
         """False once somebody stopped the set, paused it or gave it another rate, or another node has it."""

@@ -32,6 +32,10 @@ class Taker(Protocol):
     """The worker of this process, as far as a set needs to know it."""
 
     @property
+    def id(self) -> int:
+        """What the store knows it by; another one, once it was declared dead."""
+
+    @property
     def workflows(self) -> Collection[str]:
         """The workflows whose runs it executes."""
 
@@ -87,9 +91,9 @@ class Handing:
         """
         return taker.most if self._store.in_process else taker.most // 2
 
-    async def workflows(self, taker: Taker) -> frozenset[str]:
-        """The workflows whose runs it may have now."""
-        return frozenset(taker.workflows) - (await self._store.paused()).keys()
+    async def taking(self, taker: Taker, worker: int) -> Taking:
+        """What it may have now, under this id."""
+        return Taking(worker, frozenset(taker.workflows) - (await self._store.paused()).keys())
 
     async def took(self, taker: Taker, count: int, give: Give) -> bool:
         """Have so many runs given to the worker when it has room; False if it has no time."""
