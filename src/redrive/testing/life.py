@@ -121,8 +121,8 @@ class Life:
     def beat(self) -> None:
         """Renew the lease and hear what the store says, as a thread does in production every second."""
         lease = self.worker.lease
-        if lease is self._lost:
-            return  # the worker enlists anew, and will have another
+        if lease is self._lost or lease.is_over:
+            return  # the worker enlists anew, and will have another; or it retires
         try:
             beat = lease.beat_once()
         except Crash:

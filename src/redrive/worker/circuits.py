@@ -173,7 +173,7 @@ class Circuits:
             log.warning("what became of circuits is not known at the moment: %s", error)
 
     def look(self) -> asyncio.Task[None]:
-        """Catch up while the caller does something else; it may be a run's code, of which this is no branch."""
+        """Catch up while the caller does something else. Where a run's code asks, this is no branch of it."""
         if self._looking is None or self._looking.done():
             loop, nobody = asyncio.get_running_loop(), contextvars.Context()
             self._looking = loop.create_task(self.catch_up(), name="redrive circuits", context=nobody)
@@ -195,7 +195,9 @@ class Circuits:
         """Leave what is not weighed yet to the others."""
         for queue in self._queues.values():
             queue.close()
-        tasks = [*self._weighing.values(), *filter(None, [self._looking])]
+        tasks = list(self._weighing.values())
+        if self._looking is not None:
+            tasks.append(self._looking)
         for task in tasks:
             task.cancel()
         if tasks:

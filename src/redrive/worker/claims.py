@@ -189,11 +189,12 @@ class Claiming:
     async def _begin(self, count: int, give: Give) -> None:
         """Have runs given to the worker, by its id, and begin with them; room for them was promised."""
         worker, me = self._worker, self._worker.id
-        looking = [worker.circuits.look()] if worker.circuits.wanted else []
+        looking = worker.circuits.look() if worker.circuits.wanted else None
         try:
             claimed, now = await give(me)
-            if looking:
-                await asyncio.wait(looking)  # before anything of theirs is called, as after a claim
+            if looking is not None:
+                await asyncio.wait([looking])
+                await worker.circuits.catch_up()  # as after a claim, if it was begun much earlier
         finally:
             self.promised -= count
             self._gave.set()

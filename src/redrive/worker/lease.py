@@ -63,6 +63,11 @@ class Lease:
         """True while the last confirmed beat is young enough to begin new work."""
         return not self._lost and self._clock.monotonic() - self._confirmed_at < self._good_for
 
+    @property
+    def is_over(self) -> bool:
+        """True once it is not renewed any longer."""
+        return self._stop.is_set()
+
     def start(self) -> None:
         """Renew it from a thread until `stop`."""
         self._thread = threading.Thread(target=self._renew, name="redrive-lease", daemon=True)

@@ -10,8 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from store_kit import HandClock, Kit, entry, noted, writes
+from store_kit import SECOND, HandClock, Kit, entry, noted, writes
 
+from redrive.core.options import StepOptions
+from redrive.core.states import StepStatus
 from redrive.errors import StoreError, StoreUnavailable
 from redrive.store import open_store
 from redrive.store.selection import RunFilter
@@ -34,6 +36,25 @@ async def test_the_loop_is_free_while_the_file_is_busy(on_file: Kit, tmp_path: P
     rude.execute("COMMIT")
     await waiting
     rude.close()
+
+
+async def test_what_waited_for_its_turn_counts_its_time_from_there(on_file: Kit, tmp_path: Path) -> None:
+    """Or a step would be past its limit when its beginning is written, and be taken from a healthy worker."""
+    worker, run = await on_file.held()
+    rude = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None, check_same_thread=False)
+    rude.execute("BEGIN IMMEDIATE")
+    begins = writes(
+        run, entry(status=StepStatus.RUNNING, limit_in=3 * SECOND, options=StepOptions().to_json())
+    )
+    waiting = asyncio.create_task(on_file.store.apply([begins], worker=worker))
+    await asyncio.sleep(0.05)
+    on_file.clock.move(5 * SECOND)
+    rude.execute("COMMIT")
+    rude.close()
+    (answer,) = await waiting
+    (row,) = await on_file.store.journal(run.id)
+    assert (answer.kept, answer.now) == (True, on_file.clock.now())
+    assert (row.began_at, row.limit_at) == (on_file.clock.now(), on_file.clock.now() + 3 * SECOND)
 
 
 async def test_a_cancelled_caller_does_not_break_the_call_it_began(on_file: Kit) -> None:

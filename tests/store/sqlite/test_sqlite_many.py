@@ -55,7 +55,7 @@ def test_a_batch_takes_few_statements(con: sqlite3.Connection) -> None:
     seen: list[str] = []
     con.set_trace_callback(seen.append)
     write_many(con, PUT, [(number, "x") for number in range(250)])
-    assert len(seen) == 4  # 224 + 16 + 8 + 2
+    assert len(seen) == 5  # 192 + 32 + 16 + 8 + 2
 
 
 def test_nothing_and_flags_are_written_as_they_are(con: sqlite3.Connection) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["follow", "sets", "told"]
 
 _LOOK = 0.3
+_REST = 9  # how many times longer than a look takes to leave a set alone: counting a large one takes long
 _SHOWN = 10
 _WORDS = {"REPLAY": "runs again", "RESOLVE": "resolves", "IGNORE": "ignores"}
 _VERBS = {"REPLAY": "run again", "RESOLVE": "resolve", "IGNORE": "ignore"}
@@ -238,15 +239,18 @@ def follow(place: Place, id: str, output: Output) -> None:
 async def _until_done(app: Redrive, id: str, output: Output) -> tuple[LetterSet, list[SetItem]]:
     import asyncio
 
+    clock = asyncio.get_running_loop().time
     hidden = output.json or output.quiet or not on_terminal()
-    one = await _found(app, id)
+    one, pause = await _found(app, id), _LOOK
     with click.progressbar(length=max(1, one.total), label="decided", file=sys.stderr, hidden=hidden) as bar:
         while one.ended_at is None:
             bar.length = max(1, one.total)
             bar.label = "decided" if one.paused_at is None else "paused"
             bar.update(one.done + one.failed - bar.pos)
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(pause)
+            begun = clock()
             one = await _found(app, id)
+            pause = max(_LOOK, _REST * (clock() - begun))
         bar.update(one.done + one.failed - bar.pos)
     return await _look(app, id)
 

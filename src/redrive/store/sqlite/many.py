@@ -28,7 +28,7 @@ Write: TypeAlias = tuple[str, Sequence[Sequence[object]]]
 _ROW = re.compile(r"VALUES (\([?, ]+\))")
 _BOUND = "?"
 _SLOW: dict[object, str] = {None: "NULL", True: "1", False: "0"}
-_STEP = 32
+_STEP = 64
 _LARGEST = 256  # rows of one statement: SQLite takes 32,766 values, and no row has 128 of them
 
 

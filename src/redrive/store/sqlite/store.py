@@ -172,7 +172,7 @@ class SqliteStore:
         worker: int | None = None,
         carriers: Sequence[Carrier] = (),
     ) -> list[Answer]:
-        return await self._lines.write(writes.Batch(self.now(), transitions, worker, carriers).apply)
+        return await self._lines.write(writes.Batch(self.now, transitions, worker, carriers).apply)
 
     def transaction(self, limit: float) -> Transaction:
         return StepTransaction(self._lines, self._clock, limit)

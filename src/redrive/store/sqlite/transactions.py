@@ -148,7 +148,7 @@ class StepTransaction:
     def _commit(self, con: sqlite3.Connection, worker: int, transition: Transition) -> Answer:
         self._begin(con)
         try:
-            (answer,) = writes.Batch(self._clock.now(), [transition], worker).apply(con)
+            (answer,) = writes.Batch(self._clock.now, [transition], worker).apply(con)
             if answer.kept:
                 con.execute("COMMIT")
             return answer

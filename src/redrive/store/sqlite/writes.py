@@ -4,17 +4,19 @@ Rows of all transitions are gathered by table and written by few statements each
 because a row's meaning never depends on a row of another table, and rows of the same table keep the
 order of their transitions.
 
-A batch is made into rows where it comes from, on the loop, as if all its fences held; they nearly always do.
-So all that is left to the writer's thread is to hand the rows to SQLite, and the loop can go on meanwhile.
+A batch is made into rows where it comes from, on the loop, as if all its fences held and its turn came at
+once, which is nearly always so. All that is left to the writer's thread then is to hand the rows to SQLite,
+and the loop can go on meanwhile. See ADR 0033.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
+from redrive.clock import MICROS
 from redrive.core.delivery import Carrier
 from redrive.core.transition import Answer, AuditWrite, Transition
 from redrive.store.sqlite import messages
@@ -27,6 +29,8 @@ __all__ = ["Batch", "note"]
 
 SQL = load(__package__, "writes.sql")
 
+_FRESH = MICROS // 10  # how long to wait for a turn with a plan: what it says of time counts from its making
+
 
 def note(con: sqlite3.Connection, now: int, lines: Iterable[AuditWrite]) -> None:
     """Add lines to the audit log."""
@@ -38,27 +42,28 @@ class Batch:
 
     def __init__(
         self,
-        now: int,
+        clock: Callable[[], int],
         transitions: Sequence[Transition],
         worker: int | None,
         carriers: Sequence[Carrier] = (),
     ) -> None:
-        self._now = now
+        self._clock = clock
         self._transitions = transitions
         self._worker = worker
         self._carriers = carriers
         self._presumed = {each.run: each.fence for each in transitions}
         self._conditional = [each for each in transitions if each.only_if is not None]
-        self._plan = _Plan(now, worker, transitions, self._presumed)
+        self._plan = _Plan(clock(), worker, transitions, self._presumed)
 
     def apply(self, con: sqlite3.Connection) -> list[Answer]:
         """Write what may be written, and answer for each transition in turn."""
-        plan = self._plan if self._all_may(con) else self._plan_anew(con)
+        fresh = self._clock() - self._plan.now < _FRESH
+        plan = self._plan if fresh and self._all_may(con) else self._plan_anew(con)
         for statement, rows in plan.writes:
             con.executemany(statement, rows)
         if plan.more:
-            self._say(con, plan.answers)
-            tell(con, self._now, plan.more)
+            self._say(con, plan)
+            tell(con, plan.now, plan.more)
         return plan.answers
 
     def _all_may(self, con: sqlite3.Connection) -> bool:
@@ -72,21 +77,21 @@ class Batch:
         runs = {"runs": json.dumps(list(self._presumed)), "worker": self._worker}
         (fences,) = con.execute(SQL["fences"], runs).fetchone()
         those = [each if _goes_on(con, each) else None for each in self._transitions]
-        return _Plan(self._now, self._worker, those, dict(json.loads(fences)))
+        return _Plan(self._clock(), self._worker, those, dict(json.loads(fences)))
 
-    def _say(self, con: sqlite3.Connection, answers: list[Answer]) -> None:
+    def _say(self, con: sqlite3.Connection, plan: _Plan) -> None:
         """Write the messages of what was kept; the answers tell which of them the carriers have."""
-        said = [n for n, each in enumerate(self._transitions) if each.messages and answers[n].kept]
+        said = [n for n, each in enumerate(self._transitions) if each.messages and plan.answers[n].kept]
         if said:
             kept = [self._transitions[n] for n in said]
-            bundled = iter(messages.publish(con, self._now, kept, self._carriers))
+            bundled = iter(messages.publish(con, plan.now, kept, self._carriers))
             for n in said:
                 taken = tuple(islice(bundled, len(self._transitions[n].messages)))
-                answers[n] = Answer(True, self._now, taken)
+                plan.answers[n] = Answer(True, plan.now, taken)
 
 
 class _Plan:
-    """What applying transitions to runs with these fences comes to: statements, and an answer for each.
+    """What applying transitions to runs with these fences comes to, now: statements, and an answer for each.
 
     `more`: those that say something beyond runs and journals.
     """
@@ -98,6 +103,7 @@ class _Plan:
         transitions: Sequence[Transition | None],
         fences: Mapping[int, int],
     ) -> None:
+        self.now = now
         rows, carried = Rows(now, worker), dict(fences)
         kept, lost = Answer(True, now), Answer(False, now)
         self.answers: list[Answer] = []
