@@ -44,7 +44,7 @@ def test_every_place_has_its_line() -> None:
         ('{"a": 1,\n "b": 2,\n "a": 3}', 'line 3: "a" is given twice, first in line 1'),
         ('{"x": [{"a": 1, "a": 1}]}', 'line 1: "a" is given twice'),
         ('{"\\u0061": 1, "a": 2}', '"a" is given twice'),
-        ('{"a": 1,\n}', "line 2, column 1: expecting property name"),
+        ('{"a": 1,\nb}', "line 2, column 1: expecting property name"),
         ("", "line 1, column 1: expecting value"),
         ('{"a": NaN}', "NaN is no JSON"),
         ("[" * 100_000, "nested too deep"),

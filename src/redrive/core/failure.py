@@ -200,7 +200,8 @@ def _last_lines(error: BaseException) -> list[str]:
     """What Python prints behind the frames; it has more to say of names, imports, syntax and notes."""
     cls = type(error)
     if cls.__module__ != "builtins" or issubclass(cls, _EXPLAINED) or hasattr(error, "__notes__"):
-        return traceback.format_exception_only(error)
+        known = traceback.TracebackException(cls, error, error.__traceback__, limit=0, compact=True)
+        return list(known.format_exception_only())  # with what was perhaps meant, if its frames tell
     text = _text_of(error)
     return [f"{cls.__qualname__}: {text}\n" if text else f"{cls.__qualname__}\n"]
 

@@ -71,9 +71,10 @@ def test_without_the_driver_its_installation_is_named() -> None:
     code = (
         "import sys; sys.modules['asyncpg'] = None\n"
         "from redrive.clock import SystemClock; from redrive.store import open_store\n"
-        "open_store('postgresql://u:secret@h/db', SystemClock())"
+        "open_store(sys.argv[1], SystemClock())"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
+    program = [sys.executable, "-c", code, "postgresql://u:secret@h/db"]
+    said = subprocess.run(program, capture_output=True, text=True, check=False).stderr
     assert said.endswith('ConfigurationError: PostgreSQL needs its driver: pip install "redrive[postgres]"\n')
     assert "secret" not in said
 
