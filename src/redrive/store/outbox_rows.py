@@ -24,7 +24,6 @@ from redrive.store.outbox import (
 from redrive.store.selection import OutboxFilter
 
 __all__ = [
-    "MARK",
     "Found",
     "blocked_key",
     "chosen",
@@ -153,29 +152,25 @@ def blocked_key(row: Sequence[Any]) -> BlockedKey:
     return BlockedKey(**dict(zip(_BLOCKED, row, strict=True)))
 
 
-def mark_values(mark: DeliveryMark, now: int, going_on: Collection[int]) -> tuple[Any, ...]:
-    """What a mark writes, in the order of `MARK`.
+def mark_values(mark: DeliveryMark, now: int, going_on: Collection[int]) -> dict[str, Any]:
+    """What a mark writes, by column.
 
     A delivery waits behind another only as long as that one is `going_on`.
     """
     behind = mark.behind if mark.behind in going_on else None
-    return (
-        mark.message,
-        mark.fence,
-        mark.status._value_,
-        mark.attempt,
-        mark.error,
-        now if mark.tried else None,
-        now + mark.wake_in if mark.status is DeliveryStatus.PENDING and behind is None else None,
-        behind,
-        now if mark.over else None,
-    )
-
-
-MARK = (
-    "message", "fence", "status", "attempt", "error", "tried_at", "available_at", "behind", "finished_at",
-)  # fmt: skip
-"""The columns that a mark writes."""
+    return {
+        "message": mark.message,
+        "fence": mark.fence,
+        "status": mark.status._value_,
+        "attempt": mark.attempt,
+        "error": mark.error,
+        "tried_at": now if mark.tried else None,
+        "available_at": now + mark.wake_in
+        if mark.status is DeliveryStatus.PENDING and behind is None
+        else None,
+        "behind": behind,
+        "finished_at": now if mark.over else None,
+    }
 
 
 def decided(rows: Iterable[Sequence[Any]], choice: DeliveryChoice, now: int) -> list[tuple[int, str]]:

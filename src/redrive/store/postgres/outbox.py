@@ -33,7 +33,6 @@ from redrive.store.outbox import (
     SinkRow,
 )
 from redrive.store.outbox_rows import (
-    MARK,
     Found,
     blocked_key,
     chosen,
@@ -245,8 +244,8 @@ async def note_deliveries(
         going_on = await _going_on(line, sink, marks)
         await _mark_delivered(line, sink, now, arrived)
         for mark in sorted(others, key=lambda each: each.message):
-            values = dict(zip(MARK, map(as_stored, mark_values(mark, now, going_on)), strict=True))
-            await line.rows(SQL["mark_delivery"], sink=sink, **values)
+            values = mark_values(mark, now, going_on)
+            await line.rows(SQL["mark_delivery"], sink=sink, **values | {"error": as_stored(mark.error)})
         if over:
             await line.rows(SQL["release"], sink=sink, messages=over, now=now)
         if audit:

@@ -187,7 +187,8 @@ def note_deliveries(
     going_on = _going_on(con, sink, marks) if others else set()
     if arrived:
         con.execute(SQL["mark_delivered"], {"sink": sink, "now": now, "marks": json.dumps(arrived)})
-    con.executemany(SQL["mark_delivery"], [(*mark_values(mark, now, going_on), sink) for mark in others])
+    values = [{**mark_values(mark, now, going_on), "sink": sink} for mark in others]
+    con.executemany(SQL["mark_delivery"], values)
     _release(con, now, sink, [mark.message for mark in marks if mark.over and mark.keyed])
     writes.note(con, now, audit)
 

@@ -152,10 +152,10 @@ WHERE deliveries.message = json_extract(w.value, '$[0]') AND deliveries.sink = :
 -- name: mark_delivery
 -- What became of a delivery; whoever claimed it after us goes before us.
 UPDATE deliveries SET
-    status = ?3, attempt = ?4, lease_until = 0, deaths = 0,
-    error = CASE WHEN ?6 IS NULL THEN error ELSE ?5 END, tried_at = COALESCE(?6, tried_at),
-    available_at = ?7, behind = ?8, finished_at = ?9
-WHERE message = ?1 AND fence = ?2 AND sink = ?10 AND status = 'PENDING';
+    status = :status, attempt = :attempt, lease_until = 0, deaths = 0,
+    error = CASE WHEN :tried_at IS NULL THEN error ELSE :error END, tried_at = COALESCE(:tried_at, tried_at),
+    available_at = :available_at, behind = :behind, finished_at = :finished_at
+WHERE message = :message AND fence = :fence AND sink = :sink AND status = 'PENDING';
 
 -- name: release
 -- Deliveries of some messages are over: those behind them are due.
