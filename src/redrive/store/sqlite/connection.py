@@ -19,7 +19,7 @@ BUSY = 5.0
 """Seconds a connection waits for another process's write before it says StoreUnavailable."""
 
 _FORMS = "sqlite:///relative.db, sqlite:////absolute/path.db or sqlite:///:memory:"
-_CACHED = 512  # wider than the number of statements this store has, so that each is compiled once
+_CACHED = 512  # statements kept compiled: there are about 360, and those for many rows in several sizes
 _OLDEST = (3, 35, 0)
 
 
