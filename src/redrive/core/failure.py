@@ -33,6 +33,8 @@ _DETAIL_DEPTH = 8
 _DETAIL_BITS = 1_024  # a longer whole number may be more than json can write
 _FRAME_TEXTS = 1_000  # frames whose text is remembered
 _LEFT_OUT = "…"
+_WORKER = ("redrive.worker.", "redrive.halfway")
+_BETWEEN = frozenset({"asyncio", "concurrent", "contextvars", "threading"})  # what a worker calls code through
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
@@ -175,21 +177,32 @@ def _own_decision(error: BaseException) -> bool | None:
 
 
 def _stack(error: BaseException) -> str:
-    """The traceback as Python prints it, causes and groups included."""
+    """The traceback as Python prints it, causes and groups included, from where the worker called."""
+    began = _called(error.__traceback__)
     try:
-        return "".join(_plain_stack(error) or traceback.format_exception(error)).rstrip("\n")
+        told = _plain_stack(error, began) or traceback.format_exception(type(error), error, began)
+        return "".join(told).rstrip("\n")
     except Exception:  # an exception whose notes or causes raise still has frames
-        return "".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__
+        return "".join(traceback.format_tb(began)) + type(error).__qualname__
 
 
-def _plain_stack(error: BaseException) -> list[str] | None:
+def _called(trace: TracebackType | None) -> TracebackType | None:
+    """Without the worker's own frames, and those through which it calls; with all, if there are no others."""
+    for each in _traces(trace):
+        module = _module(each.tb_frame)
+        if not module.startswith(_WORKER) and module.partition(".")[0] not in _BETWEEN:
+            return each
+    return trace
+
+
+def _plain_stack(error: BaseException, began: TracebackType | None) -> list[str] | None:
     """The same for an exception without causes, frame by frame from memory; None for all others.
 
     Python compiles the source of every frame anew to find what to underline, which is most of what a
     failed attempt costs. Failures come in masses, and those of one cause from the same place.
     """
     chained = error.__cause__ is not None or not (error.__context__ is None or error.__suppress_context__)
-    traces = list(_traces(error.__traceback__))
+    traces = list(_traces(began))
     recurs = len({id(trace.tb_frame.f_code) for trace in traces}) < len(traces)
     if chained or recurs or not traces or isinstance(error, BaseExceptionGroup):
         return None

@@ -1,0 +1,92 @@
+"""The stack that people see begins with their own code: nobody looks for a mistake in how the worker calls it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real import at_work, make_app
+
+from redrive import Redrive, RetryPolicy, RunFailed
+from redrive.app import Workflow
+
+ONCE = RetryPolicy(max_retries=0)
+
+
+def register(app: Redrive) -> dict[str, Workflow[..., Any, Any]]:
+    """Code that fails in each way in which a worker calls code, by the name of the function that does."""
+
+    @app.step(retry=ONCE)
+    async def at_once() -> None:
+        json.loads("{")
+
+    @app.step(retry=ONCE)
+    async def later() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("later")
+
+    @app.step(retry=ONCE)
+    async def because() -> None:
+        await asyncio.sleep(0)
+        try:
+            json.loads("{")
+        except ValueError as error:
+            raise KeyError("because") from error
+
+    @app.step(retry=ONCE)
+    def in_a_thread() -> None:
+        raise ValueError("in a thread")
+
+    steps = {"at_once": at_once, "later": later, "because": because, "in_a_thread": in_a_thread}
+
+    @app.workflow
+    async def calls(name: str) -> None:
+        await steps[name]()
+
+    @app.workflow
+    async def body(name: str) -> None:
+        raise ValueError(name)
+
+    @app.workflow
+    def blocking_body(name: str) -> None:
+        raise ValueError(name)
+
+    return {**dict.fromkeys(steps, calls), "body": body, "blocking_body": blocking_body}
+
+
+@pytest.mark.parametrize("where", ["at_once", "later", "because", "in_a_thread", "body", "blocking_body"])
+async def test_a_stack_begins_where_the_users_code_does(tmp_path: Path, where: str) -> None:
+    app = make_app(tmp_path)
+    workflows = register(app)
+    async with at_work(app):
+        with pytest.raises(RunFailed):
+            await (await workflows[where].start(where)).result(timeout=20)
+        (letter,) = (await app.dlq.list()).items
+        stack = (await app.dlq.get(letter.id)).stack
+    last = stack.split("Traceback (most recent call last):\n")[-1]
+    first = last.splitlines()[0]
+    assert first.startswith(f'  File "{__file__}"')
+    assert first.endswith(f" in {where}")
+    assert "redrive/worker" not in stack
+
+
+async def test_an_error_of_the_engine_keeps_its_stack(tmp_path: Path) -> None:
+    app = make_app(tmp_path)
+
+    @app.step(retry=ONCE)
+    async def odd() -> object:
+        return object()
+
+    @app.workflow
+    async def shows() -> None:
+        await odd()
+
+    async with at_work(app):
+        with pytest.raises(RunFailed):
+            await (await shows.start()).result(timeout=20)
+        (letter,) = (await app.dlq.list()).items
+        stack = (await app.dlq.get(letter.id)).stack
+    assert "redrive" in stack
