@@ -228,6 +228,43 @@ async def test_what_is_paused_while_the_worker_is_waited_for_is_not_begun(parcel
     assert not parcels.shipped
 
 
+async def test_what_becomes_due_meanwhile_does_not_wait_for_the_whole_set(parcels: Parcels) -> None:
+    begun: list[str] = []
+    gate = asyncio.Event()
+
+    @parcels.app.step(retry=RetryPolicy(max_retries=0))
+    async def weigh(number: int) -> None:
+        if parcels.is_down:
+            raise ConnectionError("the scales are down")
+        begun.append("letter")
+        await gate.wait()
+
+    @parcels.app.step
+    async def note() -> None:
+        begun.append("other")
+
+    @parcels.app.workflow
+    async def heavy(number: int) -> None:
+        await weigh(number)
+
+    @parcels.app.workflow
+    async def other() -> None:
+        await note()
+
+    async with at_work(parcels.app):
+        await heavy.start_many([(number,) for number in range(COUNT)])
+        await parcels.until_letters("OPEN")
+        parcels.is_down = False
+        await parcels.app.dlq.replay_many(LetterFilter(), by="ann", reason="the scales are back")
+        await until(lambda: len(begun) >= 24, "the worker has its first share")  # or two halves of it
+        handle = await other.start()
+        gate.set()
+        await handle.result(timeout=20)
+        await parcels.until_letters("RESOLVED")
+    assert begun.count("letter") == COUNT
+    assert begun.index("other") < 2 * 25  # with the second share at the latest, though the set has a third
+
+
 async def test_a_worker_that_stops_meanwhile_gives_them_back(parcels: Parcels) -> None:
     async with at_work(parcels.app, parcels.around) as worker:
         await parcels.fail()

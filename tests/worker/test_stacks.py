@@ -1,4 +1,4 @@
-"""The stack that people see begins with their own code: nobody looks for a mistake in how the worker calls it."""
+"""The stack that people see begins with their own code, not with how the worker calls it."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _DETAIL_BITS = 1_024  # a longer whole number may be more than json can write
 _FRAME_TEXTS = 1_000  # frames whose text is remembered
 _LEFT_OUT = "…"
 _WORKER = ("redrive.worker.", "redrive.halfway")
-_BETWEEN = frozenset({"asyncio", "concurrent", "contextvars", "threading"})  # what a worker calls code through
+_BETWEEN = frozenset({"asyncio", "concurrent", "threading"})  # what a worker calls code through
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")

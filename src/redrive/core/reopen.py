@@ -14,7 +14,7 @@ from redrive.core.generations import begin_generation
 from redrive.core.index import index_values
 from redrive.core.journal import EntryRow, entry_name
 from redrive.core.outcome import RunView
-from redrive.core.quick import quick
+from redrive.core.quick import in_order, quick
 from redrive.core.replay import Mode, Plan, ReplayRequest, skipped_key
 from redrive.core.saga import undone_step
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
@@ -36,8 +36,9 @@ __all__ = ["Decision", "journal_after", "reopened", "restarted"]
 # A set of letters makes a hundred thousand of each.
 _Transition, _Reopening = quick(Transition), quick(Reopening)
 _LetterMove, _ReplayWrite, _AuditWrite = quick(LetterMove), quick(ReplayWrite), quick(AuditWrite)
-_EntryRow, _ENTRY = quick(EntryRow), [each.name for each in fields(EntryRow)]
+_EntryRow, _ENTRY = in_order(EntryRow), [each.name for each in fields(EntryRow)]
 _values = attrgetter(*_ENTRY)
+_SUPERSEDED, _LIMIT_AT, _LOOSE = (_ENTRY.index(name) for name in ("superseded", "limit_at", "loose"))
 _GOES_ON = RunWrite(status=RunStatus.PENDING, wake_in=0, take=True, deaths=0, diverged=False)
 _IS_TAKEN = RunWrite(status=RunStatus.RUNNING, take=True, deaths=0, diverged=False)
 
@@ -110,14 +111,12 @@ def journal_after(journal: Sequence[EntryRow], reopening: Reopening) -> tuple[En
 
 
 def _as_reopened(entry: EntryRow, reopening: Reopening, number: int) -> EntryRow:
-    given_up = entry.index in reopening.supersedes and not entry.superseded
-    loosened = entry.index in reopening.loosens
-    values = dict(zip(_ENTRY, _values(entry), strict=True))
-    if given_up:
-        values |= {"superseded": number, "limit_at": None}
-    if loosened:
-        values["loose"] = 1
-    return _EntryRow(**values)
+    values = list(_values(entry))
+    if entry.index in reopening.supersedes and not entry.superseded:
+        values[_SUPERSEDED], values[_LIMIT_AT] = number, None
+    if entry.index in reopening.loosens:
+        values[_LOOSE] = 1
+    return _EntryRow(*values)
 
 
 def restarted(run: RunView, status: RunStatus, decision: Decision, new: NewRun) -> Transition:

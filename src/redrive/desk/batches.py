@@ -97,7 +97,8 @@ class Batches:
     async def _replay(self, row: SetRow, items: Sequence[SetItemRow], cases: Cases) -> list[ItemMark]:
         work = _Work(row, order_of(row), cases)
         marks, left = await self._hand_over(work, items)
-        rest = await self._carry_out(work, await self._plan(work, left, None))
+        plan = await self._plan(work, left, None)
+        rest = await self._carry_out(plan) if left and await self._goes_on(row) else []
         return marks + [mark for mark, _ in rest]
 
     async def _hand_over(
@@ -122,10 +123,11 @@ class Batches:
         self, taker: Taker, work: _Work, plan: _Plan, marks: list[ItemMark], worker: int
     ) -> tuple[list[Claimed], int]:
         """Decide on letters whose runs are the worker's then; they are marked, too."""
-        taking = await self._handing.taking(taker, worker)
+        asked = self._handing.taking(taker, worker), self._goes_on(work.row)
+        taking, goes_on = await asyncio.gather(*asked)
         if taking != plan.taking:  # it has another id, or a workflow was paused or goes on
             plan = await self._plan(work, plan.items, taking)
-        decided = await self._carry_out(work, plan)
+        decided = await self._carry_out(plan) if goes_on else []
         marks += [mark for mark, _ in decided]
         claimed = [each for _, each in decided if each is not None]
         return claimed, self._store.now()
@@ -144,10 +146,8 @@ class Batches:
                 await asyncio.sleep(0)
         return _Plan(items, taking, known, prepared)
 
-    async def _carry_out(self, work: _Work, plan: _Plan) -> list[_Decided]:
-        """What became of each, with the run where that is the taker's now; nothing if the set is held up."""
-        if not plan.items or not await self._goes_on(work.row):
-            return []
+    async def _carry_out(self, plan: _Plan) -> list[_Decided]:
+        """What became of each, with the run where that is the taker's now."""
         worker = None if plan.taking is None else plan.taking.worker
         return plan.known + await self._apply(plan.prepared, worker)
 

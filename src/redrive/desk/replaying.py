@@ -159,13 +159,17 @@ class Replayer:
         ]
 
     async def write(self, prepared: Sequence[Prepared], *, worker: int | None = None) -> list[Answer]:
-        """The same, with the store's own answers; nothing is kept if a worker is named that does not live."""
+        """The same, with the store's own answers; nothing is kept if a worker is named that does not live.
+
+        Such a worker knows which runs it has now. Otherwise somebody has to look for them.
+        """
         transitions = [each.transition for each in prepared]
         answers = await until_answered(lambda: self._store.apply(transitions, worker=worker), self._clock)
         for each, answer in zip(prepared, answers, strict=True):
             if self._tally is not None and answer.kept:
                 self._tally.replayed(each.case.run.workflow, each.decision.request.mode.value)
-            self._on_change(each.case.run.public_id)
+            if worker is None:
+                self._on_change(each.case.run.public_id)
         return answers
 
     async def answered_before(self, case: Case, order: Order) -> Replay | None:

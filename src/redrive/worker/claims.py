@@ -61,11 +61,6 @@ class Claiming:
         """True while runs may be on their way here."""
         return self._asking or self.promised > 0
 
-    @property
-    def wants_room(self) -> bool:
-        """True if there is something to be claimed or promised as soon as a run ends."""
-        return self._more_due or bool(self._waiting)
-
     async def arrived(self) -> None:
         """Wait until what was promised room is here, or will not come."""
         while self.promised:
@@ -165,7 +160,7 @@ class Claiming:
         return True
 
     async def _promise(self, count: int, patience: float) -> bool:
-        """Wait for a look at the store that finds nothing due, and room for so many."""
+        """Wait for room for so many, while nothing is due as far as the last look can tell."""
         promise: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((count, promise))
         timer = self._worker.clock.call_later(patience, lambda: _refuse(promise))
@@ -179,8 +174,15 @@ class Claiming:
             timer.cancel()
             self._waiting.remove((count, promise))
 
+    def has_more_room(self) -> None:
+        """A run has ended: its room is for whoever waits, if nothing is due; otherwise look again."""
+        if self._more_due:
+            self._worker.bell.ring()
+        elif self._waiting and not self._worker.is_claiming:
+            self._keep_promises()
+
     def _keep_promises(self) -> None:
-        """After a look: whoever waits has the room that is left, if nothing else is due."""
+        """Whoever waits has the room that is left, if nothing else is due."""
         for count, promise in self._waiting:
             if not promise.done() and self._has_room_for(count):
                 self.promised += count

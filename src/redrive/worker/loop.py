@@ -359,7 +359,8 @@ class Worker:
         change, execution = settled.transition.change, self.hands.held.get(claimed.id)
         if execution is not None and change is not None and change.status in FINAL:
             self.hands.let_go(execution)
-            if self.claiming.wants_room or claimed.deaths or settled.transition.starts:
+            self.claiming.has_more_room()
+            if claimed.deaths or settled.transition.starts:
                 self.bell.ring()
         if self._on_ended is not None:
             self._on_ended(claimed, settled)
