@@ -8,6 +8,7 @@ import email
 import email.policy
 import hashlib
 import hmac
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -60,11 +61,12 @@ class Postbox:
 
 
 @asynccontextmanager
-async def postbox() -> AsyncIterator[Postbox]:
+async def postbox(tls: ssl.SSLContext | None = None, **options: Any) -> AsyncIterator[Postbox]:
+    """An SMTP server on loopback; `tls`: from the first byte."""
     found = Postbox()
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
-        lambda: SMTP(found, enable_SMTPUTF8=True, hostname="localhost"), "127.0.0.1", 0
+        lambda: SMTP(found, enable_SMTPUTF8=True, hostname="localhost", **options), "127.0.0.1", 0, ssl=tls
     )
     found.port = server.sockets[0].getsockname()[1]
     try:

@@ -15,23 +15,25 @@ from cryptography.x509.oid import NameOID
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """A server's certificate for `shop.example`, and a client that trusts who signed it."""
+    """A server's certificate, a client that trusts who signed it, and the file that says whom to trust."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
+    file: Path
 
 
-def make_trust(folder: Path) -> Trust:
+def make_trust(folder: Path, host: str = "shop.example") -> Trust:
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = folder / "certificate.pem"
     private = folder / "key.pem"
-    certificate.write_bytes(_signed(key).public_bytes(serialization.Encoding.PEM))
+    certificate.write_bytes(_signed(key, host).public_bytes(serialization.Encoding.PEM))
     private.write_bytes(
         key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
     )
-    return Trust(_server(certificate, private), ssl.create_default_context(cafile=str(certificate)))
+    client = ssl.create_default_context(cafile=str(certificate))
+    return Trust(_server(certificate, private), client, certificate)
 
 
 def _server(certificate: Path, private: Path) -> ssl.SSLContext:
@@ -40,10 +42,10 @@ def _server(certificate: Path, private: Path) -> ssl.SSLContext:
     return context
 
 
-def _signed(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "shop.example")])
+def _signed(key: ec.EllipticCurvePrivateKey, host: str) -> x509.Certificate:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
     now = datetime.now(UTC)
-    names = x509.SubjectAlternativeName([x509.DNSName("shop.example")])
+    names = x509.SubjectAlternativeName([x509.DNSName(host)])
     build = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
     build = build.serial_number(x509.random_serial_number()).add_extension(names, critical=False)
     build = build.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
