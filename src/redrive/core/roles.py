@@ -16,13 +16,30 @@ from enum import StrEnum
 from redrive.errors import InputError, NotAllowed
 from redrive.frozen import dataclass
 
-__all__ = ["ALIASES", "ALL_TENANTS", "DEFAULT_TENANT", "GRANTS", "Permission", "Principal", "Role", "role_of"]
+__all__ = [
+    "ALIASES",
+    "ALL_TENANTS",
+    "DEFAULT_TENANT",
+    "GRANTS",
+    "Permission",
+    "Principal",
+    "Role",
+    "one_tenant",
+    "role_of",
+]
 
 ALL_TENANTS = "*"
 """What an owner says to mean every tenant at once; no tenant may be called so."""
 
 DEFAULT_TENANT = "default"
 """Whose everything is where nobody names a tenant, and where the first owner is."""
+
+
+def one_tenant(name: str) -> str:
+    """The name, if it can be that of a tenant."""
+    if name == ALL_TENANTS:
+        raise InputError(f"no tenant can be called {ALL_TENANTS!r}, which means all of them")
+    return name
 
 
 class Role(StrEnum):

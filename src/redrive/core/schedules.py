@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from redrive.core.cron import Cron
-from redrive.core.roles import DEFAULT_TENANT
+from redrive.core.roles import DEFAULT_TENANT, one_tenant
 from redrive.core.starting import name_text
 from redrive.duration import MICROS, Duration, seconds
 from redrive.errors import InputError, RegistrationError
@@ -56,7 +56,7 @@ class Schedule:
         put = object.__setattr__
         put(self, "cron", Cron.parse(cron, timezone))
         put(self, "input", _checked(input))
-        put(self, "tenant", _text("tenant", tenant))
+        put(self, "tenant", _text("tenant", tenant, one_tenant))
         put(self, "name", _name(name))
         put(self, "catch_up", int(seconds(catch_up, "catch_up of a schedule") * MICROS))
 
@@ -98,9 +98,9 @@ def _checked(given: Any) -> Inputs:
     )
 
 
-def _text(what: str, value: Any) -> str:
+def _text(what: str, value: Any, allowed: Callable[[str], str] = str) -> str:
     try:
-        return name_text(what, value, "")
+        return allowed(name_text(what, value, ""))
     except InputError as error:
         raise RegistrationError(f"of a schedule, {error}") from None
 

@@ -11,7 +11,7 @@ from redrive.core.index import index_values
 from redrive.core.keys import event_hash, event_key, job_key, payload_hash, schedule_key
 from redrive.core.options import RunOptions
 from redrive.core.quick import quick
-from redrive.core.roles import DEFAULT_TENANT
+from redrive.core.roles import DEFAULT_TENANT, one_tenant
 from redrive.core.tracing import with_trace
 from redrive.core.transition import NewRun
 from redrive.duration import MICROS, Duration, seconds
@@ -58,7 +58,7 @@ def new_run(
     unknown = options.keys() - START_OPTIONS
     if unknown:
         raise InputError(f"start has no option {_listed(unknown)}; it has {_listed(START_OPTIONS)}")
-    tenant = name_text("tenant", options.get("tenant"), DEFAULT_TENANT)
+    tenant = one_tenant(name_text("tenant", options.get("tenant"), DEFAULT_TENANT))
     key = options.get("idempotency_key")
     delay = _micros("delay", options.get("delay")) or 0
     return _NewRun(

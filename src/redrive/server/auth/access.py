@@ -8,7 +8,7 @@ from typing import Any
 
 from redrive.clock import MICROS, Clock
 from redrive.core.events import Event
-from redrive.core.roles import ALL_TENANTS, Permission, Principal, Role
+from redrive.core.roles import Permission, Principal, Role, one_tenant
 from redrive.core.transition import AuditWrite
 from redrive.desk.checks import short_text
 from redrive.errors import Conflict, InputError, NotFound
@@ -267,9 +267,7 @@ def _about_token(row: TokenRow) -> dict[str, Any]:
 
 
 def _tenant(name: str) -> str:
-    if short_text("tenant", name) == ALL_TENANTS:
-        raise InputError(f"no tenant can be called {ALL_TENANTS!r}, which means all of them")
-    return name
+    return one_tenant(short_text("tenant", name))
 
 
 def _email(text: str) -> str:
