@@ -123,3 +123,15 @@ def test_only_so_many_frames_are_remembered(monkeypatch: pytest.MonkeyPatch) -> 
         exec(compile("def both():\n    raise ValueError('x')", f"{number}.py", "exec"), names)
         assert f'File "{number}.py"' in capture(error_of(names["both"])).stack
         assert len(failure._frame_texts) <= 3
+
+
+def test_where_all_frames_are_the_workers_they_are_kept() -> None:
+    worker: dict[str, object] = {"__name__": "redrive.worker.tries"}
+    exec("def breaks():\n    raise ValueError('its own')", worker)
+    breaks = worker["breaks"]
+    assert callable(breaks)
+    with pytest.raises(ValueError, match="its own") as caught:
+        breaks()
+    assert caught.value.__traceback__ is not None
+    own = caught.value.with_traceback(caught.value.__traceback__.tb_next)  # without the frame of this test
+    assert "in breaks" in capture(own).stack

@@ -82,23 +82,15 @@ async def test_a_mail_goes_to_a_server_that_is_trusted(
 
 
 @WAYS
+@pytest.mark.parametrize(
+    ("host", "known"), [("localhost", False), ("shop.example", True)], ids=["unknown", "another-name"]
+)
 async def test_a_stranger_gets_neither_password_nor_mail(
-    tmp_path: Path, scheme: str, opened: Opening
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, opened: Opening, host: str, known: bool
 ) -> None:
-    people = SignIns(make_trust(tmp_path, "localhost"))
-    async with opened(people) as box:
-        said = await what_became_of_a_mail(app_for(box, scheme))
-    assert said is not None
-    assert "certificate" in said
-    assert (box.mails, people.names) == ([], [])
-
-
-@WAYS
-async def test_a_server_by_another_name_is_a_stranger(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, opened: Opening
-) -> None:
-    people = SignIns(make_trust(tmp_path, "shop.example"))
-    monkeypatch.setenv("SSL_CERT_FILE", str(people.trust.file))
+    people = SignIns(make_trust(tmp_path, host))
+    if known:
+        monkeypatch.setenv("SSL_CERT_FILE", str(people.trust.file))
     async with opened(people) as box:
         said = await what_became_of_a_mail(app_for(box, scheme))
     assert said is not None

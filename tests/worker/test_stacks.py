@@ -73,7 +73,7 @@ async def test_a_stack_begins_where_the_users_code_does(tmp_path: Path, where: s
     assert "redrive/worker" not in stack
 
 
-async def test_an_error_of_the_engine_keeps_its_stack(tmp_path: Path) -> None:
+async def test_an_error_of_the_engine_says_where_it_is(tmp_path: Path) -> None:
     app = make_app(tmp_path)
 
     @app.step(retry=ONCE)
@@ -89,4 +89,4 @@ async def test_an_error_of_the_engine_keeps_its_stack(tmp_path: Path) -> None:
             await (await shows.start()).result(timeout=20)
         (letter,) = (await app.dlq.list()).items
         stack = (await app.dlq.get(letter.id)).stack
-    assert "redrive" in stack
+    assert "redrive/core/payload" in stack
