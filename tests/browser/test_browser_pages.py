@@ -118,7 +118,7 @@ def test_what_changes_takes_nothing_from_whoever_reads(looking: Looking) -> None
     reader, other = looking.person(ACCOUNTANT), looking.person(ACCOUNTANT)
     for page in (reader, other):
         page.set_viewport_size({"width": 1000, "height": 400})
-        page.goto("/app/runs")
+        page.goto("/app/runs?workflow=settle_account")  # a schedule of the shop starts others
         expect(page.locator("#live")).to_be_visible()
     rows = reader.locator("#runs tbody tr")
     before = _keys(rows)
@@ -132,7 +132,7 @@ def test_what_changes_takes_nothing_from_whoever_reads(looking: Looking) -> None
 
     rows.nth(3).evaluate("row => getSelection().selectAllChildren(row)")
     held = reader.evaluate(HELD)
-    assert "fulfil" in held[2] or "settle_account" in held[2] or "hostile" in held[2]
+    assert "settle_account" in held[2]
     assert _start(other, 100) == 201
     expect(other.get_by_text("2 new", exact=True)).to_be_visible()  # so whoever reads was told as well
     assert reader.evaluate(HELD) == held

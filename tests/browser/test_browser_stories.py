@@ -91,7 +91,7 @@ def test_the_on_call_engineer_replays_a_group_after_a_fix(looking: Looking) -> N
     expect(page.locator("#items tbody tr")).to_have_count(LETTERS)
     assert complaints(page) == []
     page.get_by_role("link", name="Dead letters", exact=True).first.click()
-    expect(page.locator("#groups tr", has_text="charge")).to_be_visible()
+    expect(page.locator("#groups tr", has_text="bite")).to_be_visible()
     expect(row).to_have_count(0)
 
 

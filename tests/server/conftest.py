@@ -17,6 +17,13 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield made
 
 
+@pytest.fixture(scope="session", params=["sqlite", *cluster.POSTGRES[:1]])
+def rough_world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """The same for tests that do whatever can be done there, and count on nothing that was there before."""
+    with served(request.param, tmp_path_factory.mktemp("store")) as made:
+        yield made
+
+
 @pytest.fixture(params=["sqlite", *cluster.POSTGRES[:1]])
 def own_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     """The same for one test alone."""

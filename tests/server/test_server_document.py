@@ -71,14 +71,14 @@ def _given(strategy: Any) -> Any:
 
 
 @pytest.mark.parametrize("one", TRIED, ids=lambda one: one.name)
-def test_answers_fit_the_document_and_none_is_the_server_s_fault(world: World, one: Operation) -> None:
-    tried(world, one, EXAMPLES)
+def test_answers_fit_the_document_and_none_is_the_server_s_fault(rough_world: World, one: Operation) -> None:
+    tried(rough_world, one, EXAMPLES)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("one", TRIED, ids=lambda one: one.name)
-def test_so_do_many_more(world: World, one: Operation) -> None:
-    tried(world, one, 300)
+def test_so_do_many_more(rough_world: World, one: Operation) -> None:
+    tried(rough_world, one, 300)
 
 
 def test_every_error_has_a_line_in_the_table() -> None:

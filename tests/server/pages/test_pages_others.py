@@ -224,8 +224,8 @@ def test_runs_that_nobody_takes_are_told_to_their_tenant_and_to_owners(site: Wor
 
 
 def test_a_failed_run_shows_what_retrying_would_do_and_does_it_once(site: World) -> None:
-    run = site.ids["acme"]["run"]
-    with of_role(site, "ADMIN") as client:
+    run = site.ids["globex"]["run"]
+    with of_role(site, "ADMIN", "globex") as client:
         assert "This would run again" in client.get(f"/runs/{run}/again").text
         page = f"/runs/{run}/again?way=skip_failed"
         assert "given by hand" in client.get(f'{page}&output="paid"').text
