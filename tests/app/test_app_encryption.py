@@ -180,7 +180,7 @@ async def test_one_run_that_cannot_be_read_becomes_a_letter_and_waits_for_its_ke
         )
         assert "REDRIVE_ENCRYPTION_KEYS" in letter.reason
     assert column(tmp_path, "SELECT input FROM inputs ORDER BY run") == before
-    assert column(tmp_path, "SELECT input FROM letters") == before[:1]
+    assert column(tmp_path, "SELECT input FROM letter_texts") == before[:1]
     async with make_app(tmp_path, f"{NEW},{OLD}") as app:
         assert (await app.dlq.get(lost.id)).input == {"card": "••••••"}
         await app.dlq.replay(lost.id, by="ada")

@@ -235,8 +235,9 @@ async def test_two_nodes_at_once_replay_each_letter_once(each_desk: tuple[Engine
     await asyncio.gather(*(slowly(e, 3).run_once() for _ in range(4)))
     first, second = await carried_out(e, one), await carried_out(e, two)
     assert (first.status, second.status) == ("DONE", "DONE")
-    assert first.done + first.failed == first.total == 10
-    assert second.done + second.failed == second.total <= 10
+    assert first.done + first.failed == first.total
+    assert second.done + second.failed == second.total
+    assert first.total + second.total >= 10, "what one set has taken may be gone before the other lists it"
     assert Counter(made.ledger.since()) == {"charge": 10, "ship": 10}
     assert await by_status(e) == {"RESOLVED": 10}
 

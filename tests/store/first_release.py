@@ -40,6 +40,7 @@ async def goes_on(kit: Kit) -> None:
     letter = await kit.store.letter("dl-old")
     assert letter is not None
     assert (letter.status, letter.tags) == (case.letter.status, ()) == (LetterStatus.OPEN, ())
+    assert (letter.input, letter.options, letter.failure) == ('{"n":1}', "{}", "{}")
     assert [(row.index, row.superseded, row.loose) for row in case.journal] == [(0, 0, 0)]
     assert len((await kit.store.letters(LetterFilter(status="OPEN"), limit=5, cursor=None)).items) == 1
     assert (await kit.store.apply([reopens(case.run, supersedes=(0,))]))[0].kept

@@ -75,14 +75,18 @@ OWN = {
     OutboxFilter: "messages_of_tenant",
 }
 
+# What letters tell, which SQLite keeps apart from them.
+TEXTS = {"texts": ", failure, input, options", "none": ", '', '', ''"}
+NO_TEXTS = dict.fromkeys(TEXTS, "")
+
 # `redrive.` stands for the schema on PostgreSQL and for nothing on SQLite; {numbers} gives n from 1 on.
 FILL = (
     "INSERT INTO redrive.runs (id, public_id, tenant, workflow, queue, rank, status, created_at, "
     "finished_at) SELECT n, 'r' || n, 'a', 'w', 'q', 0, 'SUCCESS', n, n FROM {numbers}",
     "INSERT INTO redrive.letters (id, public_id, tenant, run, run_id, workflow, status, code, stage, "
-    "category, reason, failure, fingerprint, payload_hash, input, options, attempts, version, created_at, "
-    "failed_at, expires_at) SELECT n, 'l' || n, 'a', n, 'r' || n, 'w', 'OPEN', 'timeout', 'exec', 'timeout', "
-    "'why', '{{}}', 'f', '', '', '', 1, '', n, n, n FROM {numbers}",
+    "category, reason, fingerprint, payload_hash, attempts, version, created_at, failed_at, "
+    "expires_at{texts}) SELECT n, 'l' || n, 'a', n, 'r' || n, 'w', 'OPEN', 'timeout', 'exec', 'timeout', "
+    "'why', 'f', '', 1, '', n, n, n{none} FROM {numbers}",
     "INSERT INTO redrive.audit (id, tenant, at, event, by, subject) "
     "SELECT n, 'a', n, 'dlq.created', 'redrive', 'r' || n % 10 FROM {numbers}",
     "INSERT INTO redrive.messages (id, created_at, public_id, tenant, topic, key, run_id, correlation_id, "

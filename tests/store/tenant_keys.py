@@ -20,6 +20,7 @@ APART: dict[tuple[str, tuple[str, ...]], str] = {
     )},
     ("inputs", ("run",)): OF_RUN,
     ("results", ("run",)): OF_RUN,
+    ("letter_texts", ("letter",)): OF_ROW,
     ("entries", ("run", "idx")): OF_RUN,
     ("attempts", ("run", "idx", "attempt", "fence")): OF_RUN,
     ("circuit_marks", ("run", "idx", "attempt", "fence")): OF_RUN,

@@ -269,7 +269,7 @@ async def all_texts(kit: Kit) -> dict[str, list[str]]:
     texts = await make_texts(kit)
     try:
         found = {}
-        for table in TABLES:
+        for table in texts.tables:
             rows = await texts.page(table, table.start, 10_000)
             found[table.name] = [text for row in rows for text in row.texts if text]
         return found
@@ -400,7 +400,7 @@ async def test_a_letter_keeps_the_sealed_text_and_opens_when_the_key_is_back(pla
     await kit.fail(worker, run)
     after = await all_texts(kit)
     assert after["inputs"] == before["inputs"]
-    assert before["inputs"][0] in after["letters"]
+    assert before["inputs"][0] in after["letters"] + after.get("letter_texts", [])
     assert (await place(ring(NEW, OLD)).letter(run)).input == f'"{SECRET}"'
 
 
@@ -466,6 +466,11 @@ async def rewritten(kit: Kit, keys: Keyring, **more: Any) -> Any:
         await texts.close()
 
 
+def apart(kit: Kit) -> int:
+    """Rows for what a letter tells, beside its own."""
+    return int(kit.kind.startswith("sqlite"))
+
+
 async def keys_of(kit: Kit) -> set[str]:
     return {key_of(text) for texts in (await all_texts(kit)).values() for text in texts}
 
@@ -475,7 +480,7 @@ async def test_rewriting_goes_from_clear_to_a_key_to_another_and_back(place: Any
     before = await place(None).everything(run)
     for keys in (ring(OLD), ring(NEW, OLD), ring(NEW).in_clear()):
         report = await rewritten(place(None), keys, batch=2)
-        assert report.rewritten == 10, (
+        assert report.rewritten == 10 + apart(place(None)), (
             "1 input, 1 result, 3 entries, 1 attempt, 1 letter, 1 idempotency key, 1 message, 1 delivery"
         )
         assert (report.busy, report.unreadable) == (0, {})
@@ -502,7 +507,7 @@ async def test_rewriting_that_was_stopped_is_done_by_the_next(place: Any) -> Non
     await texts.close()
     assert len(await keys_of(place(None))) == 2
     assert await place(ring(NEW, OLD)).everything(run) == before
-    assert (await rewritten(place(None), ring(NEW, OLD))).rewritten == 7
+    assert (await rewritten(place(None), ring(NEW, OLD))).rewritten == 7 + apart(place(None))
     assert await keys_of(place(None)) == {ring(NEW).writes}
 
 

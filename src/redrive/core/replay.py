@@ -90,6 +90,11 @@ class ReplayRequest:
         """True if the run is to go on with another input."""
         return self.input is not None or self.patch is not None
 
+    @property
+    def gives_output(self) -> bool:
+        """True if it says what the failed step, or a compensation, shall have given."""
+        return self.mode in _OUTPUT
+
     def to_json(self) -> dict[str, Any]:
         """The decision as it is stored, and as equal ones are told; what was not said is left out."""
         said = {
@@ -102,7 +107,7 @@ class ReplayRequest:
             "new_operation": self.new_operation or None,
             "undo": self.undo,
         }
-        if self.mode in _OUTPUT:
+        if self.gives_output:
             said["output"] = {"value": self.output}
         return {name: value for name, value in said.items() if value is not None}
 
@@ -169,7 +174,7 @@ def plan(subject: Subject, request: ReplayRequest) -> Plan:
         return _undone(subject, rows, request)
     if subject.status not in _REPLAYABLE:
         raise Conflict(f"run {subject.run_id} is {subject.status}: only a failed or partial run is replayed")
-    standing = tuple(entry for entry in subject.journal if not entry.superseded)
+    standing = tuple([entry for entry in subject.journal if not entry.superseded])
     next_index = _next_index(subject)
     _refuse_confirmed(standing, request)
     failed = _failed_entry(subject, standing) or _lost_entry(subject, standing)
@@ -200,7 +205,7 @@ def plan(subject: Subject, request: ReplayRequest) -> Plan:
 
 
 def _next_index(subject: Subject) -> int:
-    return max((entry.index for entry in subject.journal), default=-1) + 1
+    return max([entry.index for entry in subject.journal], default=-1) + 1
 
 
 # -- rollbacks --------------------------------------------------------------------------------------------
@@ -274,9 +279,11 @@ def _refuse_other(row: LedgerRow, request: ReplayRequest) -> None:
 
 def _refuse_confirmed(standing: tuple[EntryRow, ...], request: ReplayRequest) -> None:
     """What was confirmed is not done again."""
-    confirmed = [e for e in standing if e.kind is EntryKind.CONFIRM and e.status is StepStatus.SUCCESS]
     harmless = request.mode in (Mode.FROM_FAILED, Mode.SKIP, Mode.COMPLETE) and not request.edits
-    if confirmed and not harmless and not (request.mode is Mode.FULL and request.new_operation):
+    if harmless or (request.mode is Mode.FULL and request.new_operation):
+        return
+    confirmed = [e for e in standing if e.kind is EntryKind.CONFIRM and e.status is StepStatus.SUCCESS]
+    if confirmed:
         raise InputError(
             f"{confirmed[0].name!r} has confirmed a step of this run, so it only goes forward: use "
             "FROM_FAILED, SKIP or COMPLETE, or start it anew with FULL as a new operation"
@@ -335,10 +342,13 @@ def _divide(
 ) -> tuple[tuple[EntryRow, ...], tuple[EntryRow, ...]]:
     """What is left of the record, kept and loose: with another input the function may go other ways."""
     gone = {entry.index for entry in again}
-    left = [entry for entry in standing if entry.index not in gone]
-    loose = tuple(entry for entry in left if edited or (failed is not None and _is_later(entry, failed)))
-    later = {entry.index for entry in loose}
-    return tuple(entry for entry in left if entry.index not in later), loose
+    kept: list[EntryRow] = []
+    loose: list[EntryRow] = []
+    for entry in standing:
+        if entry.index not in gone:
+            is_loose = edited or (failed is not None and _is_later(entry, failed))
+            (loose if is_loose else kept).append(entry)
+    return tuple(kept), tuple(loose)
 
 
 def _is_later(entry: EntryRow, failed: EntryRow) -> bool:
@@ -350,11 +360,8 @@ def _is_later(entry: EntryRow, failed: EntryRow) -> bool:
 
 def _cut_off(standing: tuple[EntryRow, ...], since: int) -> tuple[EntryRow, ...]:
     """What was cancelled from then on; what the function's own code cancelled before stays so."""
-    return tuple(
-        entry
-        for entry in standing
-        if entry.status is StepStatus.CANCELLED and entry.ended_at is not None and entry.ended_at >= since
-    )
+    cancelled = [entry for entry in standing if entry.status is StepStatus.CANCELLED]
+    return tuple([entry for entry in cancelled if entry.ended_at is not None and entry.ended_at >= since])
 
 
 def _given_up_since(
@@ -366,9 +373,10 @@ def _given_up_since(
     """
     if request.edits:
         return 0
-    begun_at = [entry.first_at for entry in standing if entry.index == request.from_step]
     ended_at = cause.ended_at if cause is not None and cause.ended_at is not None else subject.ended_at
-    return min([*begun_at, ended_at])
+    if request.from_step is None:
+        return ended_at
+    return min([ended_at, *(entry.first_at for entry in standing if entry.index == request.from_step)])
 
 
 def _from_step(

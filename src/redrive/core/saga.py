@@ -16,7 +16,7 @@ both happened, and both are undone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from redrive.core.classify import Category
 from redrive.core.ending import Ending, Stage
@@ -170,9 +170,8 @@ def to_confirm(
 # -- the ledger -------------------------------------------------------------------------------------------
 
 
-def ledger(journal: Iterable[EntryRow]) -> tuple[LedgerRow, ...]:
+def ledger(journal: Sequence[EntryRow]) -> tuple[LedgerRow, ...]:
     """The compensations on record, in the order in which they are done."""
-    journal = list(journal)
     undoing = [entry for entry in journal if entry.kind is EntryKind.UNDO and not entry.superseded]
     if not undoing:
         return ()

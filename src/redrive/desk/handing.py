@@ -134,9 +134,7 @@ def as_claimed(case: Case, transition: Transition, now: int) -> Claimed:
 def _is_readable(case: Case) -> bool:
     """True if nothing of the run is sealed that this process cannot open; a claim says what is wrong then."""
     for entry in case.journal:
-        if entry.output is not None and is_sealed(entry.output):
-            return False
-        if entry.input is not None and is_sealed(entry.input):
+        if is_sealed(entry.output or "") or is_sealed(entry.input or ""):
             return False
         if entry.failure is not None and SEALED_ERROR in entry.failure:
             return False

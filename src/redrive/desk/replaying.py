@@ -214,8 +214,11 @@ class Replayer:
                 f"run {run.public_id} was purged: its input and steps are gone, it cannot be replayed"
             )
         _refuse_unreadable(case)
-        intended = plan(await self._subject(case, request), request)
-        text, edits = await self._edited(case, request)
+        subject = _subject(case)
+        if request.mode is Mode.ROLLBACK:
+            subject = await self._with_effects(subject, case)
+        intended = plan(subject, request)
+        text, edits = await self._edited(case, request) if request.edits else (None, ())
         decision = _Decision(
             request=request,
             plan=intended,
@@ -226,17 +229,14 @@ class Replayer:
             key=order.key,
             input=text,
             changes=json.dumps([each.to_json() for each in edits]) if request.edits else None,
-            output=await self._output(intended, request),
-            skipped=await self._skipped(request.skip_steps),
+            output=await self._output(intended, request) if request.gives_output else None,
+            skipped=await self._skipped(request.skip_steps) if request.skip_steps else {},
             worker=worker,
         )
         return _Prepared(case=case, decision=decision, transition=self._transition(case, decision))
 
-    async def _subject(self, case: Case, request: ReplayRequest) -> Subject:
-        """The run, with what would be undone if that is the question."""
-        subject = _subject(case)
-        if request.mode is not Mode.ROLLBACK:
-            return subject
+    async def _with_effects(self, subject: Subject, case: Case) -> Subject:
+        """The run, with what would be undone."""
         names = sorted({entry.name for entry in case.journal if entry.kind is EntryKind.STEP})
         effects = await effects_of(self._store, case, names)
         return replace(subject, undoes=effects.undoes, pivot=effects.pivot)
@@ -247,9 +247,7 @@ class Replayer:
             return reopened(view, status, decision)
         return restarted(view, status, decision, _again(case, self._clock.new_id()))
 
-    async def _edited(self, case: Case, request: ReplayRequest) -> tuple[str | None, tuple[Change, ...]]:
-        if not request.edits:
-            return None, ()
+    async def _edited(self, case: Case, request: ReplayRequest) -> tuple[str, tuple[Change, ...]]:
         original = json.loads(case.run.input or "null")
         if request.patch is not None:
             wanted = merge_patch(original, unmask(request.patch, original, self._redactor))
@@ -261,7 +259,7 @@ class Replayer:
         return text, changes(original, json.loads(text), self._redactor, sent=sent)
 
     async def _output(self, intended: Plan, request: ReplayRequest) -> str | None:
-        if request.mode not in (Mode.SKIP, Mode.COMPLETE) or intended.failed is None or intended.undo:
+        if intended.failed is None or intended.undo:
             return None
         return await self._checker.output(intended.failed.name, request.output)
 

@@ -98,7 +98,7 @@ TABLES = (
     Table(name="access_answers", key=("tenant", "key"), start=("", ""), sealed=("body",)),
     Table(name="audit", key=("id",), start=(-1,), sealed=("before", "after"), fixed=True),
 )
-"""Every table with sealed texts."""
+"""Every table with sealed texts, where none is divided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,10 @@ class Exchange:
 
 class Texts(Protocol):
     """A store as rows of texts, for those who rewrite them."""
+
+    @property
+    def tables(self) -> Sequence[Table]:
+        """Where they are."""
 
     async def page(self, table: Table, after: tuple[Any, ...], most: int) -> list[TextRow]:
         """The next rows behind a place, in order."""
@@ -148,7 +152,7 @@ Watch = Callable[[Table, Report], None]
 async def reseal(texts: Texts, keys: Keyring, *, watch: Watch, batch: int = _BATCH) -> Report:
     """Rewrite everything as these keys would write it now. `watch` is told after every batch."""
     work = _Work(texts, keys, batch)
-    for table in TABLES:
+    for table in texts.tables:
         after: tuple[Any, ...] | None = table.start
         while after is not None:
             after = await work.page(table, after)

@@ -479,10 +479,13 @@ async def test_a_second_letter_of_a_run_is_the_first_one_again(kit: Kit) -> None
     await kit.store.apply([becomes(run, RunStatus.PENDING, wake_in=0, take=True)])
     (again,) = (await kit.claim(worker)).runs
     kit.clock.move(SECOND)
-    await kit.fail(worker, again, public_id="another", reason="now for another reason", step=None)
+    await kit.fail(
+        worker, again, public_id="another", reason="now for another reason", step=None, failure='"new"'
+    )
     found = await kit.letter(run)
     assert (found.id, found.public_id, found.created_at) == (first.id, first.public_id, first.created_at)
     assert (found.reason, found.step, found.status) == ("now for another reason", None, LetterStatus.OPEN)
+    assert first.failure != found.failure == '"new"'
     assert found.failed_at == kit.clock.now()
     assert found.expires_at == kit.clock.now() + 30 * DAY
 

@@ -95,6 +95,23 @@ async def test_a_closed_letter_is_no_longer_open_but_still_counted(kit: Kit, sta
     assert (group.open, group.total, sum(group.trend)) == (1, 2, 2)
 
 
+async def test_what_leaves_and_comes_back_between_two_folds_is_counted_once(kit: Kit) -> None:
+    """A set decides on many with the same cause at a time, of several causes and tenants."""
+    first = await letters(kit, 4, fingerprint="f1")
+    await letters(kit, 3, fingerprint="f2")
+    decided = [moved(await kit.look(run), LetterStatus.REPLAYING, RunStatus.PENDING) for run in first]
+    assert all(answer.kept for answer in await kit.store.apply(decided))
+    worker = await kit.worker()
+    again = (await kit.claim(worker, capacity=1)).runs
+    await kit.store.apply([buried(run, fingerprint="f1") for run in again], worker=worker)
+    groups = {group.fingerprint: (group.open, group.total) for group in (await listed(kit)).items}
+    assert groups == {"f1": (1, 4), "f2": (3, 3)}
+    (waiting,) = [run for run in first if run.public_id == again[0].public_id]
+    await decide(kit, waiting, LetterStatus.RESOLVED)
+    groups = {group.fingerprint: (group.open, group.total) for group in (await listed(kit)).items}
+    assert groups == {"f1": (0, 4), "f2": (3, 3)}
+
+
 async def test_a_replay_and_its_end_change_the_counts(kit: Kit) -> None:
     (run,) = await letters(kit, 1)
     await decide(kit, run, LetterStatus.REPLAYING, RunStatus.PENDING)

@@ -5,11 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from letter_kit import answers, audited, case_of, failed, fails_again, reopens, replayed, restarts, state_of
+from letter_kit import (
+    answers,
+    audited,
+    case_of,
+    failed,
+    fails_again,
+    reopens,
+    replayed,
+    restarts,
+    state_of,
+    taken_by,
+)
 from store_kit import DAY, HOUR, SECOND, Kit, buried, entry, noted, writes
 
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
-from redrive.core.transition import RunWrite, Transition
+from redrive.core.transition import RunWrite
 from redrive.desk.handing import as_claimed
 from redrive.errors import DataRefused
 from redrive.store.selection import RunFilter
@@ -343,16 +354,6 @@ async def test_a_batch_of_which_one_row_is_refused_decides_nothing(kit: Kit) -> 
 
 
 # -- in a worker's hands -----------------------------------------------------------------------------------
-
-
-def taken_by(worker: int, decision: Transition) -> Transition:
-    """The same decision, for a worker that goes on with the run at once."""
-    assert decision.reopens is not None
-    return replace(
-        decision,
-        change=RunWrite(status=RunStatus.RUNNING, take=True, deaths=0, diverged=False),
-        reopens=replace(decision.reopens, worker=worker),
-    )
 
 
 @pytest.mark.parametrize("more", [{}, {"supersedes": (1,), "loosens": (2, 3)}])

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from list_cases import ASKED, FILL, PLACES, ROWS, allowed, cursor
+from list_cases import ASKED, FILL, PLACES, ROWS, TEXTS, allowed, cursor
 from postgres_kit import Bench
 from test_postgres_plans import plan, scans
 
@@ -59,7 +59,7 @@ class Explaining(Line):
 async def fill(bench: Bench) -> None:
     """One tenant's rows, all alike, of which the planner is told."""
     for statement in FILL:
-        await bench.sql(statement.format(numbers=NUMBERS))
+        await bench.sql(statement.format(numbers=NUMBERS, **TEXTS))
     await bench.sql("ANALYZE")
 
 

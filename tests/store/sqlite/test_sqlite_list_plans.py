@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from list_cases import ASKED, FILL, PLACES, ROWS, allowed, cursor
+from list_cases import ASKED, FILL, NO_TEXTS, PLACES, ROWS, allowed, cursor
 
 from redrive.store.migrate import known
 from redrive.store.selection import AuditFilter, LetterFilter, OutboxFilter, RunFilter
@@ -41,7 +41,7 @@ def con() -> Iterator[sqlite3.Connection]:
         for statement in schema.split(migration.text):
             con.execute(statement)
     for statement in FILL:
-        con.execute(statement.format(numbers=NUMBERS).replace("redrive.", ""))
+        con.execute(statement.format(numbers=NUMBERS, **NO_TEXTS).replace("redrive.", ""))
     con.execute("ANALYZE")
     yield con
     con.close()

@@ -11,7 +11,7 @@ from redrive.store.postgres.line import session
 from redrive.store.postgres.lines import Lines
 from redrive.store.postgres.sql import Statement, prepare
 from redrive.store.postgres.text import as_given, as_stored
-from redrive.store.reseal import Exchange, Table, TextRow
+from redrive.store.reseal import TABLES, Exchange, Table, TextRow
 from redrive.store.statements import load
 
 __all__ = ["PostgresTexts"]
@@ -52,6 +52,8 @@ def _swap(table: Table) -> Statement:
 
 class PostgresTexts:
     """The texts of a schema, through a connection of its own, in the engine's role."""
+
+    tables = TABLES
 
     def __init__(self, url: str, clock: Clock) -> None:
         self._lines = Lines(locate(url), 1, session(_PATIENCE), clock)

@@ -20,7 +20,7 @@ BUSY = 5.0
 
 _FORMS = "sqlite:///relative.db, sqlite:////absolute/path.db or sqlite:///:memory:"
 _CACHED = 512  # statements kept compiled: there are about 360, and those for many rows in several sizes
-_OLDEST = (3, 35, 0)
+_OLDEST = (3, 35, 5)  # the first that drops a column without harm
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def locate(url: str) -> Address:
 def connect(address: Address, *, busy: float = BUSY) -> sqlite3.Connection:
     """Open a connection that commits only when told, in WAL mode, durable at every commit."""
     if sqlite3.sqlite_version_info < _OLDEST:
-        raise StoreError(f"this Python has SQLite {sqlite3.sqlite_version}; Redrive needs 3.35 or newer")
+        raise StoreError(f"this Python has SQLite {sqlite3.sqlite_version}; Redrive needs 3.35.5 or newer")
     if not address.in_memory:
         _check_place(Path(address.path))
     try:

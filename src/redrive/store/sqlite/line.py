@@ -20,7 +20,7 @@ from redrive.errors import StoreError, StoreUnavailable
 from redrive.store.sqlite.connection import BUSY, Address, connect
 from redrive.store.sqlite.refusals import meaning
 
-__all__ = ["Line", "Work", "tell"]
+__all__ = ["Line", "Result", "Work", "tell"]
 
 Result = TypeVar("Result")
 Work: TypeAlias = Callable[[sqlite3.Connection], Result]

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from redrive.store.reseal import Exchange, Table, TextRow
+from redrive.store.reseal import TABLES, Exchange, Table, TextRow
 from redrive.store.sqlite.connection import connect, locate, writing
 from redrive.store.sqlite.refusals import meaning
 from redrive.store.statements import load
@@ -17,6 +17,11 @@ __all__ = ["SqliteTexts"]
 SQL = load(__package__, "reseal.sql")
 
 Result = TypeVar("Result")
+
+_LETTERS = (
+    Table(name="letters", key=("id",), start=(-1,), sealed=("reason",), covered=("payload_hash",)),
+    Table(name="letter_texts", key=("letter",), start=(-1,), sealed=("failure", "input")),
+)
 
 
 def _texts(table: Table) -> str:
@@ -36,7 +41,9 @@ def _swap(table: Table) -> str:
 
 
 class SqliteTexts:
-    """The texts of a file, through a connection of its own."""
+    """The texts of a file, through a connection of its own. What letters tell has a table of its own here."""
+
+    tables = tuple(part for each in TABLES for part in (_LETTERS if each.name == "letters" else (each,)))
 
     def __init__(self, url: str) -> None:
         self._address = locate(url)

@@ -40,6 +40,7 @@ class Rows:
         self._versions: list[Row] = []
         self._results: list[Row] = []
         self._letters: list[Row] = []
+        self._texts: list[Row] = []
         self._circuits: list[Row] = []
         self._marks: list[Row] = []
         self._probes: list[Row] = []
@@ -62,6 +63,7 @@ class Rows:
             self._versions.append((transition.version, transition.run))
         if transition.letter is not None:
             self._letters.append(_letter_row(transition.run, transition.letter, self._now))
+            self._texts.append((transition.letter.failure, transition.run))
         for mark in transition.marks:
             self._add_mark(transition, mark)
         if transition.audit:
@@ -95,6 +97,7 @@ class Rows:
             ("close_entries", self._closed),
             ("put_attempt", self._attempts),
             ("put_letter", self._letters),
+            ("put_texts", self._texts),
             ("know_circuit", self._circuits),
             ("put_mark", self._marks),
             ("drop_probe", self._probes),
@@ -186,7 +189,6 @@ def _letter_row(run: int, letter: LetterWrite, now: int) -> Row:
         letter.stage,
         letter.category,
         letter.reason,
-        letter.failure,
         letter.fingerprint,
         letter.payload_hash,
         letter.step,

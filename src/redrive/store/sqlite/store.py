@@ -63,6 +63,7 @@ from redrive.store.sqlite.accounts import SqliteAccounts
 from redrive.store.sqlite.bell import Bell, data_version
 from redrive.store.sqlite.connection import Address, locate, unhurried
 from redrive.store.sqlite.lease import FileLease, MemoryLease
+from redrive.store.sqlite.line import Result, Work
 from redrive.store.sqlite.lines import Inline, Threaded
 from redrive.store.sqlite.notices import SqliteNotices
 from redrive.store.sqlite.schedules import SqliteSchedules
@@ -104,6 +105,15 @@ class SqliteStore:
     async def close(self) -> None:
         self._bell.close()
         await self._lines.close()
+
+    async def _unhurried(self, work: Work[Result]) -> Result:
+        """Write, in one transaction, what may be done again after a power cut: no disk is waited for."""
+
+        def write(con: sqlite3.Connection) -> Result:
+            with unhurried(con):
+                return self._lines.locked(con, work)
+
+        return await self._lines.visit(write)
 
     def now(self) -> int:
         return self._clock.now()
@@ -172,7 +182,10 @@ class SqliteStore:
         worker: int | None = None,
         carriers: Sequence[Carrier] = (),
     ) -> list[Answer]:
-        return await self._lines.write(writes.Batch(self.now, transitions, worker, carriers).apply)
+        work = writes.Batch(self.now, transitions, worker, carriers).apply
+        if all(each.reopens is not None and each.reopens.worker is not None for each in transitions):
+            return await self._unhurried(work)  # a set does again what a power cut undid of it
+        return await self._lines.write(work)
 
     def transaction(self, limit: float) -> Transaction:
         return StepTransaction(self._lines, self._clock, limit)
@@ -213,7 +226,8 @@ class SqliteStore:
         self, set: SetRow, marks: Sequence[ItemMark], *, limit: int, lease: int
     ) -> list[SetItemRow] | None:
         turn = sets.Turn(now=self.now(), limit=limit, lease=lease)
-        return await self._lines.write(lambda con: sets.advance(con, turn, set, marks))
+        # Letters that a power cut leaves without their marks are found to be decided on.
+        return await self._unhurried(lambda con: sets.advance(con, turn, set, marks))
 
     # -- circuits ------------------------------------------------------------------------------------
 
@@ -261,13 +275,10 @@ class SqliteStore:
         audit: Sequence[AuditWrite] = (),
         arrived: Sequence[Arrived] = (),
     ) -> None:
-        def note(con: sqlite3.Connection) -> None:
-            with unhurried(con):  # what a power cut makes us forget is delivered once more
-                self._lines.locked(
-                    con, lambda con: outbox.note_deliveries(con, self.now(), sink, marks, audit, arrived)
-                )
-
-        await self._lines.visit(note)
+        # What a power cut makes us forget is delivered once more.
+        await self._unhurried(
+            lambda con: outbox.note_deliveries(con, self.now(), sink, marks, audit, arrived)
+        )
 
     # -- people --------------------------------------------------------------------------------------
 

@@ -51,8 +51,8 @@ DELETE FROM group_hours WHERE (tenant, fingerprint, hour) IN (
 -- name: groups
 -- A page of groups; the conditions and the order are filled in.
 SELECT g.place, g.tenant, g.fingerprint, g.workflow, g.step, g.open, g.total, g.first_seen, g.last_seen,
-       g.sample, l.reason, l.code, l.category, l.failure
-FROM groups AS g LEFT JOIN letters AS l ON l.public_id = g.sample
+       g.sample, l.reason, l.code, l.category, t.failure
+FROM groups AS g LEFT JOIN letters AS l ON l.public_id = g.sample LEFT JOIN letter_texts AS t ON t.letter = l.id
 WHERE {conditions} ORDER BY g.place {order} LIMIT :most;
 
 -- name: groups.open

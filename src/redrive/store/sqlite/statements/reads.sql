@@ -31,17 +31,19 @@ FROM attempts WHERE run = ? ORDER BY ended_at, began_at, idx, attempt, fence;
 
 -- name: letter
 -- One dead letter.
-SELECT id, public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, failure, fingerprint,
-       payload_hash, input, options, step, step_index, attempts, replay_count, owner, correlation_id, version,
-       created_at, failed_at, closed_at, closed_by, resolution, expires_at, tags
-FROM letters WHERE public_id = :public_id AND (:tenant IS NULL OR tenant = :tenant);
+SELECT l.id, l.public_id, l.tenant, l.run, l.run_id, l.workflow, l.status, l.code, l.stage, l.category, l.reason,
+       t.failure, l.fingerprint, l.payload_hash, t.input, t.options, l.step, l.step_index, l.attempts,
+       l.replay_count, l.owner, l.correlation_id, l.version, l.created_at, l.failed_at, l.closed_at, l.closed_by,
+       l.resolution, l.expires_at, l.tags
+FROM letters AS l JOIN letter_texts AS t ON t.letter = l.id WHERE l.public_id = :public_id AND (:tenant IS NULL OR l.tenant = :tenant);
 
 -- name: letter_of
 -- The dead letter of a run.
-SELECT id, public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, failure, fingerprint,
-       payload_hash, input, options, step, step_index, attempts, replay_count, owner, correlation_id, version,
-       created_at, failed_at, closed_at, closed_by, resolution, expires_at, tags
-FROM letters WHERE run = ?;
+SELECT l.id, l.public_id, l.tenant, l.run, l.run_id, l.workflow, l.status, l.code, l.stage, l.category, l.reason,
+       t.failure, l.fingerprint, l.payload_hash, t.input, t.options, l.step, l.step_index, l.attempts,
+       l.replay_count, l.owner, l.correlation_id, l.version, l.created_at, l.failed_at, l.closed_at, l.closed_by,
+       l.resolution, l.expires_at, l.tags
+FROM letters AS l JOIN letter_texts AS t ON t.letter = l.id WHERE l.run = ?;
 
 -- name: live_workflows
 -- What the live workers have registered, one JSON array each.

@@ -89,23 +89,28 @@ ON CONFLICT (run) DO UPDATE SET output = excluded.output, failure = excluded.fai
 WHERE excluded.output IS NOT NULL OR excluded.failure IS NOT NULL;
 
 -- name: put_letter
--- The dead letter of a run, with copies of what a purge of the run would take away; a second one reopens the first.
-INSERT INTO letters (public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, failure,
-                     fingerprint, payload_hash, input, options, step, step_index, attempts, correlation_id, version,
-                     created_at, failed_at, expires_at)
+-- The dead letter of a run; a second one reopens the first.
+INSERT INTO letters (public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, fingerprint,
+                     payload_hash, step, step_index, attempts, correlation_id, version, created_at, failed_at,
+                     expires_at)
 SELECT ?, runs.tenant, runs.id, runs.public_id, runs.workflow, 'OPEN', ?, ?, ?, ?, ?,
-       ?, ?, COALESCE(inputs.input, ''), COALESCE(inputs.options, ''), ?, ?, ?, runs.correlation_id,
-       runs.version, ?, ?, ?
-FROM runs LEFT JOIN inputs ON inputs.run = runs.id
-WHERE runs.id = ?
+       ?, ?, ?, ?, runs.correlation_id, runs.version, ?, ?, ?
+FROM runs WHERE runs.id = ?
 ON CONFLICT (tenant, run) DO UPDATE SET
     replay_count = replay_count + (status = 'REPLAYING'),
     status = 'OPEN', code = excluded.code, stage = excluded.stage, category = excluded.category,
-    reason = excluded.reason, failure = excluded.failure, fingerprint = excluded.fingerprint,
-    payload_hash = excluded.payload_hash, input = excluded.input, options = excluded.options,
+    reason = excluded.reason, fingerprint = excluded.fingerprint, payload_hash = excluded.payload_hash,
     step = excluded.step, step_index = excluded.step_index, attempts = excluded.attempts,
     version = excluded.version, failed_at = excluded.failed_at, expires_at = excluded.expires_at,
     closed_at = NULL, closed_by = NULL, resolution = NULL;
+
+-- name: put_texts
+-- What the letter of a run tells, with copies of what a purge of the run would take away.
+INSERT INTO letter_texts (letter, tenant, failure, input, options)
+SELECT l.id, l.tenant, ?, COALESCE(inputs.input, ''), COALESCE(inputs.options, '')
+FROM letters AS l LEFT JOIN inputs ON inputs.run = l.run
+WHERE l.run = ?
+ON CONFLICT (letter) DO UPDATE SET failure = excluded.failure, input = excluded.input, options = excluded.options;
 
 -- name: move_letter
 -- A letter's new status; it is in the hands of whoever holds the run's fence. Closing it a second time changes nothing.
@@ -147,8 +152,8 @@ UPDATE inputs SET input = COALESCE(:input, input), options = COALESCE(:options, 
 -- name: supersede
 -- Entries that no longer count are kept for those who want to know. They are marked with the replay's number.
 UPDATE entries SET superseded = last.number + 1, limit_at = NULL
-FROM (SELECT o.run, max(o.superseded) AS number FROM json_each(:these) AS this
-      CROSS JOIN entries AS o ON o.run = this.value GROUP BY o.run) AS last
+FROM (SELECT this.value AS run, (SELECT max(o.superseded) FROM entries AS o WHERE o.run = this.value) AS number
+      FROM json_each(:these) AS this) AS last
 WHERE entries.run = last.run AND entries.idx IN (SELECT value FROM json_each(:indexes)) AND entries.superseded = 0;
 
 -- name: loosen
