@@ -17,6 +17,7 @@ import pytest
 from desk_kit import ONCE, shop
 
 from redrive import Redrive, RunFailed
+from redrive.desk import handing
 from redrive.desk.sets import LetterSet
 from redrive.store.selection import LetterFilter
 
@@ -113,8 +114,11 @@ async def until_known(app: Redrive, id: str, known: Callable[[LetterSet], bool])
 
 
 @pytest.mark.parametrize("kind", PLACES)
-async def test_a_pause_waits_for_no_more_than_what_the_worker_was_given(tmp_path: Path, kind: str) -> None:
+async def test_a_pause_waits_for_no_more_than_what_the_worker_was_given(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One batch has all the letters; the worker has room for some of them, and these see to the pause."""
+    monkeypatch.setattr(handing, "_PATIENCE", PATIENCE)  # or a slow pause finds the rest decided on
     async with place(kind, tmp_path) as url:
         app = Redrive(url, concurrency=25)
         calls: list[int] = []

@@ -106,13 +106,14 @@ class Batches:
     ) -> tuple[list[ItemMark], Sequence[SetItemRow]]:
         """Let the worker beside go on with runs, as many as it has time for; returns what is left, too.
 
-        While it is busy with some of them, the next ones are planned.
+        While it is busy with some of them, the next ones are planned, for what it could have at first.
         """
         marks: list[ItemMark] = []
         taker = None if work.order.request.mode in _STARTS else await self._handing.taker()
+        taking = None if taker is None else await self._handing.taking(taker, taker.id)
         while taker is not None and items:
             share = self._handing.share(taker)
-            plan = await self._plan(work, items[:share], await self._handing.taking(taker, taker.id))
+            plan = await self._plan(work, items[:share], taking)
             give = partial(self._give, taker, work, plan, marks)
             if not await self._handing.took(taker, len(plan.items), give):
                 break
