@@ -111,7 +111,8 @@ SELECT l.id, l.public_id, l.tenant, l.run, l.run_id, l.workflow, l.status, l.cod
        t.failure, l.fingerprint, l.payload_hash, t.input, t.options, l.step, l.step_index, l.attempts,
        l.replay_count, l.owner, l.correlation_id, l.version, l.created_at, l.failed_at, l.closed_at, l.closed_by,
        l.resolution, l.expires_at, l.tags
-FROM letters AS l {by} CROSS JOIN letter_texts AS t ON t.letter = l.id WHERE {conditions} ORDER BY l.id {order} LIMIT :most;
+FROM letters AS l {by} CROSS JOIN letter_texts AS t ON t.letter = l.id
+WHERE {conditions} ORDER BY l.id {order} LIMIT :most;
 
 -- name: letters.facets
 -- The same rows as a page of letters, with those columns alone that are counted by.

@@ -35,7 +35,8 @@ SELECT l.id, l.public_id, l.tenant, l.run, l.run_id, l.workflow, l.status, l.cod
        t.failure, l.fingerprint, l.payload_hash, t.input, t.options, l.step, l.step_index, l.attempts,
        l.replay_count, l.owner, l.correlation_id, l.version, l.created_at, l.failed_at, l.closed_at, l.closed_by,
        l.resolution, l.expires_at, l.tags
-FROM letters AS l JOIN letter_texts AS t ON t.letter = l.id WHERE l.public_id = :public_id AND (:tenant IS NULL OR l.tenant = :tenant);
+FROM letters AS l JOIN letter_texts AS t ON t.letter = l.id
+WHERE l.public_id = :public_id AND (:tenant IS NULL OR l.tenant = :tenant);
 
 -- name: letter_of
 -- The dead letter of a run.
@@ -43,7 +44,8 @@ SELECT l.id, l.public_id, l.tenant, l.run, l.run_id, l.workflow, l.status, l.cod
        t.failure, l.fingerprint, l.payload_hash, t.input, t.options, l.step, l.step_index, l.attempts,
        l.replay_count, l.owner, l.correlation_id, l.version, l.created_at, l.failed_at, l.closed_at, l.closed_by,
        l.resolution, l.expires_at, l.tags
-FROM letters AS l JOIN letter_texts AS t ON t.letter = l.id WHERE l.run = ?;
+FROM letters AS l JOIN letter_texts AS t ON t.letter = l.id
+WHERE l.run = ?;
 
 -- name: live_workflows
 -- What the live workers have registered, one JSON array each.
