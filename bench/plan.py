@@ -26,7 +26,7 @@ WORKLOADS = {
     "tenants": "one tenant with 1,000,000 due runs beside 100 with 10 each",
     "memory": "1,000,000 runs asleep in the store, and 20,000 more put to sleep by the worker",
     "growth": "the throughput workload with 5,000,000 finished runs in the store, and without, in turn",
-    "replays": "100,000 letters replayed by one filter; half as many new runs before, half after",
+    "replays": "100,000 letters replayed by one filter, in turn with as many new runs, a tenth at a time",
     "letters": "pages of 50, one after the other, of 1,000,000 letters in 10,000 groups",
     "outbox": "the throughput workload with and without a message from every step to a subscriber",
     "relay": "messages that wait in the outbox, delivered to a subscriber in this process",

@@ -6,6 +6,7 @@ import asyncio
 import resource
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from bench.cpu import Cpu
@@ -13,11 +14,13 @@ from bench.ours.job import Job
 from bench.ours.witness import Witness, check_settings
 from redrive import Redrive, RetryPolicy
 from redrive.app import Workflow
+from redrive.desk.sets import LetterSet
 from redrive.store.selection import LetterFilter
 from redrive.store.sets import SetStatus
 
 __all__ = ["replays"]
 
+PORTIONS = 10
 LOOK = 0.05  # seconds between two looks whether everything has ended
 
 
@@ -69,45 +72,66 @@ class Spent:
 
 
 async def replays(job: Job) -> dict[str, float]:
-    """Let them fail, replay them all from where they failed; as many new ones run, half of them before."""
+    """Let them fail, replay them all from where they failed, by one set; as many new ones run in turn.
+
+    Whenever a portion is replayed the set is paused, and a portion of new runs goes first: a host that
+    becomes slower or faster meanwhile does so for both.
+    """
     parcels, witness = Parcels(job.url, job.concurrency), Witness(job.url)
-    half = job.size // 2
+    portion = job.size // PORTIONS
+    all = portion * PORTIONS
 
     async def fresh() -> None:
-        await parcels.start(half)
+        await parcels.start(portion)
         await _ended(witness)
 
-    async def again() -> None:
-        set = await app.dlq.replay_many(LetterFilter(), by="bench")
-        await _until(lambda: _is_done(app))
+    async def again(number: int) -> None:
+        if number == 1:
+            await app.dlq.replay_many(LetterFilter(), by="bench")
+        else:
+            await app.dlq.resume_set((await _only(app)).id, by="bench")
+        is_last = number == PORTIONS
+        await _until(lambda: _is_over(app) if is_last else _has_done(app, number * portion))
+        if not is_last:
+            await app.dlq.pause_set((await _only(app)).id, by="bench")
         await _ended(witness)
-        assert (await app.dlq.set(set.id)).done == 2 * half
 
     async with parcels.app as app:
         await check_settings(app.runtime.store)
-        await parcels.start(2 * half)
+        await parcels.start(all)
         await _ended(witness)
         parcels.is_down = False
         started, replayed = Spent(job.server), Spent(job.server)
-        await started.add(fresh)
         base = _memory()
-        await replayed.add(again)
+        for number in range(1, PORTIONS + 1):
+            await started.add(fresh)
+            await replayed.add(partial(again, number))
         added = _memory() - base
-        await started.add(fresh)
-        await witness.counted(runs=4 * half, steps=20 * half)
+        assert (await _only(app)).done == all
+        await witness.counted(runs=2 * all, steps=10 * all)
     return {
-        "replay": 2 * half / replayed.seconds,
-        "fresh": 2 * half / started.seconds,
+        "replay": all / replayed.seconds,
+        "fresh": all / started.seconds,
         "kept": started.seconds / replayed.seconds * 100,
         "kept_cpu": started.cpu / replayed.cpu * 100,
         "added": added,
     }
 
 
-async def _is_done(app: Redrive) -> bool:
-    """Whether the only set has ended; asked of the list, which does not count how its runs stand."""
+async def _only(app: Redrive) -> LetterSet:
+    """The only set; asked of the list, which does not count how its runs stand."""
     (only,) = (await app.dlq.sets(limit=1)).items
-    return only.status is SetStatus.DONE
+    return only
+
+
+async def _has_done(app: Redrive, count: int) -> bool:
+    """Whether it has decided on so many letters."""
+    return (await _only(app)).done >= count
+
+
+async def _is_over(app: Redrive) -> bool:
+    """Whether it has ended."""
+    return (await _only(app)).status is SetStatus.DONE
 
 
 async def _ended(witness: Witness) -> None:
