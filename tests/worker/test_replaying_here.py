@@ -276,3 +276,31 @@ async def test_a_worker_that_stops_meanwhile_gives_them_back(parcels: Parcels) -
         left = await store.runs(RunFilter(workflow="parcel"), limit=100, cursor=None)
         assert {run.worker for run in left.items} == {None}
         assert worker_of(parcels.app).claiming.promised == 0
+
+
+async def test_a_set_that_is_paused_leaves_the_worker_alone(parcels: Parcels) -> None:
+    """Or it would ask for room for each of its next shares, and take the answers for a lack of time."""
+    app = parcels.app
+    async with at_work(app, parcels.around) as worker:
+        await parcels.fail()
+        asked: list[int] = []
+        take_over = worker.take_over
+
+        async def counted(count: int, *args: Any, **more: Any) -> bool:
+            asked.append(count)
+            return await take_over(count, *args, **more)
+
+        worker.take_over = counted  # type: ignore[method-assign]
+        await parcels.slow.start_many([() for _ in range(25)])
+        await until(lambda: not worker.room, "the worker is busy")
+        begun = await app.dlq.replay_many(LetterFilter(), by="ann")
+        await until(lambda: worker.claiming._waiting, "the first ones wait for room")
+        await app.dlq.pause_set(begun.id, by="ann")
+        parcels.go_on.set()
+        await until(lambda: worker.room == 25 and not worker.claiming.promised, "the set is found paused")
+        assert len(asked) == 1
+        assert not parcels.shipped
+        await app.dlq.resume_set(begun.id, by="ann")
+        await parcels.until_letters("RESOLVED")
+    assert parcels.claimed == 0
+    assert parcels.went_out_once()

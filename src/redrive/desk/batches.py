@@ -12,6 +12,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from redrive.clock import Clock
@@ -67,12 +68,20 @@ class _Plan:
     prepared: list[tuple[SetItemRow, Prepared]]
 
 
+class _Given:
+    """What became of letters whose runs the worker was to have, and whether the set still goes on."""
+
+    def __init__(self) -> None:
+        self.marks: list[ItemMark] = []
+        self.goes_on = True
+
+
 class Batches:
     """Carries out what a set asks for."""
 
     def __init__(self, store: Store, clock: Clock, replayer: Replayer, hands: Hands = lambda: None) -> None:
         self._store = store
-        self._handing = Handing(store, hands)
+        self._handing = Handing(store, clock, hands)
         self._replayer = replayer
         self._settler = LocalSettler(store, clock)
 
@@ -108,28 +117,28 @@ class Batches:
 
         While it is busy with some of them, the next ones are planned, for what it could have at first.
         """
-        marks: list[ItemMark] = []
+        given = _Given()
         taker = None if work.order.request.mode in _STARTS else await self._handing.taker()
         taking = None if taker is None else await self._handing.taking(taker, taker.id)
-        while taker is not None and items:
+        while taker is not None and items and given.goes_on:
             share = self._handing.share(taker)
-            plan = await self._plan(work, items[:share], taking)
-            give = partial(self._give, taker, work, plan, marks)
-            if not await self._handing.took(taker, len(plan.items), give):
+            plan = await self._plan(work, items[: share.count], taking)
+            give = partial(self._give, taker, work, plan, given)
+            if not await self._handing.took(taker, replace(share, count=len(plan.items)), give):
                 break
-            items = items[share:]
-        return marks, items
+            items = items[share.count :]
+        return given.marks, items if given.goes_on else ()
 
     async def _give(
-        self, taker: Taker, work: _Work, plan: _Plan, marks: list[ItemMark], worker: int
+        self, taker: Taker, work: _Work, plan: _Plan, given: _Given, worker: int
     ) -> tuple[list[Claimed], int]:
         """Decide on letters whose runs are the worker's then; they are marked, too."""
         asked = self._handing.taking(taker, worker), self._goes_on(work.row)
-        taking, goes_on = await asyncio.gather(*asked)
+        taking, given.goes_on = await asyncio.gather(*asked)
         if taking != plan.taking:  # it has another id, or a workflow was paused or goes on
             plan = await self._plan(work, plan.items, taking)
-        decided = await self._carry_out(plan) if goes_on else []
-        marks += [mark for mark, _ in decided]
+        decided = await self._carry_out(plan) if given.goes_on else []
+        given.marks += [mark for mark, _ in decided]
         claimed = [each for _, each in decided if each is not None]
         return claimed, self._store.now()
 

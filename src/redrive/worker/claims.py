@@ -21,6 +21,7 @@ from redrive.core.failure import capture
 from redrive.core.outcome import Escaped, RunView
 from redrive.core.states import RunStatus
 from redrive.errors import StoreError
+from redrive.frozen import dataclass
 from redrive.settle.view import readable_options
 from redrive.store.workers import Claim, Claims
 
@@ -40,6 +41,15 @@ Give = Callable[[int], Awaitable[tuple[list["Claimed"], int]]]
 _PAUSE = 1.0  # how long to leave a store alone that gives out no work because it fails
 
 
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """Somebody waits for room for so many runs, or `ahead` of it, for nobody to be in line."""
+
+    count: int
+    ahead: bool
+    granted: asyncio.Future[bool]
+
+
 class Claiming:
     """What a worker asks the store for.
 
@@ -50,7 +60,7 @@ class Claiming:
         self._worker = worker
         self._after: Lane | None = None
         self._asking = False  # the store may be giving us runs right now
-        self._waiting: list[tuple[int, asyncio.Future[bool]]] = []  # for room for so many runs
+        self._waiting: list[_Wish] = []
         self._gave = asyncio.Event()
         self.under_way = False
         self.promised = 0
@@ -147,32 +157,40 @@ class Claiming:
         await self._begin(len(runs), ours)
         return started
 
-    async def take_over(self, count: int, give: Give, patience: float) -> bool:
+    async def take_over(self, count: int, give: Give, patience: float, *, ahead: bool) -> bool:
         """Have up to `count` runs given to the worker as soon as it has room for them, and begin with them.
 
         False if it has not within so many seconds, or others are due: nothing was asked for then.
+        `ahead`: as soon as nobody waits in line for its room, and they are begun as others end.
         """
-        if not self._worker.is_claiming and self._has_room_for(count):
+        wish = _Wish(count, ahead, asyncio.get_running_loop().create_future())
+        if not self._worker.is_claiming and self._can_grant(wish):
             self.promised += count
-        elif not await self._promise(count, patience):
+        elif not await self._promise(wish, patience):
             return False
         await self._begin(count, give)
         return True
 
-    async def _promise(self, count: int, patience: float) -> bool:
+    def _can_grant(self, wish: _Wish) -> bool:
+        if not wish.ahead:
+            return self._has_room_for(wish.count)
+        worker = self._worker
+        is_full = worker.hands.in_line or self.promised or worker.is_stopping
+        return not (is_full or self._more_due) and worker.lease.healthy()
+
+    async def _promise(self, wish: _Wish, patience: float) -> bool:
         """Wait for room for so many, while nothing is due as far as the last look can tell."""
-        promise: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append((count, promise))
-        timer = self._worker.clock.call_later(patience, lambda: _refuse(promise))
+        self._waiting.append(wish)
+        timer = self._worker.clock.call_later(patience, lambda: _refuse(wish.granted))
         try:
-            return await promise
+            return await wish.granted
         except asyncio.CancelledError:
-            if not promise.cancelled() and promise.result():
-                self.promised -= count  # nobody is left to take what was promised a moment ago
+            if not wish.granted.cancelled() and wish.granted.result():
+                self.promised -= wish.count  # nobody is left to take what was promised a moment ago
             raise
         finally:
             timer.cancel()
-            self._waiting.remove((count, promise))
+            self._waiting.remove(wish)
 
     def has_more_room(self) -> None:
         """A run has ended: its room is for whoever waits, if nothing is due; otherwise look again."""
@@ -183,10 +201,10 @@ class Claiming:
 
     def _keep_promises(self) -> None:
         """Whoever waits has the room that is left, if nothing else is due."""
-        for count, promise in self._waiting:
-            if not promise.done() and self._has_room_for(count):
-                self.promised += count
-                promise.set_result(True)
+        for wish in self._waiting:
+            if not wish.granted.done() and self._can_grant(wish):
+                self.promised += wish.count
+                wish.granted.set_result(True)
 
     async def _begin(self, count: int, give: Give) -> None:
         """Have runs given to the worker, by its id, and begin with them; room for them was promised."""

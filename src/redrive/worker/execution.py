@@ -16,6 +16,7 @@ more is sent, and its tasks are cancelled.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Iterable
 from contextlib import suppress
@@ -108,9 +109,10 @@ class Execution:
 
     # -- the life of the run ------------------------------------------------------------------------
 
-    def launch(self) -> asyncio.Task[None]:
+    def launch(self, context: contextvars.Context) -> asyncio.Task[None]:
         """Begin executing; the task ends when the run ended or was put down."""
-        self._task = self._loop.create_task(self._drive(), name=f"redrive run {self.claimed.public_id}")
+        name = f"redrive run {self.claimed.public_id}"
+        self._task = self._loop.create_task(self._drive(), name=name, context=context)
         return self._task
 
     async def _drive(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -23,15 +24,19 @@ _UNWIND = 1.0  # how long code that was put down may take to unwind before it is
 class Hands:
     """The runs that a worker holds, by id; those that rest in memory take up no slot.
 
+    `slots` are executed at a time, and what is more than that waits in line.
     `fewer` is called when one has left. `abandoned` counts code that was put down and did not unwind.
     """
 
-    def __init__(self, clock: Clock, bell: Bell, fewer: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock, bell: Bell, slots: int, fewer: Callable[[], None]) -> None:
         self.held: dict[int, Execution] = {}
         self.abandoned = 0
         self._clock = clock
         self._bell = bell
+        self._slots = slots
+        self._context = contextvars.copy_context()
         self._fewer = fewer
+        self._line: dict[int, Execution] = {}
         self._tasks: dict[Execution, asyncio.Task[None]] = {}
         self._resting: set[Execution] = set()
 
@@ -43,7 +48,7 @@ class Hands:
     @property
     def at_work(self) -> int:
         """How many take up a slot."""
-        return len(self.held) - len(self._resting)
+        return len(self.held) - len(self._resting) - len(self._line)
 
     @property
     def at_rest(self) -> int:
@@ -55,13 +60,38 @@ class Hands:
         """True while a step of any of them is in flight."""
         return any(execution.busy for execution in self.held.values())
 
+    @property
+    def in_line(self) -> list[Execution]:
+        """Those that were not begun yet, because others take up all slots."""
+        return list(self._line.values())
+
+    @property
+    def all(self) -> list[Execution]:
+        """Those that are here, the line first: or it would take the place of others that are put down."""
+        return self.in_line + [each for id, each in self.held.items() if id not in self._line]
+
+    def line_up(self, execution: Execution) -> None:
+        """Have a run executed as soon as there is a slot for it."""
+        if self.at_work < self._slots:
+            self.begin(execution)
+        else:
+            self._hold(execution)
+            self._line[execution.claimed.id] = execution
+
     def begin(self, execution: Execution) -> None:
         """Have a run executed."""
+        self._hold(execution)
+        self._launch(execution)
+
+    def _hold(self, execution: Execution) -> None:
         before = self.held.get(execution.claimed.id)
         if before is not None:
             before.put_down()  # it was taken from here and has come back, sooner than the heartbeat tells
         self.held[execution.claimed.id] = execution
-        task = execution.launch()
+
+    def _launch(self, execution: Execution) -> None:
+        """Begin with it, as if nobody else had: it may be another run that has just ended."""
+        task = execution.launch(self._context.copy())
         self._tasks[execution] = task
         task.add_done_callback(lambda task: self._gone(execution, task))
 
@@ -74,9 +104,12 @@ class Hands:
 
     def put_down(self, execution: Execution) -> None:
         """The run is no longer this worker's."""
+        was_begun = execution.claimed.id not in self._line
         self._forget(execution)
         task = self._tasks.get(execution)
-        if task is not None and not task.done():
+        if not was_begun:
+            execution.come_apart()
+        elif task is not None and not task.done():
             self._clock.call_later(_UNWIND, lambda: self._left_alone(task))
 
     def _left_alone(self, task: asyncio.Task[None]) -> None:
@@ -94,11 +127,19 @@ class Hands:
         """The run is over."""
         del self.held[execution.claimed.id]
         self._resting.discard(execution)
+        self._line.pop(execution.claimed.id, None)
+        self._move_up()
         self._fewer()
+
+    def _move_up(self) -> None:
+        """Begin with those in line, as many as there are slots for."""
+        while self._line and self.at_work < self._slots:
+            self._launch(self._line.pop(next(iter(self._line))))
 
     def rest(self, execution: Execution) -> None:
         """The run waits in memory and does not take up a slot."""
         self._resting.add(execution)
+        self._move_up()
         self._bell.ring()
 
     def awake(self, execution: Execution) -> None:

@@ -112,7 +112,7 @@ class Worker:
         self.tally = tally
         self.tracing = tracing
         self.circuits = Circuits(store, clock, wanted=has_circuits)
-        self.hands = Hands(clock, self.bell, self.look_for_calm)
+        self.hands = Hands(clock, self.bell, settings.concurrency, self.look_for_calm)
         self._stopping = False
         self.claiming = Claiming(self)
         self.beats = Beats(self)
@@ -177,14 +177,15 @@ class Worker:
     async def stop(self, grace: float | None = None) -> None:
         """Let steps and claims in flight end, within the grace period; give everything else back; retire."""
         self._stopping = True
-        for execution in list(self.hands.held.values()):
+        self._release(self.hands.in_line)
+        for execution in self.executions:
             execution.wind_up()
         await self._settle_down(self.settings.grace if grace is None else grace)
         await self._end(self._claims)
         with suppress(TimeoutError):
             async with asyncio.timeout(_GOODBYE):
                 await self.claiming.arrived()  # or they would wait for the end of a lease
-        await self._give_back(list(self.hands.held.values()))
+        await self._give_back()
         for service in self._services:
             await self._end(service)
         await self.circuits.close()
@@ -228,10 +229,13 @@ class Worker:
         if not self.hands.busy:
             self._calm.set()
 
-    async def _give_back(self, executions: list[Execution]) -> None:
+    def _release(self, executions: Iterable[Execution]) -> None:
         for execution in executions:
             self.committer.post(execution.release())
             execution.put_down()
+
+    async def _give_back(self) -> None:
+        self._release(self.executions)
         goodbye = asyncio.create_task(self.committer.flush())
         await asyncio.wait([goodbye], timeout=_GOODBYE)
         if not goodbye.done():
@@ -273,9 +277,12 @@ class Worker:
         """Have runs accepted under this worker's name, and begin with them: no claim is needed for these."""
         return await self.claiming.begin_with(runs, accept)
 
-    async def take_over(self, count: int, give: Give, patience: float) -> bool:
-        """Have runs given to this worker when it has room for them; False if it has no time."""
-        return self._automatic and await self.claiming.take_over(count, give, patience)
+    async def take_over(self, count: int, give: Give, patience: float, *, ahead: bool) -> bool:
+        """Have runs given to this worker when it has room for them; False if it has no time.
+
+        `ahead`: as soon as nobody waits in line for its room. They are begun as others end.
+        """
+        return self._automatic and await self.claiming.take_over(count, give, patience, ahead=ahead)
 
     def take(self, runs: Iterable[Claimed], now: int) -> None:
         """Begin with runs that are ours from now on, or give them back if we stop."""
@@ -291,7 +298,7 @@ class Worker:
             view = view_of_claimed(claimed, self.options_of(claimed.options), self.version)
             self.committer.post(Released(run=view))
             return
-        self.hands.begin(Execution(self, claimed, self.workflows[claimed.workflow], claimed_at=now))
+        self.hands.line_up(Execution(self, claimed, self.workflows[claimed.workflow], claimed_at=now))
 
     def confirm(self, before: Execution, ended: Ended) -> None:
         """The function of a run returned, and what it reserved is to be confirmed."""
@@ -304,7 +311,7 @@ class Worker:
     @property
     def executions(self) -> Collection[Execution]:
         """The runs in this worker's hands."""
-        return list(self.hands.held.values())
+        return self.hands.all
 
     def tells_of(self) -> set[str]:
         """The runs of which `on_ended` will tell as soon as anybody can know.
@@ -402,7 +409,7 @@ class Worker:
         """This worker was declared dead: whatever it held is gone. Begin anew under another id."""
         log.warning("worker %d was declared dead; it lets go of its runs and enlists again", self.id)
         self.lost(len(self.hands.held), lease=True)
-        for execution in list(self.hands.held.values()):
+        for execution in self.executions:
             execution.put_down()
         self.committer.forget()
         await self.lease.stop()
