@@ -548,6 +548,24 @@ async def test_time_lets_a_set_go_on_at_its_rate(desk: tuple[Engine, Shop]) -> N
     assert (ended.status, ended.done, ended.succeeded) == ("DONE", 6, 6)
 
 
+async def test_how_its_runs_stand_is_counted_only_where_somebody_looks_at_it(
+    desk: tuple[Engine, Shop],
+) -> None:
+    """Not in a list, and not for who presses a button: it takes a while where a set is large."""
+    e, made = desk
+    await failures(e, made.order, 4)
+    made.ledger.broken.clear()
+    begun = await e.app.dlq.replay_many(LetterFilter(), by="ann", rate="1/m")
+    await e.settle()
+    (listed,) = (await e.app.dlq.sets()).items
+    paused = await e.app.dlq.pause_set(begun.id, by="ann")
+    resumed = await e.app.dlq.resume_set(begun.id, by="ann")
+    for one in (listed, paused, resumed):
+        assert (one.done, one.succeeded, one.failed_again, one.still_going) == (1, None, None, None)
+    found = await e.app.dlq.set(begun.id)
+    assert (found.succeeded, found.failed_again, found.still_going) == (1, 0, 0)
+
+
 async def test_what_is_over_is_neither_paused_nor_resumed_nor_given_a_rate(desk: tuple[Engine, Shop]) -> None:
     e, made = desk
     await failures(e, made.order, 1)

@@ -107,8 +107,8 @@ class Handing:
     def share(self, taker: Taker) -> Share:
         """How many runs to give it next.
 
-        While it executes one half of what it can, the database decides on the other, if it has the means. One
-        that has none works while nobody else does, and what it does at once is what it does in less time.
+        While it executes one half of what it can, the database decides on the other, if it has the means.
+        Where it has none, more is gained by fewer shares, each of which has its cost.
         """
         if not self._store.in_process:
             return Share(taker.most // 2, ahead=False)

@@ -52,7 +52,8 @@ class LetterSet:
     `failed` are letters on which the decision was refused, which `set_items` lists with the reasons.
     `rate` is how many it decides on at the most, such as `50/s`; None is as many as it can.
     `stopped_because` says why the engine itself stopped a set that it could not carry out. How the runs stand
-    that it let go on (`succeeded`, `failed_again`, `still_going`) is filled in where one set is looked at.
+    that it let go on (`succeeded`, `failed_again`, `still_going`) is counted where one set is looked at, and
+    None where many are listed or one is changed.
     """
 
     id: str
@@ -70,9 +71,9 @@ class LetterSet:
     ended_at: datetime | None
     stopped_by: str | None
     stopped_because: str | None = None
-    succeeded: int = 0
-    failed_again: int = 0
-    still_going: int = 0
+    succeeded: int | None = None
+    failed_again: int | None = None
+    still_going: int | None = None
     rate: str | None = None
     paused_by: str | None = None
     paused_at: datetime | None = None
@@ -217,14 +218,17 @@ class Sets:
         return Page([self._item(item) for item in page.items], page.next, page.prev)
 
     async def change(self, id: str, change: SetChange, *, by: str, tenant: str | None = None) -> LetterSet:
-        """Stop a set, pause it, let it go on or change its rate. One that stands like that stays so."""
+        """Stop a set, pause it, let it go on or change its rate. One that stands like that stays so.
+
+        How its runs stand is not counted: nobody who presses a button shall wait for that.
+        """
         row = await self._find(id, tenant)
         before, after = _turned(row, change)
         line = self._line(_EVENTS[change.verb], row, by=person(by), before=before, after=after)
         if not await self._store.change_set(id, change, line):
             _refuse_if_over(await self._find(id, tenant), change.verb)
         self._on_begun()
-        return await self.get(id, tenant=tenant)
+        return self._shaped(await self._find(id, tenant))
 
     async def preview(
         self, what: LetterFilter | Iterable[str], order: Order, tenant: str | None

@@ -67,8 +67,12 @@ class Hands:
 
     @property
     def all(self) -> list[Execution]:
-        """Those that are here, the line first: or it would take the place of others that are put down."""
-        return self.in_line + [each for id, each in self.held.items() if id not in self._line]
+        """Those that are here, the line first: or it would take the place of others that are put down.
+
+        Another thread may ask: the dict is copied at once, and looked through afterwards.
+        """
+        held = list(self.held.values())
+        return self.in_line + [each for each in held if each.claimed.id not in self._line]
 
     def line_up(self, execution: Execution) -> None:
         """Have a run executed as soon as there is a slot for it."""
