@@ -16,7 +16,6 @@ more is sent, and its tasks are cancelled.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 from collections.abc import Iterable
 from contextlib import suppress
@@ -109,10 +108,9 @@ class Execution:
 
     # -- the life of the run ------------------------------------------------------------------------
 
-    def launch(self, context: contextvars.Context) -> asyncio.Task[None]:
+    def launch(self) -> asyncio.Task[None]:
         """Begin executing; the task ends when the run ended or was put down."""
-        name = f"redrive run {self.claimed.public_id}"
-        self._task = self._loop.create_task(self._drive(), name=name, context=context)
+        self._task = self._loop.create_task(self._drive(), name=f"redrive run {self.claimed.public_id}")
         return self._task
 
     async def _drive(self) -> None:

@@ -95,7 +95,7 @@ class Hands:
 
     def _launch(self, execution: Execution) -> None:
         """Begin with it, as if nobody else had: it may be another run that has just ended."""
-        task = execution.launch(self._context.copy())
+        task = self._context.copy().run(execution.launch)
         self._tasks[execution] = task
         task.add_done_callback(lambda task: self._gone(execution, task))
 
