@@ -48,6 +48,17 @@ def test_failures_are_listed_by_their_cause(shop: Shop, terminal: Callable[..., 
     assert max(map(len, table.text.splitlines())) <= 80
 
 
+def test_a_group_says_what_the_error_said(shop: Shop, terminal: Callable[..., Terminal]) -> None:
+    with working(shop):
+        wrong, _ = counted()
+    table = terminal("dlq", "groups", COLUMNS="100")
+    assert table.end() == 0
+    assert f"    no VAT rate for 'PO' ({wrong['message']})" in " ".join(table.text.split("\n"))
+    assert max(map(len, table.text.splitlines())) <= 100
+    line = piped("dlq", "groups").output.splitlines()[0].split("\t")
+    assert (line[6], line[-1]) == (wrong["message"], "no VAT rate for 'PO'")
+
+
 def test_a_group_without_open_letters_is_shown_on_demand(shop: Shop) -> None:
     with working(shop):
         counted()
@@ -73,10 +84,30 @@ def test_all_letters_of_a_filter_run_again(shop: Shop) -> None:
 def test_a_dry_run_counts_and_shows_one(shop: Shop) -> None:
     result = piped("dlq", "replay", "--all", "--dry-run", "--mode", "from_step", "--from-step", "2")
     lines = result.stdout.splitlines()
-    assert lines[:2] == ["would run again 2 dead letters", "1 would be refused:"]
+    assert lines[:2] == ["would run again 1 of 2 dead letters", "1 would be refused:"]
     assert lines[2].startswith(f"  dl-{shop.down}: there is no step with index 2 to begin at")
     assert f"dl-{shop.wrong} would run again, from a chosen step." in lines[4]
     assert {shop.letter(run).status for run in (shop.down, shop.wrong)} == {"OPEN"}
+
+
+def test_a_dry_run_that_finds_none_to_run_says_none(shop: Shop) -> None:
+    result = piped("dlq", "replay", "--all", "--step", "charge", "--from-step", "2", "--dry-run")
+    lines = result.stdout.splitlines()
+    assert lines[:2] == ["would run again 0 of 1 dead letter", "1 would be refused:"]
+    assert lines[3:] == ["Nothing was changed."]
+
+
+def test_a_dry_run_says_how_many_letters_it_tried(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redrive.desk.sets.CHECKED", 1)
+    result = piped("dlq", "replay", "--all", "--dry-run")
+    first = result.stdout.splitlines()[0]
+    assert first == "would run again 1 of the first 1 of 2 dead letters; the others were not tried"
+
+
+def test_the_help_tells_what_waiting_means_for_one_and_for_many(shop: Shop) -> None:
+    told = " ".join(piped("dlq", "replay", "--help").stdout.split())
+    assert "until the runs of the named letters have ended; exit code 1 if one did not end well" in told
+    assert "With --all: wait until every letter was decided on, however its run ends" in told
 
 
 @pytest.mark.parametrize(("verb", "status"), [("resolve", "RESOLVED"), ("ignore", "IGNORED")])

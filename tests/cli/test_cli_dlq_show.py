@@ -1,11 +1,20 @@
 """`redrive dlq show` and `list`: the page an accountant reads."""
 
+import asyncio
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from console import Terminal, piped
 from dlq_kit import Shop, working
+
+from redrive import Redrive
+from redrive.chores.purge import Purger
+from redrive.cli.dlq.story import story
+from redrive.core.states import LetterStatus
 
 
 def section(page: str, title: str) -> list[str]:
@@ -82,6 +91,96 @@ def test_a_letter_whose_replay_succeeded_leads_to_its_run(shop: Shop) -> None:
     page = piped("dlq", "show", shop.down).output
     assert section(page, "what was done about it")[1].endswith("from where it failed: it succeeded")
     assert section(page, "what you can do now") == [f"  how it ended: redrive runs show {shop.down}"]
+
+
+def test_a_letter_whose_step_alone_was_replayed_says_that_more_would_follow(shop: Shop) -> None:
+    with working(shop):
+        assert piped("dlq", "replay", shop.down, "--mode", "step_only", "--wait").exit_code == 0
+        page = piped("dlq", "show", shop.down).output
+        assert "That step succeeded, and more would follow: the run is not finished." in page
+        assert "Nothing is left to do" not in page
+        assert section(page, "what you can do now") == [f"  go on with it: redrive runs retry {shop.down}"]
+        refused = piped("dlq", "ignore", shop.down)
+        assert f"To go on with it: redrive runs retry {shop.down}" in refused.stderr
+        assert piped("runs", "retry", shop.down, "--wait").exit_code == 0
+    page = piped("dlq", "show", shop.down).output
+    assert "It was run again since, and that went well. Nothing is left to do." in page
+    assert section(page, "what you can do now") == [f"  how it ended: redrive runs show {shop.down}"]
+
+
+def test_a_letter_whose_replay_was_cancelled_says_that_its_work_was_not_done(shop: Shop) -> None:
+    assert piped("dlq", "replay", shop.down).exit_code == 0
+    assert piped("runs", "cancel", shop.down).exit_code == 0
+    page = piped("dlq", "show", shop.down).output
+    assert "It was run again since, and was cancelled before it ended. Its work was not done" in page
+    assert "Nothing is left to do" not in page
+    assert any(
+        line.endswith("from where it failed: it was cancelled before it ended")
+        for line in section(page, "what was done about it")
+    )
+    assert section(page, "what you can do now") == [f"  how it ended: redrive runs show {shop.down}"]
+
+
+def expire(shop: Shop) -> None:
+    """Let the time of all letters be over, and somebody notice it."""
+    with closing(sqlite3.connect(shop.folder / "shop.db")) as con, con:
+        con.execute("UPDATE letters SET expires_at = 1")
+
+    async def notice() -> None:
+        async with Redrive(shop.url).client() as app:
+            await Purger(app.runtime.store, app.runtime.clock, app.settings).run_once()
+
+    asyncio.run(notice())
+
+
+def test_a_letter_that_expired_says_that_its_work_was_not_done(shop: Shop) -> None:
+    expire(shop)
+    assert shop.letter(shop.down).status == "EXPIRED"
+    page = piped("dlq", "show", shop.down).output
+    assert "Nobody decided about it in time, so it expired. Its work was not done." in page
+    assert "Nothing is left to do" not in page
+    assert section(page, "what you can do now") == [f"  run it again: redrive runs retry {shop.down}"]
+    with working(shop):
+        assert piped("runs", "retry", shop.down, "--wait").exit_code == 0
+    assert "and that went well. Nothing is left to do." in piped("dlq", "show", shop.down).output
+
+
+def test_a_letter_that_expired_and_whose_run_is_gone_offers_no_command(shop: Shop) -> None:
+    expire(shop)
+    page = "\n".join(story(replace(shop.letter(shop.down), purged=True)))
+    assert "Its work was not done. Its run was removed since, so it cannot run again." in page
+    assert "what you can do now" not in page
+
+
+@pytest.mark.parametrize(
+    ("resolution", "words"),
+    [
+        ("replayed", "that went well. Nothing is left to do."),
+        ("replayed in part", "more would follow: the run is not finished."),
+        ("its run was cancelled", "Its work was not done"),
+        ("rolled_back", "What its run had done was undone. Nothing is left to do."),
+    ],
+)
+def test_a_letter_that_the_engine_closed_says_how_even_without_its_replays(
+    shop: Shop, resolution: str, words: str
+) -> None:
+    letter = shop.letter(shop.down)
+    closed = replace(
+        letter,
+        status=LetterStatus.RESOLVED,
+        closed_at=letter.failed_at,
+        closed_by="redrive",
+        resolution=resolution,
+    )
+    assert words in "\n".join(story(closed))
+
+
+def test_a_letter_that_a_person_closed_after_a_replay_says_what_the_person_said(shop: Shop) -> None:
+    with working(shop):
+        assert piped("dlq", "replay", shop.wrong, "--wait").exit_code == 1
+    assert piped("dlq", "resolve", shop.wrong, "--by", "kim", "--reason", "booked by hand").exit_code == 0
+    page = piped("dlq", "show", shop.wrong).output
+    assert "It was closed as RESOLVED by kim: booked by hand. Nothing is left to do." in page
 
 
 def test_hidden_values_are_shown_on_demand_and_the_log_says_who_looked(shop: Shop) -> None:

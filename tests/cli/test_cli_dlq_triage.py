@@ -82,3 +82,23 @@ def test_tags_take_the_place_of_others(shop: Shop) -> None:
     assert shop.letter(shop.down).tags == ()
     assert piped("dlq", "tag", shop.down).exit_code == 2
     assert piped("dlq", "tag", shop.down, "x", "--none").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (["dlq", "assign", "LETTER", "--to", ""], "--to"),
+        (["dlq", "assign", "LETTER", "--to", " "], "--to"),
+        (["dlq", "assign", "LETTER", "--by", ""], "--by"),
+        (["dlq", "replay", "LETTER", "--by", ""], "--by"),
+        (["dlq", "show", "LETTER", "--reveal", "--by", ""], "--by"),
+        (["notifications", "list", "--reader", ""], "--reader"),
+        (["notifications", "show", "ntf-1", "--reader", ""], "--reader"),
+        (["notifications", "read", "--reader", ""], "--reader"),
+    ],
+)
+def test_an_empty_name_is_refused(shop: Shop, command: list[str], option: str) -> None:
+    result = piped(*(shop.down if word == "LETTER" else word for word in command))
+    assert (result.exit_code, f"{option} is empty: give a name" in result.stderr) == (2, True), result.output
+    letter = shop.letter(shop.down)
+    assert (letter.owner, letter.status, len(letter.history)) == (None, "OPEN", 1)

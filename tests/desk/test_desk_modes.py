@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -9,7 +11,8 @@ from desk_kit import ONCE, Ledger, ended, events, failed, new_app, shop, statuse
 from engines import OnStore
 
 from redrive import RetryPolicy
-from redrive.errors import Conflict, RunPartial
+from redrive.errors import Conflict, InputError, RunPartial
+from redrive.testing import engine
 
 LETTER_OF_A_CHARGE = [("reserve", "SUCCESS", False), ("charge", "DLQ", True)]
 
@@ -221,6 +224,27 @@ async def test_only_a_new_operation_changes_the_keys(on_store: OnStore) -> None:
         assert line.after["new_operation"] is True
 
 
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"mode": "FROM_STEP", "from_step": 0}, {"from_step": 0}),
+        ({"retry": RetryPolicy(max_retries=0)}, {"retry": RetryPolicy(max_retries=0).to_json()}),
+        ({"skip_steps": {"ship": "s3cret", "charge": "paid"}}, {"skipped": ["charge", "ship"]}),
+        ({"patch": {"amount": 41}}, {"input": "edited"}),
+        ({"mode": "COMPLETE", "output": "s3cret"}, {}),
+    ],
+)
+async def test_the_audit_log_says_what_was_asked_for_and_no_payload(
+    asked: dict[str, Any], told: dict[str, Any]
+) -> None:
+    s = shop()
+    async with engine(s.app) as e:
+        letter = await failed(e, s.order, "lamp", 40)
+        replay = await s.app.dlq.replay(letter.id, by="ann", **asked)
+        (line,) = [each for each in (await s.app.audit.list()).items if each.by == "ann"]
+        assert line.after == {"mode": asked.get("mode", "FROM_FAILED"), "run": replay.run_id, **told}
+
+
 async def test_the_retry_override_is_used_for_the_replay(on_store: OnStore) -> None:
     s = shop()
     async with on_store(s.app) as e:
@@ -247,6 +271,43 @@ async def test_the_whole_input_or_a_patch_replaces_what_was_wrong(
         assert run.result == ["lamp reserved", "41 charged", "lamp shipped"]
         assert run.described.input == {"item": "lamp", "amount": 41}
         assert s.ledger.counts["reserve"] == 1
+
+
+@dataclass
+class Address:
+    country: str
+    lines: list[str] = field(default_factory=list)
+    extra: dict[str, str] = field(default_factory=dict)
+
+
+async def test_a_misspelt_field_within_the_input_is_refused() -> None:
+    """The type would leave it out without a word, and the run would go on with what was wrong."""
+    app, ledger = new_app(), Ledger(broken={"send"})
+
+    @app.step(retry=ONCE)
+    async def send(address: Address) -> str:
+        ledger.called("send")
+        return address.country
+
+    @app.workflow
+    async def parcel(address: Address, others: list[Address]) -> str:
+        return await send(address)
+
+    async with engine(app) as e:
+        letter = await failed(e, parcel, Address("PL"), [Address("DE")])
+        for patch, place in (
+            ({"address": {"coutnry": "CZ"}}, "address.coutnry"),
+            ({"others": [{"country": "DE", "zip": {"code": 1}}]}, "others[0].zip"),
+        ):
+            with pytest.raises(
+                InputError, match=rf"does not fit: {re.escape(place)}: there is no such field"
+            ):
+                await app.dlq.replay(letter.id, patch=patch)
+        assert (await app.dlq.get(letter.id)).status == "OPEN"
+        ledger.broken.clear()
+        good = {"address": {"country": "CZ", "extra": {"floor": "2"}, "lines": ["a"], "note": None}}
+        run = await ended(e, (await app.dlq.replay(letter.id, patch=good)).run_id)
+    assert run.result == "CZ"
 
 
 async def test_an_edited_full_replay_leaves_the_first_run_as_it_was(on_store: OnStore) -> None:

@@ -20,8 +20,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"mode": "SIDEWAYS"}, "there is no replay mode 'SIDEWAYS'; there are FROM_FAILED, STEP_ONLY, FROM_STEP"),
     ({"mode": 5}, "there is no replay mode 5"),
     ({"mode": None}, "there is no replay mode None"),
-    ({"mode": "FROM_STEP"}, "from_step is the index to begin at"),
-    ({"from_step": 1}, "goes with mode FROM_STEP alone"),
+    ({"from_step": 1}, "goes with mode FROM_STEP alone, not with FROM_FAILED"),
+    ({"mode": "FROM_STEP"}, "say from_step"),
     ({"mode": "FROM_STEP", "from_step": 7}, "no step with index 7 .* 0 reserve, 1 charge"),
     ({"mode": "FROM_STEP", "from_step": -1}, "no step with index -1"),
     ({"mode": "FROM_STEP", "from_step": "1"}, "the index of a step, not '1'"),
@@ -42,9 +42,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"patch": {"item": "x" * 2_000_000}}, "at most|too large|bytes"),
     ({"mode": "STEP_ONLY", "patch": {"amount": 4}}, "STEP_ONLY keeps the input"),
     ({"mode": "SKIP", "output": 5}, "the output of step 'charge' does not fit"),
+    ({"mode": "SKIP", "output": "paid ••••••"}, "stands for a hidden value, which no step gives"),
+    ({"mode": "COMPLETE", "output": "••••••"}, "stands for a hidden value, which no step gives"),
+    ({"skip_steps": {"ship": "••••••"}}, "type the real value into the output of step 'ship'"),
     ({"mode": "SKIP", "output": object()}, "output is not JSON"),
     ({"mode": "SKIP", "output": float("nan")}, "output is not JSON"),
-    ({"output": "paid"}, "goes with mode SKIP alone"),
+    ({"output": "paid"}, "goes with SKIP and COMPLETE"),
     ({"retry": {"max_retries": 1}}, "retry takes a RetryPolicy, not dict"),
     ({"new_operation": "yes"}, "new_operation is True or False"),
     ({"mode": "FULL", "new_operation": 1}, "new_operation is True or False"),
@@ -235,3 +238,38 @@ async def test_a_workflow_that_no_code_has_is_neither_edited_nor_replayed_alone_
         (item,) = (await bare.dlq.set_items(begun.id, status="FAILED")).items
         assert "registered a workflow called 'order'" in str(item.error)
         assert (await bare.dlq.get(letter.id)).status == "OPEN"
+
+
+async def test_a_workflow_that_the_workers_have_no_longer_is_not_replayed_until_one_has_it(
+    tmp_path: Path,
+) -> None:
+    """The catalogue remembers it for ever. Its run would be due for ever, its letter in nobody's hands."""
+    url, clock = f"sqlite:///{tmp_path}/redrive.db", VirtualClock()
+    s = shop(Redrive(url, version="1"))
+    async with engine(s.app, store=url, clock=clock) as e:
+        letter = await failed(e, s.order, "lamp", 40)
+    newer = Redrive(url, version="2")
+
+    @newer.workflow
+    async def other() -> None:
+        """All that is left."""
+
+    async with engine(newer, store=url, clock=clock) as e:
+        before = await dump(e)
+        for mode in ("FROM_FAILED", "STEP_ONLY", "FULL"):
+            with pytest.raises(InputError, match="no worker that is alive has workflow 'order' any more"):
+                await newer.dlq.replay(letter.id, mode)
+        plan = await newer.dlq.replay(letter.id, dry_run=True)
+        assert "order" in plan.unregistered
+        assert "no worker that is alive has workflow 'order': it is refused until one has it" in plan.warnings
+        assert await dump(e) == before
+        begun = await newer.dlq.replay_many([letter.id], by="ann")
+        await e.settle()
+        (item,) = (await newer.dlq.set_items(begun.id, status="FAILED")).items
+        assert "no worker that is alive has workflow 'order' any more" in str(item.error)
+        assert (await newer.dlq.get(letter.id)).status == "OPEN"
+    async with newer.client():  # nobody lives, and whoever comes next may have it
+        await newer.dlq.replay(letter.id)
+    s.ledger.broken.clear()
+    async with engine(s.app, store=url, clock=clock) as e:
+        assert (await ended(e, letter.run_id)).status == "SUCCESS"

@@ -225,7 +225,7 @@ class Runtime:
 
     def _starter(self, store: People, clock: Clock) -> Starter:
         keeps = int(self._app.settings.idempotency_retention * MICROS)
-        checker = self._checker(self._app, store)
+        checker = self._checker(store)
         return Starter(store, clock, checker, self._startable, self.ring, keeps)
 
     def _startable(self, name: str) -> Startable | None:
@@ -233,18 +233,16 @@ class Runtime:
         return None if workflow is None else workflow.startable()
 
     def _replayer(self, store: People, clock: Clock) -> Replayer:
-        return Replayer(
-            store, clock, self._checker(self._app, store), self._redactor, self.changed, self.tally
-        )
+        return Replayer(store, clock, self._checker(store), self._redactor, self.changed, self.tally)
 
-    @staticmethod
-    def _checker(app: Redrive, store: People) -> Checker:
-        workflows, steps = app.registered_workflows, app.registered_steps
+    def _checker(self, store: People) -> Checker:
+        workflows, steps = self._app.registered_workflows, self._app.registered_steps
         return Checker(
             store,
             workflow=lambda name: workflows[name].signature if name in workflows else None,
             step=lambda name: steps[name].signature if name in steps else None,
-            max_payload=app.settings.max_payload,
+            workers=self._store.workers,
+            max_payload=self._app.settings.max_payload,
         )
 
     @property

@@ -12,12 +12,12 @@ from typing import Any
 
 import click
 
-from redrive.cli.exits import REFUSED, Stopped, code_of
+from redrive.cli.exits import REFUSED, Misused, Stopped, code_of
 from redrive.cli.hints import rewritten
 from redrive.cli.output import clean, say
 from redrive.frozen import dataclass
 
-__all__ = ["Change", "asking", "changing", "each", "end", "tried", "user"]
+__all__ = ["Change", "asking", "changing", "each", "end", "named_or_user", "tried", "user"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,8 @@ def changing(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--by", metavar="NAME", help="Who does it, for the record.  [default: your user name]")
     @functools.wraps(command)
     def with_change(*args: Any, dry_run: bool, yes: bool, by: str | None, **others: Any) -> Any:
-        return command(*args, change=Change(by=by or user(), dry_run=dry_run, yes=yes), **others)
+        change = Change(by=named_or_user(by, "--by"), dry_run=dry_run, yes=yes)
+        return command(*args, change=change, **others)
 
     return with_change
 
@@ -68,6 +69,18 @@ def asking() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def named_or_user(name: str | None, option: str) -> str:
+    """Whom an option names, and whoever is at the keyboard where it was left out.
+
+    An empty name is refused: it is what a script gives whose variable is not set.
+    """
+    if name is None:
+        return user()
+    if not name.strip():
+        raise Misused(f"{option} is empty: give a name, or leave {option} out to mean yourself")
+    return name
 
 
 def user() -> str:

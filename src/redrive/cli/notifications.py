@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.change import Change, changing, user
+from redrive.cli.change import Change, changing, named_or_user
 from redrive.cli.exits import NOT_FOUND, Stopped
 from redrive.cli.hints import hint, program
 from redrive.cli.ids import given
@@ -53,7 +53,8 @@ def list_(reader: str | None, output: Output, place: Place, **options: Any) -> N
     Examples:
       redrive notifications list --unread
     """
-    page = ask(place, lambda app: app.notifications.list(reader=reader or user(), **options))
+    who = named_or_user(reader, "--reader")
+    page = ask(place, lambda app: app.notifications.list(reader=who, **options))
     columns: list[Column[InboxItem]] = [
         Column("ID", lambda one: one.id),
         Column("TOLD", lambda one: one.at),
@@ -84,7 +85,8 @@ def show(id: str, reader: str | None, output: Output, place: Place) -> None:
     Examples:
       redrive notifications show ntf-12-0a1b2c3d4e5f
     """
-    item = ask(place, lambda app: app.notifications.get(id, reader=reader or user()))
+    who = named_or_user(reader, "--reader")
+    item = ask(place, lambda app: app.notifications.get(id, reader=who))
     if output.json:
         output.object(item)
     elif output.quiet:
@@ -109,10 +111,9 @@ def read(ids: tuple[str, ...], tenant: str | None, reader: str | None, output: O
       redrive notifications read
       redrive notifications list --unread --workflow fulfil -q | redrive notifications read -
     """
+    who = named_or_user(reader, "--reader")
     named = given(ids) if ids else None
-    marked = ask(
-        place, lambda app: app.notifications.mark_read(named, reader=reader or user(), tenant=tenant)
-    )
+    marked = ask(place, lambda app: app.notifications.mark_read(named, reader=who, tenant=tenant))
     output.done(str(marked), {"marked": marked}, f"marked {marked} as read")
 
 

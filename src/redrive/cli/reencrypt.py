@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from redrive.cli.change import named_or_user
 from redrive.cli.exits import Stopped
 from redrive.cli.output import Output, echo, say, shown
 from redrive.cli.place import Place, ask, at_a_place
 
 if TYPE_CHECKING:
+    from redrive.app import Redrive
+    from redrive.core.transition import AuditWrite
     from redrive.settings import Settings
     from redrive.store.reseal import Report, Table, Texts
     from redrive.store.seal import Keyring
@@ -22,9 +26,10 @@ _EVERY = 10_000  # rows between two words about the progress
 
 @click.command(short_help="Rewrite payloads with the first encryption key.")
 @click.option("--plain", is_flag=True, help="Write payloads back in clear instead.")
+@click.option("--by", metavar="NAME", help="Who does it, for the record.  [default: your user name]")
 @shown
 @at_a_place
-def reencrypt(plain: bool, place: Place, output: Output) -> None:
+def reencrypt(plain: bool, by: str | None, place: Place, output: Output) -> None:
     """Rewrite all payloads with the first key of REDRIVE_ENCRYPTION_KEYS.
 
     Workers may go on meanwhile. It may be stopped at any time and called again, and then does the rest.
@@ -34,21 +39,42 @@ def reencrypt(plain: bool, place: Place, output: Output) -> None:
       redrive reencrypt
       redrive reencrypt --plain --url sqlite:////var/lib/orders.db
     """
-    keys, report = ask(place, lambda app: _rewrite(app.settings, plain))
+    who = named_or_user(by, "--by")
+    keys, report = ask(place, lambda app: _rewrite(app, plain, who))
     _show(report, keys, output)
     if report.unreadable or report.busy:
         raise Stopped(_left(report))
 
 
-async def _rewrite(settings: Settings, plain: bool) -> tuple[Keyring, Report]:
+async def _rewrite(app: Redrive, plain: bool, by: str) -> tuple[Keyring, Report]:
     from redrive.store.reseal import reseal
 
-    keys = _keys(settings, plain)
-    texts = _texts(settings.url)
+    keys = _keys(app.settings, plain)
+    texts = _texts(app.settings.url)
     try:
-        return keys, await reseal(texts, keys, watch=_progress())
+        report = await reseal(texts, keys, watch=_progress())
     finally:
         await texts.close()
+    await app.runtime.store.note([_line(app, keys, report, by)])
+    return keys, report
+
+
+def _line(app: Redrive, keys: Keyring, report: Report, by: str) -> AuditWrite:
+    """What the audit log says of it; it is about all tenants."""
+    from redrive.core.events import Event
+    from redrive.core.transition import AuditWrite
+    from redrive.store.seal import IN_CLEAR
+
+    left = sum(report.unreadable.values()) + report.busy
+    after = {"key": keys.writes or IN_CLEAR, "rows": report.seen, "rewritten": report.rewritten, "left": left}
+    return AuditWrite(
+        event=Event.PAYLOAD_REENCRYPTED.value,
+        tenant="",
+        by=by,
+        subject="payloads",
+        after=json.dumps(after),
+        token=app.runtime.clock.new_id(),
+    )
 
 
 def _keys(settings: Settings, plain: bool) -> Keyring:
@@ -113,7 +139,9 @@ def _show(report: Report, keys: Keyring, output: Output) -> None:
         echo(str(report.rewritten))
     else:
         how = f"with key {target}" if keys.writes else target
-        echo(f"{report.rewritten:,} of {report.seen:,} rows rewritten, all others are {how} already")
+        left = report.unreadable or report.busy
+        others = f"some of the others are not {how} yet" if left else f"all others are {how} already"
+        echo(f"{report.rewritten:,} of {report.seen:,} rows rewritten, {others}")
         for key, count in sorted(report.audit.items()):
             kept = "in clear" if key == IN_CLEAR else f"sealed with key {key}; keep that key as long as they"
             echo(f"{count:,} lines of the audit log, which is append-only, stay {kept}")

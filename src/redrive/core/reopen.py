@@ -304,11 +304,7 @@ def _audit(run: RunView, status: RunStatus, decision: Decision, run_id: str) -> 
         after |= {"step": undone_step(decision.plan.undo.key), "action": decision.plan.undo.name}
     elif decision.plan.rolls_back:
         event = Event.ROLLED_BACK
-    for name in ("from_step", "new_operation"):
-        if value := getattr(decision.request, name):
-            after[name] = value
-    if decision.request.edits:
-        after["input"] = "edited"
+    after |= _told(decision.request)
     return _AuditWrite(
         event=event.value,
         tenant=run.tenant,
@@ -319,6 +315,22 @@ def _audit(run: RunView, status: RunStatus, decision: Decision, run_id: str) -> 
         after=json.dumps(after),
         reason=decision.reason,
     )
+
+
+def _told(request: ReplayRequest) -> dict[str, Any]:
+    """What else was asked for. Payloads are not told: the audit log outlives them, and everybody reads it."""
+    said: dict[str, Any] = {}
+    if request.from_step is not None:
+        said["from_step"] = request.from_step
+    if request.new_operation:
+        said["new_operation"] = True
+    if request.edits:
+        said["input"] = "edited"
+    if request.retry is not None:
+        said["retry"] = request.retry
+    if request.skip_steps:
+        said["skipped"] = sorted(request.skip_steps)
+    return said
 
 
 @cache

@@ -72,14 +72,18 @@ class ReplayRequest:
     _told: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if (self.from_step is not None) != (self.mode is Mode.FROM_STEP):
-            raise InputError("from_step is the index to begin at, and goes with mode FROM_STEP alone")
+        if self.mode is Mode.FROM_STEP and self.from_step is None:
+            raise InputError("FROM_STEP wants the index of the step to begin at: say from_step")
+        if self.mode is not Mode.FROM_STEP and self.from_step is not None:
+            raise InputError(f"from_step goes with mode FROM_STEP alone, not with {self.mode}")
         if self.input is not None and self.patch is not None:
             raise InputError("send the whole input or a patch, not both")
         if self.edits and self.mode not in _EDITABLE:
             raise InputError(f"{self.mode} keeps the input; edit it with FROM_FAILED, FROM_STEP or FULL")
         if self.output is not None and self.mode not in _OUTPUT:
-            raise InputError("output is what the failed step shall have given, and goes with mode SKIP alone")
+            raise InputError(
+                "output is what the failed step shall have given; it goes with SKIP and COMPLETE"
+            )
         if self.undo is not None and self.mode not in _OUTPUT:
             raise InputError("a compensation is named to SKIP it, or to COMPLETE it by hand")
         if self.skip_steps and self.mode not in (Mode.FROM_FAILED, Mode.FROM_STEP):

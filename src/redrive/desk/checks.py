@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+from redrive.clock import MICROS
 from redrive.core.auditing import ENGINE
 from redrive.core.misfit import said
 from redrive.core.payload import Signature, check_size
+from redrive.core.redact import MASK, masked_paths
 from redrive.core.schema import problems
 from redrive.errors import InputError, PayloadError, UnknownWorkflow
 from redrive.store.port import People
-from redrive.store.workers import KnownItem
+from redrive.store.workers import KnownItem, WorkerRow, living
 
 __all__ = ["Checker", "a_flag", "as_json", "is_id", "long_text", "person", "reason_given", "short_text"]
 
 _NAMED = 5
 _SHORT, _LONG = 255, 10_000
+_TRUSTED = MICROS  # how long it is believed that somebody has a workflow: a set asks for each of its letters
 
 
 class Checker:
     """Checks and encodes inputs of workflows and outputs of steps.
 
     `workflow` and `step` find the signatures of what this process registered; what others registered is
-    known from the catalogue, and their workers check it once more by type.
+    known from the catalogue, and their workers check it once more by type. `workers` are all that are known.
     """
 
     def __init__(
@@ -34,13 +37,15 @@ class Checker:
         *,
         workflow: Callable[[str], Signature | None],
         step: Callable[[str], Signature | None],
+        workers: Callable[[], Awaitable[list[WorkerRow]]],
         max_payload: int,
     ) -> None:
         self._store = store
         self._workflow = workflow
         self._step = step
+        self._workers = workers
         self._max_payload = max_payload
-        self._seen: set[str] = set()  # workflows that are known to be in the catalogue
+        self._seen: dict[str, int] = {}  # when it was found that somebody has a workflow
 
     async def input(self, workflow: str, value: Any) -> str:
         """A workflow's input as it is stored; InputError names every field that does not fit."""
@@ -60,6 +65,11 @@ class Checker:
         """A step's output as it is stored."""
         what = f"the output of step {step!r}"
         signature = self._step(step)
+        if masked := masked_paths(value):
+            raise InputError(
+                f"{', '.join(masked[:_NAMED])}: {MASK} stands for a hidden value, which no step gives; "
+                f"type the real value into {what}"
+            )
         if signature is None:
             schema = (await self._known("step", step)).schema_out
             return self.fitting(value, json.loads(schema), what)
@@ -71,15 +81,29 @@ class Checker:
         return self._sized(text, what)
 
     async def registered(self, workflow: str) -> None:
-        """Refuse a workflow that nobody could execute: UnknownWorkflow if no code ever registered it."""
-        if workflow in self._seen or self._workflow(workflow) is not None:
+        """Refuse a workflow that nobody would execute: no code ever registered it, or none does any more."""
+        now = self._store.now()
+        if self._workflow(workflow) is not None or now - self._seen.get(workflow, 0) < _TRUSTED:
             return
         if not any(item.kind == "workflow" for item in await self._store.known([workflow])):
             raise UnknownWorkflow(
                 f"no code that ever ran here registered a workflow called {workflow!r}, so nobody would go "
                 "on with it: start a worker that has it, then decide again"
             )
-        self._seen.add(workflow)
+        if await self.is_abandoned(workflow):
+            raise UnknownWorkflow(
+                f"no worker that is alive has workflow {workflow!r} any more, so nobody would go on with "
+                "it: start a worker that has it, then decide again"
+            )
+        self._seen[workflow] = now
+
+    async def is_abandoned(self, workflow: str) -> bool:
+        """True if workers live and none of them has this workflow. Where nobody lives, somebody may come."""
+        if self._workflow(workflow) is not None:
+            return False
+        alive = living(await self._workers(), self._store.now())
+        theirs = [each.workflows for each in alive if each.workflows]
+        return bool(theirs) and not any(workflow in workflows for workflows in theirs)
 
     async def _known(self, kind: str, name: str) -> KnownItem:
         for item in await self._store.known([name]):

@@ -95,6 +95,7 @@ class Previewer:
         known = await self._store.known([case.run.workflow, *sorted(names)])
         again = self._steps(prepared, _begun_anew(prepared), known)
         newest = _newest(known, case.run.workflow)
+        abandoned = newest is not None and await self._replayer.is_abandoned(case)
         return DryRun(
             letter_id=case.subject,
             run_id=case.run.public_id,
@@ -105,11 +106,11 @@ class Previewer:
             given=_given(prepared),
             changes=changes_of(decision.changes),
             computed_before_the_edit=request.edits and bool(plan.kept or plan.loose),
-            unregistered=_unregistered(case.run.workflow, names, known),
+            unregistered=_unregistered(case.run.workflow, names, known, abandoned=abandoned),
             recorded_version=case.run.version,
             newest_version=newest,
             open_circuits=await self._open_circuits(prepared, known),
-            warnings=tuple(_warnings(prepared, again, newest)),
+            warnings=tuple(_warnings(prepared, again, newest, abandoned=abandoned)),
             undoes=plan.rolls_back or plan.undo is not None,
             then=_NOTHING_MORE if plan.rolls_back or plan.undo else _WHATEVER,
         )
@@ -200,19 +201,25 @@ def _newest(known: Iterable[KnownItem], workflow: str) -> str | None:
     return next((item.version for item in known if (item.kind, item.name) == ("workflow", workflow)), None)
 
 
-def _unregistered(workflow: str, steps: set[str], known: Iterable[KnownItem]) -> tuple[str, ...]:
+def _unregistered(
+    workflow: str, steps: set[str], known: Iterable[KnownItem], *, abandoned: bool
+) -> tuple[str, ...]:
     newest = _newest(known, workflow)
     there = {item.name for item in known if item.kind == "step" and item.version == newest}
     gone = sorted(steps - there)
-    return tuple(gone) if newest is not None else (workflow, *gone)
+    return (workflow, *gone) if newest is None or abandoned else tuple(gone)
 
 
-def _warnings(prepared: Prepared, again: Iterable[PlannedStep], newest: str | None) -> Iterable[str]:
+def _warnings(
+    prepared: Prepared, again: Iterable[PlannedStep], newest: str | None, *, abandoned: bool
+) -> Iterable[str]:
     request, run = prepared.decision.request, prepared.case.run
     if newest is not None and newest != run.version:
         yield f"the code has changed since: recorded with version {run.version}, the newest is {newest}"
     if newest is None:
         yield f"no code ever registered workflow {run.workflow!r}: nothing will run until a worker has it"
+    if abandoned:
+        yield f"no worker that is alive has workflow {run.workflow!r}: it is refused until one has it"
     if request.edits and (prepared.decision.plan.kept or prepared.decision.plan.loose):
         yield "results that are reused were computed from the original input"
     if request.edits and not request.new_operation and (seen := [step.name for step in again]):

@@ -20,6 +20,7 @@ from redrive.core.edit import Change, changes, merge_patch, unmask
 from redrive.core.ending import Ending
 from redrive.core.journal import entry_name
 from redrive.core.keys import letter_id
+from redrive.core.misfit import said
 from redrive.core.quick import quick
 from redrive.core.redact import Redactor
 from redrive.core.reopen import Decision, reopened, restarted
@@ -132,6 +133,10 @@ class Replayer:
     async def refuse_unknown(self, case: Case) -> None:
         """A run of a workflow that no code has would wait for ever; a dry run only says so."""
         await self._checker.registered(case.run.workflow)
+
+    async def is_abandoned(self, case: Case) -> bool:
+        """True if workers live, but none that would go on with the run."""
+        return await self._checker.is_abandoned(case.run.workflow)
 
     async def case(self, id: str, *, tenant: str | None = None) -> Case:
         """What there is to know, by the id of a letter or of a run."""
@@ -256,7 +261,9 @@ class Replayer:
             wanted = unmask(request.input, original, self._redactor)
             sent = request.input
         text = await self._checker.input(case.run.workflow, wanted)
-        return text, changes(original, json.loads(text), self._redactor, sent=sent)
+        became = json.loads(text)
+        _refuse_lost(case, original, wanted, became)
+        return text, changes(original, became, self._redactor, sent=sent)
 
     async def _output(self, intended: Plan, request: ReplayRequest) -> str | None:
         if intended.failed is None or intended.undo:
@@ -268,6 +275,17 @@ class Replayer:
             name: await self._checker.output(entry_name(skipped_key(name)), output)
             for name, output in outputs.items()
         }
+
+
+def _refuse_lost(case: Case, original: Any, wanted: Any, became: Any) -> None:
+    """A field that somebody added and that the type leaves out is misspelt, and would never be seen."""
+    added = {
+        each.path for each in changes(original, wanted) if each.kind == "added" and each.after is not None
+    }
+    lost = [each.path for each in changes(became, wanted) if each.kind == "added" and each.path in added]
+    if lost:
+        faults = [f"{path}: there is no such field" for path in lost]
+        raise InputError(said(f"the input of workflow {case.run.workflow!r}", faults))
 
 
 def _decided_before(case: Case, request: ReplayRequest) -> Replay | None:

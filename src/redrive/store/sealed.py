@@ -362,7 +362,7 @@ class SealedStore:
         if where is not None and where.text is not None and self._keys.writes is not None:
             raise InputError(
                 "letters cannot be searched by text while REDRIVE_ENCRYPTION_KEYS seals it; filter by "
-                "workflow, step, code, category or fingerprint"
+                "workflow, step, code, category, fingerprint, or by index: a field that the workflow declared"
             )
 
     def _noted(self, line: AuditWrite) -> AuditWrite:

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ignore", "resolve"]
 
-_WAIT = click.option("--wait", is_flag=True, help="With --all: wait until every letter was closed.")
+_WAIT = click.option(
+    "--wait",
+    is_flag=True,
+    help="With --all: wait until every letter was decided on; exit code 1 if some were refused or the set "
+    "was stopped.",
+)
 
 
 @click.command()

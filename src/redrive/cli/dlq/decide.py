@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from redrive.desk.shapes import DeadLetter
     from redrive.store.selection import LetterFilter
 
-__all__ = ["act_of", "complete", "corrected", "replay", "reworked"]
+__all__ = ["WAIT", "act_of", "complete", "corrected", "replay", "reworked"]
 
+WAIT = click.option(
+    "--wait", is_flag=True, help="Wait until it has ended; exit code 1 if it did not end well."
+)
 _MODES = ("from_failed", "step_only", "from_step", "skip", "full")
 
 
@@ -45,7 +48,6 @@ def reworked(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Give outside services new idempotency keys: they act again, even if they did before.",
     )
     @click.option("--key", metavar="KEY", help="The same key is the same decision, whatever happened since.")
-    @click.option("--wait", is_flag=True, help="Wait until it has ended; exit code 1 if it did not end well.")
     @functools.wraps(command)
     def with_options(
         *args: Any,
@@ -100,6 +102,13 @@ def corrected(command: Callable[..., Any]) -> Callable[..., Any]:
     "--output", "result", metavar="JSON", help="What the skipped step shall have given; implies skip."
 )
 @reworked
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Wait until the runs of the named letters have ended; exit code 1 if one did not end well. With "
+    "--all: wait until every letter was decided on, however its run ends; exit code 1 if some were refused "
+    "or the set was stopped.",
+)
 @changing
 @shown
 @at_a_place
@@ -182,7 +191,7 @@ def _replay_many(
     "--output", "result", required=True, metavar="JSON", help="The step's result; @FILE reads a file."
 )
 @click.option("--reason", metavar="TEXT", help="Why, for the record.")
-@click.option("--wait", is_flag=True, help="Wait until it has ended; exit code 1 if it did not end well.")
+@WAIT
 @changing
 @shown
 @at_a_place

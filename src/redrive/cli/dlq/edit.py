@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from redrive.cli.change import Change, changing
-from redrive.cli.dlq.decide import reworked
+from redrive.cli.dlq.decide import WAIT, reworked
 from redrive.cli.exits import Misused
 from redrive.cli.hints import hint
 from redrive.cli.output import Output, shown
@@ -25,6 +25,7 @@ __all__ = ["edit"]
 )
 @click.option("--from-step", metavar="STEP", help="Begin at this step, by number or name; implies its mode.")
 @reworked
+@WAIT
 @changing
 @shown
 @at_a_place

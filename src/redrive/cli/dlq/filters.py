@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.dlq.values import a_rate
+from redrive.cli.dlq.values import a_rate, index_values
 from redrive.cli.exits import Misused
 from redrive.cli.moment import MOMENT
 
@@ -29,6 +29,13 @@ _OPTIONS = (
     click.option("--owner", metavar="NAME", help="Only letters that are assigned to this person."),
     click.option("--tag", metavar="WORD", help="Only letters with this tag."),
     click.option("--text", metavar="TEXT", help="Only letters whose reason contains this."),
+    click.option(
+        "--index",
+        multiple=True,
+        metavar="FIELD=VALUE",
+        help="Only letters with this value in a field that their workflow declared with index=[...]; may be "
+        "repeated.",
+    ),
     click.option("--tenant", metavar="NAME", help="Only letters of this tenant.  [default: all]"),
     click.option(
         "--since", type=MOMENT, metavar="TIME", help="Written at or after: 2h (ago), or an ISO time."
@@ -36,8 +43,8 @@ _OPTIONS = (
     click.option("--until", type=MOMENT, metavar="TIME", help="Written before."),
 )
 _NAMES = (
-    "workflow", "step", "code", "category", "stage", "fingerprint", "owner", "tag", "text", "tenant",
-    "since", "until",
+    "workflow", "step", "code", "category", "stage", "fingerprint", "owner", "tag", "text", "index",
+    "tenant", "since", "until",
 )  # fmt: skip
 
 
@@ -47,6 +54,7 @@ def filtered(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def with_filters(*args: Any, **options: Any) -> Any:
         filters = {name: options.pop(name) for name in _NAMES}
+        filters["index"] = index_values(filters["index"], "--index")
         return command(*args, filters=filters, **options)
 
     for option in reversed(_OPTIONS):

@@ -6,15 +6,15 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from redrive.app import Redrive
+from redrive.cli.dlq.standing import standing
 from redrive.cli.exits import CONFLICT, NOT_FOUND, Stopped
 from redrive.cli.hints import hint, rewritten
 from redrive.cli.ids import find_letter
-from redrive.core.auditing import ENGINE
-from redrive.core.states import CLOSED, LetterStatus
+from redrive.core.states import LetterStatus
 from redrive.desk.shapes import DeadLetter
 from redrive.errors import Conflict, NotFound
 
-__all__ = ["act_on", "found_letter", "must_be_open", "named", "ran_well"]
+__all__ = ["act_on", "found_letter", "must_be_open", "named"]
 
 T = TypeVar("T")
 
@@ -43,16 +43,10 @@ def must_be_open(letter: DeadLetter) -> None:
         raise Stopped(f"{letter.id} is {letter.status} already, so it cannot be closed", CONFLICT)
 
 
-def ran_well(letter: DeadLetter) -> bool:
-    """True if a replay closed the letter, so that there is nothing to run again."""
-    return letter.status is LetterStatus.RESOLVED and letter.closed_by == ENGINE
-
-
 def _advice(letter: DeadLetter) -> str:
-    if ran_well(letter):
-        return f"\nTo see how it ended: {hint('runs', 'show', letter.run_id)}"
-    if letter.status in CLOSED:
-        return f"\nTo run it again all the same: {hint('runs', 'retry', letter.run_id)}"
+    stands = standing(letter)
+    if stands is not None:
+        return f"\nTo {stands.aim}: {hint(*stands.command)}" if stands.command else ""
     if letter.status is LetterStatus.REPLAYING:
         return f"\nTo follow it: {hint('runs', 'watch', letter.run_id)}"
     return f"\nTo see how it stands: {hint('dlq', 'show', letter.id)}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
+from redrive.cli.dlq.look import error_and_reason
 from redrive.cli.hints import hint
 from redrive.cli.output import Column, Output, ago, echo, on_terminal, shown, told_tenant
 from redrive.cli.paging import Listing, Pages, paged
@@ -44,13 +45,15 @@ def groups(tenant: str | None, closed: bool, pages: Pages, output: Output, place
         Column("STEP", lambda group: ", ".join(group.steps)),
         Column("LAST SEEN", lambda group: group.last_seen),
         Column("LAST 24 H", _trend, ends=True),
-        Column("REASON", lambda group: group.message, sentence=True),
+        Column("REASON", _reason, sentence=True),
         Column("FIRST SEEN", lambda group: group.first_seen),
         Column("TOTAL", lambda group: group.total),
         Column("CODE", lambda group: group.code),
         Column("SAMPLE", lambda group: group.sample_id),
         Column("TENANT", lambda group: told_tenant(group.tenant)),
     ]
+    if not on_terminal():  # people read it with the reason
+        columns.append(Column("ERROR", lambda group: group.error))
     listing: Listing[FailureGroup] = Listing(
         fetch=lambda app, limit, cursor: app.dlq.groups(tenant, status=status, limit=limit, cursor=cursor),
         columns=columns,
@@ -73,6 +76,13 @@ def _below(page: GroupList) -> list[str]:
             f"Run them again:     {hint('dlq', 'replay', '--all', *first)}",
         ]
     return lines
+
+
+def _reason(group: FailureGroup) -> str | None:
+    """Why the letter that stands for all is there: programs get the error in a column of its own."""
+    if group.message is None or not on_terminal():
+        return group.message
+    return error_and_reason(" ".join((group.error or "").split()), group.message)
 
 
 def _trend(group: FailureGroup) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from redrive.store.records import Page
     from redrive.store.selection import LetterFilter
 
-__all__ = ["list_", "show"]
+__all__ = ["error_and_reason", "list_", "show"]
 
 _LENGTH = 300  # of a message in a table
 _STATUSES = ("OPEN", "REPLAYING", "RESOLVED", "IGNORED", "EXPIRED", "ALL")
@@ -51,6 +50,7 @@ def list_(
     Examples:
       redrive dlq list
       redrive dlq list --code timeout --since 1d
+      redrive dlq list --index customer.email=ann@example.org
       redrive dlq list -q --step charge | redrive dlq replay -
       redrive dlq list --view "night shift"
     """
@@ -126,14 +126,17 @@ def _about(letter: DeadLetter) -> str:
 
 
 def _reason(letter: DeadLetter) -> str:
-    """What the error said, and the engine's reason, unless the one quotes the other."""
-    said = _message(letter, _LENGTH)
-    return letter.reason if said in letter.reason else f"{said} ({letter.reason})"
+    return error_and_reason(_message(letter), letter.reason)
 
 
-def _message(letter: DeadLetter, most: int = sys.maxsize) -> str:
-    said = " ".join(letter.message.split()) or letter.error_type
-    return said if len(said) <= most else f"{said[: most - 1]}…"
+def error_and_reason(error: str, reason: str) -> str:
+    """What an error said, at some length, and the engine's reason, unless the one quotes the other."""
+    said = error if len(error) <= _LENGTH else f"{error[: _LENGTH - 1]}…"
+    return reason if said in reason else f"{said} ({reason})"
+
+
+def _message(letter: DeadLetter) -> str:
+    return " ".join(letter.message.split()) or letter.error_type
 
 
 def _status(letter: DeadLetter) -> str | None:
@@ -157,12 +160,14 @@ def show(id: str, reveal: bool, by: str | None, place: Place, output: Output) ->
       redrive dlq show dl-01k9x7
       redrive dlq show 01k9x7 --json
     """
-    from redrive.cli.change import user
+    from redrive.cli.change import named_or_user
     from redrive.cli.dlq.finding import found_letter
+
+    who = named_or_user(by, "--by")
 
     async def find(app: Redrive) -> DeadLetter:
         letter = await found_letter(app, id)
-        return await app.dlq.get(letter.id, reveal=True, by=by or user()) if reveal else letter
+        return await app.dlq.get(letter.id, reveal=True, by=who) if reveal else letter
 
     letter = ask(place, find)
     if output.json:

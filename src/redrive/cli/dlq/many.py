@@ -81,14 +81,21 @@ def _ask(count: int, verb: str, asked: Asked) -> None:
 
 
 def _plan(plan: DryRunOfMany, verb: str) -> list[str]:
-    lines = [f"would {verb} {_letters(plan.total)}"]
+    lines = [f"would {verb} {_how_many(plan)}"]
     if plan.refused:
-        of = "" if plan.checked == plan.total else f" of the first {plan.checked:,}"
-        lines.append(f"{len(plan.refused):,}{of} would be refused:")
+        lines.append(f"{len(plan.refused):,} would be refused:")
         lines += (f"  {refusal.letter_id}: {refusal.reason}" for refusal in plan.refused[:_REFUSALS])
     if plan.sample:
         lines += ["one of the others:" if plan.refused else "for example:", *sentences(plan.sample[0])]
     return lines
+
+
+def _how_many(plan: DryRunOfMany) -> str:
+    """The letters that the decision would be made on, as far as it was tried."""
+    able = f"{plan.checked - len(plan.refused):,} of"
+    if plan.checked < plan.total:
+        return f"{able} the first {plan.checked:,} of {_letters(plan.total)}; the others were not tried"
+    return f"{able} {_letters(plan.total)}" if plan.refused else _letters(plan.total)
 
 
 def _letters(count: int) -> str:

@@ -85,7 +85,11 @@ def list_(tenant: str | None, pages: Pages, output: Output, place: Place) -> Non
 @click.argument("id", metavar="SET")
 @click.option("--refused", is_flag=True, help="List the letters on which the decision was refused, and why.")
 @paged
-@click.option("--wait", is_flag=True, help="Wait until it is done; exit code 1 if something was refused.")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Wait until every letter was decided on; exit code 1 if some were refused or it was stopped.",
+)
 @shown
 @at_a_place
 def show(id: str, refused: bool, pages: Pages, wait: bool, output: Output, place: Place) -> None:

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime
 
-from redrive.cli.dlq.finding import ran_well
 from redrive.cli.dlq.planned import differences, way
+from redrive.cli.dlq.standing import standing
 from redrive.cli.folding import folded
 from redrive.cli.hints import hint
 from redrive.cli.output import ago, as_json, clean, styled
@@ -39,6 +39,7 @@ _ENDED = {
     "SUCCESS": "it succeeded",
     "PARTIAL": "that step succeeded, more would follow",
     "COMPENSATED": "everything was undone",
+    "CANCELLED": "it was cancelled before it ended",
 }
 _LENGTH = 200  # of a step's result
 _STACK = 8
@@ -94,14 +95,10 @@ def _sentences(letter: DeadLetter) -> Iterator[str]:
             yield "It waits for a person."
         case LetterStatus.REPLAYING:
             yield f"It is running again, as run {letter.run_id}."
-        case LetterStatus.RESOLVED if letter.resolution == "rolled_back":
-            yield "What its run had done was undone. Nothing is left to do."
-        case LetterStatus.RESOLVED if ran_well(letter):
-            yield "It was run again since, and that went well. Nothing is left to do."
-        case _:
-            by = f" by {letter.closed_by}" if letter.closed_by else ""
-            why = f": {clean(letter.resolution)}" if letter.resolution else ""
-            yield f"It was closed as {letter.status}{by}{why}. Nothing is left to do."
+        case LetterStatus.RESOLVED | LetterStatus.IGNORED | LetterStatus.EXPIRED:
+            stands = standing(letter)
+            assert stands is not None
+            yield stands.sentence
 
 
 def _tried(letter: DeadLetter) -> list[str]:
@@ -187,11 +184,10 @@ def _next(letter: DeadLetter) -> Iterator[str]:
     if letter.status is LetterStatus.REPLAYING:
         yield _way("follow it", "runs", "watch", letter.run_id)
         return
-    if ran_well(letter):
-        yield _way("how it ended", "runs", "show", letter.run_id)
-        return
-    if letter.status in CLOSED:
-        yield _way("run anyway", "runs", "retry", letter.run_id)
+    stands = standing(letter)
+    if stands is not None:
+        if stands.command:
+            yield _way(stands.title, *stands.command)
         return
     if letter.code == LetterCode.COMPENSATION_FAILED:
         yield _way("what is undone", "saga", "show", letter.run_id)
@@ -215,7 +211,7 @@ def _next(letter: DeadLetter) -> Iterator[str]:
 
 
 def _way(title: str, *words: str) -> str:
-    return f"  {title + ':':<14}{hint(*words)}"
+    return f"  {title + ':':<13} {hint(*words)}"
 
 
 def _section(title: str, lines: list[str]) -> list[str]:

@@ -50,7 +50,9 @@ def assign(
     """
     if to is not None and nobody:
         raise Misused("--to and --nobody exclude each other")
-    owner = None if nobody else to or change.by
+    if to is not None and not to.strip():  # what a script gives whose variable is not set
+        raise Misused("--to is empty: give a name, leave --to out to take it yourself, or give --nobody")
+    owner = None if nobody else change.by if to is None else to
     note = Note(
         verb="assign",
         done="assigned",

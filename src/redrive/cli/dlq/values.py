@@ -11,7 +11,15 @@ from redrive.cli.inputs import content, field, typed
 if TYPE_CHECKING:
     from redrive.policy import RetryPolicy
 
-__all__ = ["a_rate", "json_object", "json_value", "retry_policy", "step_number", "step_outputs"]
+__all__ = [
+    "a_rate",
+    "index_values",
+    "json_object",
+    "json_value",
+    "retry_policy",
+    "step_number",
+    "step_outputs",
+]
 
 _DIGITS = 9
 
@@ -40,6 +48,25 @@ def step_outputs(pairs: Sequence[str], option: str) -> dict[str, Any]:
             raise Misused(f"{option} {pair} is no NAME=JSON; write {option} charge='\"paid by hand\"'")
         found[name] = json_value(text, f"{option} {name}")
     return found
+
+
+def index_values(pairs: Sequence[str], option: str) -> dict[str, str] | None:
+    """FIELD=VALUE, as often as wanted, as a mapping from field to value; None if there is none.
+
+    A value stays the text that it is: so it is kept and compared. As JSON, 1E5 would be a number, and the
+    customer with that id would not be found.
+    """
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise Misused(
+                f"{option} {pair!r} is no FIELD=VALUE; write {option} customer.email=ann@example.org"
+            )
+        if name in found:
+            raise Misused(f"{option} gives {name!r} twice: it takes one value for each field")
+        found[name] = value
+    return found or None
 
 
 def retry_policy(fields: Sequence[str]) -> RetryPolicy | None:

@@ -35,6 +35,13 @@ STATUSES = (
 @click.option("--tenant", metavar="NAME", help="Only runs of this tenant.  [default: all]")
 @click.option("--queue", metavar="NAME", help="Only runs of this queue.")
 @click.option("--correlation-id", metavar="ID", help="Only runs with this correlation id.")
+@click.option(
+    "--index",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Only runs with this value in a field that their workflow declared with index=[...]; may be "
+    "repeated.",
+)
 @click.option("--handler-for", metavar="RUN", help="Only runs that handle the failure of this run.")
 @click.option("--since", type=MOMENT, metavar="TIME", help="Created at or after: 2h (ago), or an ISO time.")
 @click.option("--until", type=MOMENT, metavar="TIME", help="Created before.")
@@ -48,11 +55,14 @@ def list_(place: Place, output: Output, pages: Pages, **filters: Any) -> None:
     Examples:
       redrive runs list
       redrive runs list --status DLQ_PENDING --since 2h
+      redrive runs list --index customer.email=ann@example.org
       redrive runs list -q --workflow fulfil | redrive runs cancel -
     """
+    from redrive.cli.dlq.values import index_values
     from redrive.cli.ids import find_run
     from redrive.store.selection import RunFilter
 
+    filters["index"] = index_values(filters["index"], "--index")
     filters["status"] = list(filters["status"]) or None
 
     async def fetch(app: Redrive, limit: int, cursor: str | None) -> Page[Run]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from redrive.cli.change import Change, changing
-from redrive.cli.dlq.decide import corrected, reworked
+from redrive.cli.dlq.decide import WAIT, corrected, reworked
 from redrive.cli.dlq.values import json_value, step_outputs
 from redrive.cli.output import Output, shown
 from redrive.cli.place import Place, at_a_place
@@ -42,6 +42,7 @@ __all__ = ["retry"]
     "--output", "result", metavar="JSON", help="With skip_failed: what the failed step shall have given."
 )
 @reworked
+@WAIT
 @changing
 @shown
 @at_a_place

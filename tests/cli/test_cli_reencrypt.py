@@ -1,0 +1,68 @@
+"""`redrive reencrypt` says of what it left what is true."""
+
+import asyncio
+import base64
+import json
+from pathlib import Path
+
+import pytest
+from console import piped
+
+from redrive import Redrive
+from redrive.store.seal import Keyring
+
+OLD, NEW = (base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2))
+
+
+def id_of(key: str) -> str:
+    ring = Keyring.parse(key)
+    assert ring is not None
+    assert ring.writes is not None
+    return ring.writes
+
+
+async def start(keys: str) -> None:
+    app = Redrive("sqlite:///shop.db", encryption_keys=keys)
+
+    @app.workflow
+    async def sell(card: str) -> None: ...
+
+    async with app.client():
+        await sell.start("4111")
+
+
+@pytest.fixture(autouse=True)
+def two_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store with a run that is sealed with the old key, and a newer one with the new."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REDRIVE_URL", "sqlite:///shop.db")
+    asyncio.run(start(OLD))
+    asyncio.run(start(f"{NEW},{OLD}"))
+
+
+def test_what_could_not_be_opened_is_not_called_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDRIVE_ENCRYPTION_KEYS", NEW)
+    result = piped("reencrypt")
+    assert result.exit_code == 1
+    assert f"sealed with key {id_of(OLD)} could not be opened" in " ".join(result.stderr.split())
+    assert f"rows rewritten, some of the others are not with key {id_of(NEW)} yet\n" in result.stdout
+    assert "already" not in result.stdout
+
+
+def test_when_nothing_is_left_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDRIVE_ENCRYPTION_KEYS", f"{NEW},{OLD}")
+    result = piped("reencrypt")
+    assert result.exit_code == 0, result.output
+    assert f"rows rewritten, all others are with key {id_of(NEW)} already\n" in result.stdout
+
+
+def test_the_audit_log_says_who_did_it_and_what_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDRIVE_ENCRYPTION_KEYS", NEW)
+    piped("reencrypt", "--by", "ann")
+    monkeypatch.setenv("REDRIVE_ENCRYPTION_KEYS", f"{NEW},{OLD}")
+    assert piped("reencrypt", "--by", "bob").exit_code == 0
+    told = piped("audit", "list", "--event", "payload.reencrypted", "--json").stdout
+    second, first = json.loads(told)["items"]
+    assert (first["by"], first["after"]["rewritten"], first["after"]["left"] > 0) == ("ann", 0, True)
+    assert (second["by"], second["after"]["key"], second["after"]["left"]) == ("bob", id_of(NEW), 0)
+    assert second["after"]["rewritten"] > 0
