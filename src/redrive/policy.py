@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias, get_args
 
 from redrive.duration import Duration, seconds, words
@@ -104,6 +105,14 @@ class RetryPolicy:
         """The policy as plain JSON, every field given."""
         return _to_json(self)
 
+    def differs(self) -> dict[str, Any]:
+        """What of it is not as it is by default, as plain JSON."""
+        return dict(_differing(self))
+
+    def in_short(self) -> str:
+        """The same in a line, for people."""
+        return " ".join(f"{name}={value}" for name, value in _differing(self).items()) or "the default"
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RetryPolicy:
         """Read a policy; fields left out have their defaults, unknown ones are refused."""
@@ -168,6 +177,13 @@ class Circuit:
 def qualified_name(cls: type) -> str:
     """A class's name as the engine stores and compares it: `module.Qualname`."""
     return f"{cls.__module__}.{cls.__qualname__}"
+
+
+@lru_cache(maxsize=256)
+def _differing(policy: RetryPolicy) -> dict[str, Any]:
+    """Remembered: every step that fails for good tells which policy was in force."""
+    default = RetryPolicy().to_json()
+    return {name: value for name, value in policy.to_json().items() if value != default[name]}
 
 
 def _to_json(record: RetryPolicy | Circuit) -> dict[str, Any]:

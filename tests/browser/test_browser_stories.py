@@ -43,6 +43,8 @@ def test_the_accountant_corrects_a_field_and_replays(looking: Looking) -> None:
     page.get_by_role("button", name="Replay 1 dead letter of fulfil").dblclick()  # double clicks are harmless
     expect(page.locator("#status").get_by_text("Resolved")).to_be_visible()  # by itself, once it is
     expect(page.locator("#history").get_by_text("it succeeded")).to_have_count(1)
+    expect(page.get_by_text("It was run again, and succeeded")).to_be_visible()
+    expect(page.get_by_text("It runs again")).to_have_count(0)
 
 
 def test_the_accountant_corrects_a_field_on_her_phone(looking: Looking) -> None:
@@ -246,8 +248,9 @@ def _replay_unscripted(page: Page, letter: str) -> None:
     expect(page.get_by_text("Nothing was done yet")).to_be_visible()
     expect(page.locator("ins").get_by_text("12 Mill Lane")).to_be_visible()
     page.get_by_role("button", name="Replay 1 dead letter of fulfil").click()
-    expect(page.get_by_text("It runs again")).to_be_visible()
     until = time.monotonic() + PATIENCE
     while not page.locator("#status").get_by_text("Resolved").count():
         assert time.monotonic() < until, page.locator("#status").inner_text()
         page.reload()
+    expect(page.get_by_text("It was run again, and succeeded")).to_be_visible()
+    expect(page.get_by_text("It runs again")).to_have_count(0)

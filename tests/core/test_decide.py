@@ -583,6 +583,7 @@ def test_a_step_that_failed_for_good_keeps_why() -> None:
         step="charge",
         step_index=2,
         attempts=4,
+        policy=POLICY,
     )
     assert attempt.next_in is None
     assert Verdict.from_json(attempt.decision or "").exhausted
@@ -1007,6 +1008,16 @@ def test_a_run_that_only_waited_waits_on_and_is_not_suspected() -> None:
     executing = row(2, options=RunOptions())
     first, second = die(*(HeldRun(run=run, worker=1, open=()) for run in (napping, executing)))
     assert first.change == RunWrite(status=R.SLEEPING, wake_in=30, take=True)
+    assert second.change is not None
+    assert second.change.deaths == 1
+
+
+def test_a_run_that_waited_in_line_is_not_suspected_until_a_step_of_it_is_under_way() -> None:
+    waiting, begun = (replace(row(number, options=RunOptions()), available_at=0) for number in (1, 2))
+    first, second = die(
+        HeldRun(run=waiting, worker=1, open=()), HeldRun(run=begun, worker=1, open=(entry_row(1),))
+    )
+    assert first.change == RunWrite(status=R.SLEEPING, wake_in=0, take=True)
     assert second.change is not None
     assert second.change.deaths == 1
 

@@ -331,6 +331,7 @@ def test_a_dead_letter_is_shown_whole_with_its_secrets_masked() -> None:
         "details": {"badge": MASK, "limit": 5},
         "step": "charge",
         "step_index": 1,
+        "policy": None,
         "attempts": 3,
         "replay_count": 2,
         "fingerprint": "0123456789abcdef",

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import pytest
 from real import at_work, make_app, until
+from wrapped import after
 
 import redrive
 from redrive.app import Workflow
 from redrive.core.states import RunStatus
-from redrive.store.records import RunRow
+from redrive.store.records import RunRow, Started
 from redrive.store.selection import RunFilter
+from redrive.store.workers import Claimed, Claims
+from redrive.worker import loop
 from redrive.worker.loop import Worker
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -33,6 +37,7 @@ class Orders:
         self.inherited: list[str] = []
         self.at_once: Counter[str] = Counter()
         self.most = 0
+        self.crowded: Callable[[], None] = lambda: None
         self.order, self.nap = self._order(), self._nap()
 
     def _order(self) -> Workflow[..., Any, Any]:
@@ -76,10 +81,28 @@ class Orders:
 
 
 async def give(worker: Worker, workflow: Workflow[..., Any, Any], inputs: Any) -> list[Any]:
-    """Start runs as the worker's own, however much room it has: a set does so with what it replays."""
+    """Start runs as the worker's own, ahead of its room: a set does so with what it replays."""
+
+    async def ahead(runs: Any, accept: Callable[[int], Awaitable[list[Started]]]) -> list[Started]:
+        started: list[Started] = []
+
+        async def ours(me: int) -> tuple[list[Claimed], int]:
+            started.extend(await accept(me))
+            return [each.claimed for each in started if each.claimed is not None], worker.store.now()
+
+        assert await worker.take_over(len(runs), ours, 10.0, ahead=True)
+        return started
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker, "has_time_for", lambda runs: True)
+        patch.setattr(worker, "begin_with", ahead)
         return await workflow.start_many(inputs)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time enough to look at the line."""
+    monkeypatch.setattr(loop, "_MOMENT", 60.0)
 
 
 async def test_they_are_begun_in_their_order_as_others_end(tmp_path: Path) -> None:
@@ -158,3 +181,44 @@ async def test_one_that_is_cancelled_leaves_the_line(tmp_path: Path) -> None:
         for handle in (*handles[:2], *handles[3:]):
             await handle.result("20s")
     assert orders.begun == ["a", "b", "d", "e"]
+
+
+async def test_what_waits_longer_than_a_moment_is_given_back_and_a_pause_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "_MOMENT", 0.2)
+    orders = Orders(tmp_path, lease=30.0)
+    async with at_work(orders.app) as worker:
+        await give(worker, orders.order, [(name,) for name in NAMES])
+        await until(lambda: len(orders.begun) == 2, "two are under way")
+        await orders.app.workflows.pause("order", by="ann")
+        await until(lambda: not worker.hands.in_line, "nobody waits in line any more")
+        orders.gate.set()
+        await until(lambda: orders.at_once["work"] == 0, "the two have ended")
+        left = [row for row in await orders.runs() if row.status is not RunStatus.SUCCESS]
+        assert {(row.status, row.worker, row.deaths) for row in left} == {(RunStatus.PENDING, None, 0)}
+        assert (len(left), orders.begun) == (3, ["a", "b"])
+        await orders.app.workflows.resume("order", by="ann")
+        await until(lambda: len(orders.begun) == len(NAMES), "the others have gone on")
+    assert Counter(orders.begun) == Counter(NAMES)
+
+
+async def test_what_is_claimed_never_waits_in_line(tmp_path: Path) -> None:
+    """Runs that awake while a claim is under way take up its room, and another worker may be idle."""
+    orders = Orders(tmp_path, lease=30.0)
+    lines: list[int] = []
+
+    async def crowd(claims: Claims) -> None:
+        if claims.runs and not orders.begun:
+            orders.crowded()
+
+    async with at_work(orders.app, lambda store: after(store, "claim", crowd)) as worker:
+        orders.crowded = lambda: setattr(worker.hands, "_slots", 0)
+        handles = await orders.order.start_many([(name,) for name in NAMES])
+        await until(lambda: orders.begun, "the first ones are claimed")
+        lines.append(len(worker.hands.in_line))
+        worker.hands._slots = 2
+        orders.gate.set()
+        for handle in handles:
+            await handle.result("20s")
+    assert lines == [0]

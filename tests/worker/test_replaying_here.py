@@ -17,6 +17,7 @@ from wrapped import replacing
 
 from redrive import Redrive, RetryPolicy
 from redrive.core.states import RunStatus
+from redrive.desk import handing
 from redrive.errors import StoreUnavailable
 from redrive.store.port import Store
 from redrive.store.selection import LetterFilter, RunFilter
@@ -152,6 +153,31 @@ async def test_the_only_worker_goes_on_with_them_without_a_claim(parcels: Parcel
         ("dlq.retry", "ann"),
         ("dlq.replay_succeeded", "redrive"),
     ]
+
+
+async def test_what_a_set_gives_ahead_is_due_until_it_ends_and_is_charged_with_no_death(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reaper tells by that what only waited in line for the worker that died."""
+    monkeypatch.setattr(handing, "_QUICK", 60.0)
+    parcels = Parcels(make_app(tmp_path, concurrency=25, lease=30.0))
+    changes: list[tuple[RunStatus, int | None]] = []
+
+    def noting(apply: Callable[..., Any]) -> Callable[..., Any]:
+        async def noted(transitions: Any, **more: Any) -> Any:
+            changes.extend((each.change.status, each.change.wake_in) for each in transitions if each.reopens)
+            return await apply(transitions, **more)
+
+        return noted
+
+    async with at_work(parcels.app, lambda store: replacing(parcels.around(store), "apply", noting)):
+        await parcels.fail()
+        await parcels.app.dlq.replay_many(LetterFilter(), by="ann")
+        await parcels.until_letters("RESOLVED")
+        ended = await parcels.app.runtime.store.runs(RunFilter(workflow="parcel"), limit=100, cursor=None)
+    assert parcels.went_out_once()
+    assert Counter(changes) == {(RunStatus.RUNNING, None): 50, (RunStatus.RUNNING, 0): 10}
+    assert {row.available_at for row in ended.items} == {None}
 
 
 async def test_a_set_is_carried_out_at_once_where_it_begins(tmp_path: Path) -> None:

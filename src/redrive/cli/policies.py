@@ -71,7 +71,7 @@ def list_(place: Place, output: Output) -> None:
         Column("WORKFLOW", lambda one: one.workflow),
         Column("STEP", lambda one: one.step),
         Column("TENANT", lambda one: one.tenant),
-        Column("POLICY", lambda one: _short(one)),
+        Column("POLICY", lambda one: one.policy.in_short()),
         Column("SET BY", lambda one: one.updated_by),
         Column("SET", lambda one: one.updated_at),
     ]
@@ -185,17 +185,6 @@ def _agree(doubts: list[str], scope: dict[str, str | None], change: Change) -> N
 def _not_stored(scope: dict[str, str | None]) -> Stopped:
     return Stopped(
         f"no policy is stored for {_words(scope)}; `{hint('policies', 'list')}` shows all", NOT_FOUND
-    )
-
-
-def _short(stored: StoredPolicy) -> str:
-    """The fields that differ from the default."""
-    from redrive.policy import RetryPolicy
-
-    default = RetryPolicy().to_json()
-    given = stored.policy.to_json()
-    return (
-        " ".join(f"{name}={given[name]}" for name in given if given[name] != default[name]) or "the default"
     )
 
 

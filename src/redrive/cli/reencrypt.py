@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -55,24 +54,21 @@ async def _rewrite(app: Redrive, plain: bool, by: str) -> tuple[Keyring, Report]
         report = await reseal(texts, keys, watch=_progress())
     finally:
         await texts.close()
-    await app.runtime.store.note([_line(app, keys, report, by)])
+    await app.runtime.store.note([_line(app, keys, by)])
     return keys, report
 
 
-def _line(app: Redrive, keys: Keyring, report: Report, by: str) -> AuditWrite:
-    """What the audit log says of it; it is about all tenants."""
+def _line(app: Redrive, keys: Keyring, by: str) -> AuditWrite:
+    """What the audit log says of it: about all tenants, and nothing that would be sealed with a key."""
     from redrive.core.events import Event
     from redrive.core.transition import AuditWrite
     from redrive.store.seal import IN_CLEAR
 
-    left = sum(report.unreadable.values()) + report.busy
-    after = {"key": keys.writes or IN_CLEAR, "rows": report.seen, "rewritten": report.rewritten, "left": left}
     return AuditWrite(
         event=Event.PAYLOAD_REENCRYPTED.value,
         tenant="",
         by=by,
-        subject="payloads",
-        after=json.dumps(after),
+        subject=keys.writes or IN_CLEAR,
         token=app.runtime.clock.new_id(),
     )
 

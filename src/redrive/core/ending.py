@@ -13,6 +13,7 @@ from redrive.core.classify import Category
 from redrive.core.failure import Failure
 from redrive.errors import StepFailed
 from redrive.frozen import dataclass
+from redrive.policy import RetryPolicy
 
 __all__ = ["MENDED_BY_EDIT", "Ending", "LetterCode", "Stage", "code_for", "step_failed"]
 
@@ -66,7 +67,8 @@ def code_for(failure: Failure, *, exhausted: bool) -> LetterCode:
 class Ending:
     """A failure for good, as it is stored and shown.
 
-    `cause`: why the run was being rolled back, where it is a compensation that failed.
+    `cause`: why the run was being rolled back, where it is a compensation that failed. `policy`: the one in
+    force when it was decided that a step is not tried again.
     """
 
     failure: Failure
@@ -77,6 +79,7 @@ class Ending:
     step_index: int | None = None
     attempts: int = 0
     cause: Ending | None = None
+    policy: RetryPolicy | None = None
 
     def to_json(self) -> str:
         return json.dumps(
@@ -89,6 +92,7 @@ class Ending:
                 "step_index": self.step_index,
                 "attempts": self.attempts,
                 **({} if self.cause is None else {"cause": self.cause.to_json()}),
+                **({} if self.policy is None else {"policy": self.policy.differs()}),
             }
         )
 
@@ -104,6 +108,7 @@ class Ending:
             step_index=data["step_index"],
             attempts=data["attempts"],
             cause=cls.from_json(data["cause"]) if "cause" in data else None,
+            policy=RetryPolicy.from_stored(data["policy"]) if "policy" in data else None,
         )
 
 

@@ -41,6 +41,7 @@ _values = attrgetter(*_ENTRY)
 _SUPERSEDED, _LIMIT_AT, _LOOSE = (_ENTRY.index(name) for name in ("superseded", "limit_at", "loose"))
 _GOES_ON = RunWrite(status=RunStatus.PENDING, wake_in=0, take=True, deaths=0, diverged=False)
 _IS_TAKEN = RunWrite(status=RunStatus.RUNNING, take=True, deaths=0, diverged=False)
+_IS_IN_LINE = replace(_IS_TAKEN, wake_in=0)  # due, as what waits in a worker's memory: see `chores/reap.py`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class Decision:
     """A request for one run: planned, with its values checked and encoded, and with who asks for it.
 
     `letter` is the id of the run's letter, written or not; `is_open` says that there is one to be moved.
-    `worker` has time to go on with the run at once.
+    `worker` has time to go on with the run at once, or will have it in a moment: `ahead`.
     """
 
     request: ReplayRequest
@@ -63,6 +64,7 @@ class Decision:
     output: str | None = None
     skipped: Mapping[str, str] = field(default_factory=dict)
     worker: int | None = None
+    ahead: bool = False
 
 
 def reopened(run: RunView, status: RunStatus, decision: Decision) -> Transition:
@@ -91,7 +93,7 @@ def reopened(run: RunView, status: RunStatus, decision: Decision) -> Transition:
         tenant=run.tenant,
         fence=run.fence,
         entries=given,
-        change=_GOES_ON if worker is None else _IS_TAKEN,
+        change=_GOES_ON if worker is None else _IS_IN_LINE if decision.ahead else _IS_TAKEN,
         reopens=reopening,
         move=_move(decision),
         replay=_replay(decision, run.public_id),

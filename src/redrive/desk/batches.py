@@ -67,6 +67,11 @@ class _Plan:
     known: list[_Decided]
     prepared: list[tuple[SetItemRow, Prepared]]
 
+    @property
+    def ahead(self) -> bool:
+        """True if the worker has them in line first."""
+        return self.taking is not None and self.taking.ahead
+
 
 class _Given:
     """What became of letters whose runs the worker was to have, and whether the set still goes on."""
@@ -119,10 +124,12 @@ class Batches:
         """
         given = _Given()
         taker = None if work.order.request.mode in _STARTS else await self._handing.taker()
-        taking = None if taker is None else await self._handing.taking(taker, taker.id)
-        while taker is not None and items and given.goes_on:
+        if taker is None:
+            return given.marks, items
+        taking = await self._handing.taking(taker, taker.id)
+        while items and given.goes_on:
             share = self._handing.share(taker)
-            plan = await self._plan(work, items[: share.count], taking)
+            plan = await self._plan(work, items[: share.count], replace(taking, ahead=share.ahead))
             give = partial(self._give, taker, work, plan, given)
             if not await self._handing.took(taker, replace(share, count=len(plan.items)), give):
                 break
@@ -135,6 +142,7 @@ class Batches:
         """Decide on letters whose runs are the worker's then; they are marked, too."""
         asked = self._handing.taking(taker, worker), self._goes_on(work.row)
         taking, given.goes_on = await asyncio.gather(*asked)
+        taking = replace(taking, ahead=plan.ahead)
         if taking != plan.taking:  # it has another id, or a workflow was paused or goes on
             plan = await self._plan(work, plan.items, taking)
         decided = await self._carry_out(plan) if given.goes_on else []
@@ -176,7 +184,8 @@ class Batches:
             if before is not None:
                 return _done(item, before.run_id)
             worker = taking.worker if taking is not None and taking.may_have(case) else None
-            prepared = await self._replayer.prepare(case, order, worker=worker)
+            ahead = taking is not None and taking.ahead
+            prepared = await self._replayer.prepare(case, order, worker=worker, ahead=ahead)
             if worker is None:
                 await self._replayer.refuse_unknown(case)
             return prepared

@@ -60,10 +60,14 @@ Hands = Callable[[], Taker | None]
 
 @dataclass(frozen=True, slots=True)
 class Taking:
-    """A worker that takes runs over: its id, and the workflows of which it may have some."""
+    """A worker that takes runs over: its id, and the workflows of which it may have some.
+
+    `ahead`: it has them in line before it executes them.
+    """
 
     worker: int
     workflows: frozenset[str]
+    ahead: bool = False
 
     def may_have(self, case: Case) -> bool:
         """True if a claim could give it this run, and would bring nothing that is not in the case."""

@@ -208,10 +208,13 @@ class Replayer:
         started = await self._store.run(last.run_id)
         return None if started is None else started.status
 
-    async def prepare(self, case: Case, order: Order, *, worker: int | None = None) -> Prepared:
+    async def prepare(
+        self, case: Case, order: Order, *, worker: int | None = None, ahead: bool = False
+    ) -> Prepared:
         """Plan the decision and check its values; every reason to refuse it is found here.
 
         A worker that is named goes on with the run at once, if what it needs for that is in the case.
+        `ahead`: it has the run in line first.
         """
         request, run = order.request, case.run
         if run.input is None:
@@ -237,6 +240,7 @@ class Replayer:
             output=await self._output(intended, request) if request.gives_output else None,
             skipped=await self._skipped(request.skip_steps) if request.skip_steps else {},
             worker=worker,
+            ahead=ahead,
         )
         return _Prepared(case=case, decision=decision, transition=self._transition(case, decision))
 

@@ -125,7 +125,8 @@ class DeadLetter:
 
     `purged`: its run's input and steps are gone, so it can no longer be replayed. `handler_for` and
     `handled_by` are those of its run, also as it was before it was replayed in full. `payload_hash` is None
-    unless nothing is hidden: who has it can try out what the hidden part of a short input is.
+    unless nothing is hidden: who has it can try out what the hidden part of a short input is. `policy` is
+    the retry policy that was in force when the step failed for good; None if no step did.
     """
 
     id: str
@@ -166,6 +167,7 @@ class DeadLetter:
     handler_for: str | None = None
     handled_by: tuple[str, ...] = ()
     trace_id: str | None = None
+    policy: dict[str, Any] | None = None
 
     @property
     def comments(self) -> tuple[AuditRecord, ...]:

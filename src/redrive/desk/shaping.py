@@ -109,7 +109,8 @@ class Shaper:
 
         Looking for secrets in a stack takes as long as in all the rest: lists leave it out.
         """
-        failure = Ending.from_json(row.failure).failure
+        ending = Ending.from_json(row.failure)
+        failure = ending.failure
         return DeadLetter(
             id=row.public_id,
             run_id=row.run_id,
@@ -127,6 +128,7 @@ class Shaper:
             step=row.step,
             step_index=row.step_index,
             attempts=row.attempts,
+            policy=None if ending.policy is None else ending.policy.to_json(),
             replay_count=row.replay_count,
             fingerprint=row.fingerprint,
             payload_hash=row.payload_hash if self._reveals else None,

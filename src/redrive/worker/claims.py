@@ -168,7 +168,7 @@ class Claiming:
             self.promised += count
         elif not await self._promise(wish, patience):
             return False
-        await self._begin(count, give)
+        await self._begin(count, give, ahead=ahead)
         return True
 
     def _can_grant(self, wish: _Wish) -> bool:
@@ -206,7 +206,7 @@ class Claiming:
                 self.promised += wish.count
                 wish.granted.set_result(True)
 
-    async def _begin(self, count: int, give: Give) -> None:
+    async def _begin(self, count: int, give: Give, *, ahead: bool = False) -> None:
         """Have runs given to the worker, by its id, and begin with them; room for them was promised."""
         worker, me = self._worker, self._worker.id
         looking = worker.circuits.look() if worker.circuits.wanted else None
@@ -219,7 +219,7 @@ class Claiming:
             self.promised -= count
             self._gave.set()
             worker.look_for_calm()
-        worker.take(claimed if me == worker.id else [], now)
+        worker.take(claimed if me == worker.id else [], now, ahead=ahead)
         if len(claimed) < count:
             worker.bell.ring()
 

@@ -114,6 +114,8 @@ class Execution:
         return self._task
 
     async def _drive(self) -> None:
+        if self.dead:  # it was put down before it had its first turn
+            return
         root = Branch(self)
         me = asyncio.current_task()
         assert me is not None

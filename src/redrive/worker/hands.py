@@ -76,11 +76,9 @@ class Hands:
 
     def line_up(self, execution: Execution) -> None:
         """Have a run executed as soon as there is a slot for it."""
-        if self.at_work < self._slots:
-            self.begin(execution)
-        else:
-            self._hold(execution)
-            self._line[execution.claimed.id] = execution
+        self._hold(execution)
+        self._line[execution.claimed.id] = execution
+        self._move_up()
 
     def begin(self, execution: Execution) -> None:
         """Have a run executed."""

@@ -48,6 +48,7 @@ __all__ = ["Worker", "WorkerSettings"]
 log = logging.getLogger("redrive.worker")
 
 _GOODBYE = 10.0  # how long a worker that stops waits for a store that does not answer
+_MOMENT = 1.0  # how long runs may wait in line
 _UNWIND = 1.0  # how long a worker that vanishes waits for its tasks
 _HELD_PER_SLOT = 10  # runs that wait in memory, for each run that may execute
 
@@ -284,21 +285,31 @@ class Worker:
         """
         return self._automatic and await self.claiming.take_over(count, give, patience, ahead=ahead)
 
-    def take(self, runs: Iterable[Claimed], now: int) -> None:
-        """Begin with runs that are ours from now on, or give them back if we stop."""
+    def take(self, runs: Iterable[Claimed], now: int, *, ahead: bool = False) -> None:
+        """Begin with runs that are ours from now on, or give them back if we stop.
+
+        `ahead`: there is not room for all of them yet. What is not begun in a moment is given back, for
+        whoever has room, and as it is with runs that are due: a pause holds for them.
+        """
         for claimed in runs:
             try:
-                self._launch(claimed, now)
+                self._launch(claimed, now, self.hands.line_up if ahead else self.hands.begin)
             except Exception as error:
                 self.committer.post(unreadable(claimed, error))
+        if self.hands.in_line:
+            self.clock.call_later(_MOMENT, lambda: self._give_up_line(now))
         self.look_for_calm()
 
-    def _launch(self, claimed: Claimed, now: int) -> None:
+    def _launch(self, claimed: Claimed, now: int, begin: Callable[[Execution], None]) -> None:
         if self._stopping:
             view = view_of_claimed(claimed, self.options_of(claimed.options), self.version)
             self.committer.post(Released(run=view))
             return
-        self.hands.line_up(Execution(self, claimed, self.workflows[claimed.workflow], claimed_at=now))
+        begin(Execution(self, claimed, self.workflows[claimed.workflow], claimed_at=now))
+
+    def _give_up_line(self, since: int) -> None:
+        """Give back what is in line since then, or longer."""
+        self._release([each for each in self.hands.in_line if each.claimed_at <= since])
 
     def confirm(self, before: Execution, ended: Ended) -> None:
         """The function of a run returned, and what it reserved is to be confirmed."""

@@ -8,15 +8,22 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from html import unescape
 
 import pytest
 from pages_kit import Looked, browser, of_role, once
 from server_kit import SECRET, World, access_of, opened, serving
 
-from redrive import Redrive
+from redrive import NonRetryable, Redrive
 from redrive.core.roles import Role
+from redrive.core.states import LetterStatus
+from redrive.desk.sets import DryRunOfMany
 from redrive.server.auth.access import NewToken
+from redrive.server.pages.leaves import Leaf, filled, leaves
+from redrive.server.pages.sets import Effect, effects_of
+from redrive.server.pages.standing import Standing, standing
+from redrive.testing import engine
 
 HOSTILE = "</pre><script>alert(1)</script>=cmd|' /C calc'!A0 مرحبا"
 MANY = 30
@@ -44,12 +51,16 @@ async def fill(url: str, world: World) -> None:
             await fulfil.start("A-17", 400, "k3y-s3cr3t", tenant=tenant, correlation_id="order-17")
             for tenant in ("acme", "initech")
         ]
-        closed, again = [await fulfil.start(f"B-{n}", 1000, "k3y", tenant="initech") for n in range(2)]
+        closed, again, failing, healed = [
+            await fulfil.start(f"B-{n}", 1000, "k3y", tenant="initech") for n in range(4)
+        ]
         nasty = await fulfil.start(HOSTILE, 1000, "x" * 300_000, tenant="acme", correlation_id=HOSTILE)
         other = await fulfil.start("G-1", 1000, tenant="globex")
-        for run in [*runs, wrong, mended, closed, again, nasty, other]:
+        for run in [*runs, wrong, mended, closed, again, failing, healed, nasty, other]:
             while (await run.status()) != "DLQ_PENDING":  # noqa: ASYNC110 - a real worker
                 await asyncio.sleep(0.02)
+        await app.dlq.replay(f"dl-{healed.id}", patch={"amount": 1}, by="ann")
+        await healed.result(timeout="30s")
         world.ids = {
             "acme": {"wrong": f"dl-{wrong.id}", "nasty": f"dl-{nasty.id}", "any": f"dl-{runs[0].id}"}
         }
@@ -58,6 +69,8 @@ async def fill(url: str, world: World) -> None:
             "mended": f"dl-{mended.id}",
             "closed": f"dl-{closed.id}",
             "again": f"dl-{again.id}",
+            "failing": f"dl-{failing.id}",
+            "healed": f"dl-{healed.id}",
         }
         while await app.runtime.store.fold(100):
             pass
@@ -184,6 +197,97 @@ def test_json_that_cannot_be_read_is_kept_and_named(shop: World) -> None:
         assert "<ins>1</ins>" in page.text
 
 
+KEPT = "this way keeps the input as it was"
+FIELDS = {"f:order": "B-0", "f:amount": "1000", "f:api_key": "••••••"}
+
+
+@pytest.mark.parametrize("mode", ["STEP_ONLY", "SKIP", "COMPLETE"])
+def test_a_way_that_keeps_the_input_refuses_a_change_of_it(shop: World, mode: str) -> None:
+    path = f"/admin/dlq/{shop.ids['acme']['any']}/replay"
+    form = {"mode": mode, "output": '"paid"', **FIELDS}
+    as_json = {"mode": mode, "output": '"paid"', "input": '{"order": "B-0", "amount": 4}'}
+    with of_role(shop, "ADMIN") as client:
+        kept = client.post(path, data={**form, "do": "check"})
+        seen = re.search(r'name="seen" value="([^"]+)"', kept.text)
+        assert (kept.status_code, bool(seen), KEPT in kept.text) == (200, True, False)
+        for do in ("check", "replay"):
+            sent = {**form, "f:amount": "4", "do": do, "seen": seen[1] if seen else ""}
+            refused = client.post(path, data={**sent, "once": once(kept.text)})
+            assert (refused.status_code, refused.text.count(KEPT)) == (422, 2), "on top, and at the input"
+            assert 'value="4"' in refused.text, "nothing typed is lost"
+            assert 'name="seen"' not in refused.text
+        assert KEPT in client.post(f"{path}?as=json", data={**as_json, "do": "check"}).text
+        many = {"ids": shop.ids["acme"]["any"], "action": "REPLAY", "mode": mode, "output": '"paid"'}
+        patched = client.post(
+            "/admin/bulk-replays/new", data={**many, "input": '{"amount": 4}', "do": "check"}
+        )
+        assert (patched.status_code, KEPT in patched.text) == (422, True)
+
+
+def test_an_input_that_only_a_browser_wrote_otherwise_is_no_change() -> None:
+    shown = {"note": "\r\none\r\ntwo\rthree", "amount": 1}
+    same = {"note": "one\ntwo\nthree", "amount": "1"}
+    assert filled(shown, leaves(shown) or [], same) == shown
+    assert Leaf(("note",), "one\rtwo").kind == "long", "a field of one line would lose what parts them"
+
+
+@pytest.mark.parametrize("typed", ["3", '"x"', "[1]", "[]", "null", "{half"])
+def test_a_retry_policy_is_an_object(shop: World, typed: str) -> None:
+    path = f"/admin/dlq/{shop.ids['acme']['any']}/replay"
+    with of_role(shop, "ADMIN") as client:
+        page = client.post(path, data={"mode": "FROM_FAILED", "retry": typed, "do": "check"})
+        assert page.status_code == 422
+        assert 'aria-describedby="wrong-retry"' in page.text
+        assert typed == "{half" or "a retry policy is an object" in page.text
+        assert f">{typed}</textarea>".replace('"', "&#34;") in page.text
+        right = client.post(path, data={"mode": "FROM_FAILED", "retry": '{"max_retries": 5}', "do": "check"})
+        assert (right.status_code, 'name="seen"' in right.text) == (200, True)
+
+
+@pytest.mark.parametrize("typed", ["", " ", "null", "[]", '"B-0"'])
+def test_an_input_is_an_object(shop: World, typed: str) -> None:
+    ids = shop.ids["acme"]["any"]
+    with of_role(shop, "ADMIN") as client:
+        form = {"mode": "FROM_FAILED", "input": typed, "do": "check"}
+        page = client.post(f"/admin/dlq/{ids}/replay?as=json", data=form)
+        assert (page.status_code, "an object from name to value" in page.text) == (422, True)
+        many = client.post("/admin/bulk-replays/new", data={"ids": ids, "action": "REPLAY", **form})
+        blank = not typed.strip()
+        assert (many.status_code, "an object from name" in many.text) == (
+            (200, False) if blank else (422, True)
+        )
+
+
+@pytest.mark.parametrize(
+    ("mode", "output", "place", "words"),
+    [
+        ("SKIP", "", "output", "say what the step gave"),
+        ("COMPLETE", "", "output", "say what the step gave"),
+        ("FROM_STEP", "", "from_step", "choose the step to go on from"),
+        ("COMPLETE", "payment 7", "output", "A text needs quotes, such as &#34;payment 7&#34;"),
+    ],
+)
+def test_what_a_way_lacks_is_named_at_its_field(
+    shop: World, mode: str, output: str, place: str, words: str
+) -> None:
+    path = f"/admin/dlq/{shop.ids['acme']['any']}/replay"
+    with of_role(shop, "ADMIN") as client:
+        assert client.get(path, params={"mode": mode}).status_code == 200, "it was not asked for yet"
+        page = client.post(path, data={"mode": mode, "output": output, "do": "check"})
+        assert (page.status_code, page.text.count(words)) == (422, 2)
+        assert f'id="wrong-{place}"' in page.text
+        polish = client.post(
+            path, data={"mode": mode, "output": output, "do": "check"}, headers={"Accept-Language": "pl"}
+        )
+        assert words.split(",")[0] not in polish.text
+        if mode == "SKIP":
+            many = {"ids": shop.ids["acme"]["any"], "mode": mode, "do": "check"}
+            asked = client.post("/admin/bulk-replays/new", data={**many, "action": "REPLAY"})
+            assert (asked.status_code, words in asked.text) == (422, True)
+            closing = client.post("/admin/bulk-replays/new", data={**many, "action": "RESOLVE"})
+            assert closing.status_code == 200, "what closes needs no result"
+
+
 def test_notes_and_closing_are_done_once_and_told(shop: World) -> None:
     path = f"/admin/dlq/{shop.ids['initech']['closed']}"
     with of_role(shop, "STAFF", "initech") as staff:
@@ -206,6 +310,51 @@ def test_notes_and_closing_are_done_once_and_told(shop: World) -> None:
         assert "Resolved" in page
         assert "paid by hand" in page
         assert admin.post(f"{path}/ignore").status_code == 409
+        assert f'href="/app{path}/replay"' not in admin.get(path).text, "which always ends in a refusal"
+        link = re.search(r'href="/app(/runs/[^"]+)"[^>]*>(?:(?!</a>).)*Retry its run', admin.get(path).text)
+        assert link
+        assert "This would run again" in admin.get(link[1]).text
+
+
+def test_a_letter_says_how_its_replay_ended_and_no_longer_that_it_goes_on(shop: World) -> None:
+    healed, failing = (f"/admin/dlq/{shop.ids['initech'][name]}" for name in ("healed", "failing"))
+    with of_role(shop, "ADMIN", "initech") as client:
+        page = client.get(f"{healed}?done=replayed").text
+        assert "It was run again, and succeeded" in page
+        for gone in ("It runs again", "trying again does not mend", "Retry its run", f"/app{healed}/replay"):
+            assert gone not in page, gone
+        assert "It runs again" not in client.get(f"{failing}?done=replayed").text
+        assert "Your comment is kept" in client.get(f"{failing}?done=commented").text
+
+
+async def test_a_closed_letter_says_how_its_work_stands() -> None:
+    app = Redrive("sqlite:///:memory:")
+
+    @app.workflow
+    async def order() -> None:
+        raise NonRetryable("no")
+
+    async with engine(app) as e:
+        await e.run(order)
+        letter = await app.dlq.get((await app.dlq.list()).items[0].id)
+    assert standing(letter) is None
+    closed = replace(letter, status=LetterStatus.RESOLVED, closed_by="redrive", closed_at=letter.failed_at)
+    ways = {
+        "replayed": ("succeeded. Nothing is left", False),
+        "replayed in part": ("the run is not finished", True),
+        "rolled_back": ("was undone. Nothing is left", False),
+        "its run was cancelled": ("cancelled before it ended", False),
+    }
+    for resolution, (words, retries) in ways.items():
+        found = standing(replace(closed, resolution=resolution))
+        assert found is not None
+        assert (words in (found.sentence or ""), found.retries) == (True, retries), resolution
+    expired = replace(closed, status=LetterStatus.EXPIRED, resolution=None)
+    found = standing(expired)
+    assert found is not None
+    assert (found.retries, "Its work was not done" in (found.sentence or "")) == (True, True)
+    assert standing(replace(closed, closed_by="ann", resolution="paid")) == Standing(retries=True)
+    assert standing(replace(closed, closed_by="ann", purged=True)) == Standing(retries=False)
 
 
 def test_hostile_content_is_text_and_large_content_is_folded(shop: World) -> None:
@@ -263,11 +412,56 @@ def test_many_are_replayed_after_a_look_and_at_most_once(shop: World) -> None:
         assert client.post(f"{path}/rate", data={"rate": "", "per": "h"}).status_code == 303
         assert "as fast as it can" in client.get(path).text
         assert client.post(f"{path}/stop").status_code == 303
-        assert "Stopped" in Looked(client.get(place.removeprefix("/app")).text).text
+        stopped = Looked(client.get(path).text).text
+        assert "Stopped" in stopped
+        assert "1 not decided on" in stopped
+        assert "still waiting" not in stopped
+        assert "Waiting" not in stopped, "nothing will happen to it any more"
         listed = Looked(viewer.get("/admin/bulk-replays").text).text
+        assert "Stopped 1 not decided on" in listed
         assert listed.count("the bank is back") == 1
         with of_role(shop, "ADMIN", tenant="globex") as other:
             assert other.get(place.removeprefix("/app")).status_code == 404
+
+
+def test_a_look_at_many_says_how_many_of_those_looked_at_go_on(shop: World) -> None:
+    with of_role(shop, "ADMIN") as client:
+        new, ids = "/admin/bulk-replays/new", [shop.ids["acme"]["any"], shop.ids["acme"]["wrong"]]
+        mixed = Looked(client.get(new, params={"ids": [*ids, "dl-nothing"]}).text).text
+        assert "Of 3 looked at, 1 would be refused and 2 would go on." in mixed
+        assert "charge – charges a card in 2 of 2 examples" in mixed
+        none = Looked(client.get(new, params={"ids": ["dl-nothing", "dl-nobody"]}).text).text
+        assert "None of those looked at would go on: 2 would be refused." in none
+        assert "Acts on the outside world" not in none
+
+
+async def test_one_example_does_not_hide_what_another_does_to_the_outside_world() -> None:
+    app = Redrive("sqlite:///:memory:")
+
+    @app.step(effect="charges a card")
+    async def charge() -> None:
+        raise NonRetryable("no")
+
+    @app.step
+    async def count() -> None:
+        raise NonRetryable("no")
+
+    @app.workflow
+    async def pay() -> None:
+        await charge()
+
+    @app.workflow
+    async def tally() -> None:
+        await count()
+
+    async with engine(app) as e:
+        for workflow in (tally, pay, pay):
+            await e.run(workflow)
+        letters = sorted((await app.dlq.list()).items, key=lambda each: each.workflow, reverse=True)
+        plan = await app.dlq.replay_many([each.id for each in letters], dry_run=True, by="ann")
+    assert isinstance(plan, DryRunOfMany)
+    assert plan.sample[0].effects == ()
+    assert effects_of(plan) == [Effect(step="charge", effect="charges a card", count=2)]
 
 
 def test_a_filter_is_saved_opened_shared_and_removed(shop: World) -> None:

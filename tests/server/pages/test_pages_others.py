@@ -242,6 +242,41 @@ def test_a_failed_run_shows_what_retrying_would_do_and_does_it_once(site: World)
         assert "Cancelled" in Looked(client.get(f"/runs/{run}").text).text
 
 
+def test_a_rollback_with_nothing_to_undo_says_so_and_offers_none(site: World) -> None:
+    with of_role(site, "ADMIN") as client:
+        page = Looked(client.get(f"/runs/{site.ids['acme']['run']}/again?way=rollback").text).text
+        assert "There is nothing to undo" in page
+        assert "Roll it back" not in page
+        assert "This would be undone" not in page
+
+
+def test_the_log_is_narrowed_to_a_letter_or_its_run(site: World) -> None:
+    ids = site.ids["acme"]
+    with of_role(site, "VIEWER") as client:
+        found = client.get("/audit", params={"subject": ids["letter"], "format": "json"}).json()
+        assert "dlq.created" in {line["event"] for line in found}
+        assert {line["letter"] for line in found} == {ids["letter"]}
+        assert f'value="{ids["letter"]}"' in client.get("/audit", params={"subject": ids["letter"]}).text
+        assert client.get("/audit", params={"subject": ids["run"], "format": "json"}).json()
+        other = {"subject": site.ids["globex"]["letter"], "format": "json"}
+        assert client.get("/audit", params=other).json() == []
+
+
+def test_what_cannot_be_done_leads_back_to_what_it_is_about(site: World) -> None:
+    ids = site.ids["acme"]
+    refused = {
+        f"/admin/dlq/{ids['letter']}/comment": (422, "Back to the dead letter"),
+        f"/runs/{ids['good']}/cancel": (409, "Back to the run"),
+        f"/admin/bulk-replays/{ids['set']}/stop": (409, "Back to the decision on many"),
+    }
+    with of_role(site, "ADMIN") as client:
+        for path, (status, words) in refused.items():
+            page = client.post(path, data={"once": path})
+            assert page.status_code == status, path
+            assert f'href="/app{path.rsplit("/", 1)[0]}">{words}</a>' in page.text
+        assert "Back to" not in client.get("/runs?status=NONSENSE").text
+
+
 def test_the_log_can_be_narrowed_to_every_kind_of_event() -> None:
     assert {f"{event.split('.')[0]}." for event in Event} == set(KINDS)
 

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from redrive.cli.output import clean
-from redrive.core.auditing import ENGINE
-from redrive.core.states import CLOSED, LetterStatus, RunStatus
-from redrive.desk.shapes import DeadLetter, ReplayRecord
+from redrive.desk.aftermath import Aftermath, aftermath
+from redrive.desk.shapes import DeadLetter
 from redrive.frozen import dataclass
 
 __all__ = ["Standing", "standing"]
-
-# What the engine notes when it closes a letter, for when the replays are gone together with the run.
-_NOTED = {
-    "replayed": RunStatus.SUCCESS,
-    "replayed in part": RunStatus.PARTIAL,
-    "rolled_back": RunStatus.COMPENSATED,
-    "its run was cancelled": RunStatus.CANCELLED,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,57 +24,52 @@ class Standing:
 
 def standing(letter: DeadLetter) -> Standing | None:
     """How the work stands that a closed letter is about; None while the letter is not closed."""
-    if letter.status not in CLOSED:
-        return None
-    last = _counts(letter)
-    if last is not None:
-        return _replayed(letter, last.outcome, last.run_id)
-    if letter.closed_by == ENGINE and letter.resolution in _NOTED:
-        return _replayed(letter, _NOTED[letter.resolution], letter.run_id)
-    if letter.status is LetterStatus.EXPIRED:
-        return _again(letter, "Nobody decided about it in time, so it expired. Its work was not done.")
-    by = f" by {letter.closed_by}" if letter.closed_by else ""
-    why = f": {clean(letter.resolution)}" if letter.resolution else ""
-    said = f"It was closed as {letter.status}{by}{why}. Nothing is left to do."
-    return _again(letter, said, aim="run it again all the same", title="run anyway")
-
-
-def _counts(letter: DeadLetter) -> ReplayRecord | None:
-    """The last replay, unless the letter was closed after it: by somebody who knew how it had ended."""
-    last = letter.replays[-1] if letter.replays else None
-    if last is None or letter.closed_at is None or last.ended_at is None:
-        return last
-    return last if last.ended_at >= letter.closed_at else None
-
-
-def _replayed(letter: DeadLetter, outcome: str | None, run: str) -> Standing:
-    match outcome:
-        case RunStatus.SUCCESS:
-            return _ended(run, "It was run again since, and that went well. Nothing is left to do.")
-        case RunStatus.PARTIAL:
+    match aftermath(letter):
+        case None:
+            return None
+        case Aftermath.SUCCEEDED:
+            return _ended(letter, "It was run again since, and that went well. Nothing is left to do.")
+        case Aftermath.IN_PART:
             said = (
                 "Its failed step alone was run again since. That step succeeded, and more would follow: the "
                 "run is not finished."
             )
             return _again(letter, said, aim="go on with it", title="go on with it")
-        case RunStatus.COMPENSATED:
-            return _ended(run, "What its run had done was undone. Nothing is left to do.")
-        case RunStatus.CANCELLED:
-            return _ended(
-                run,
+        case Aftermath.UNDONE:
+            return _ended(letter, "What its run had done was undone. Nothing is left to do.")
+        case Aftermath.CANCELLED:
+            said = (
                 "It was run again since, and was cancelled before it ended. Its work was not done, and a "
-                "cancelled run does not go on: start a new one if the work is still wanted.",
+                "cancelled run does not go on: start a new one if the work is still wanted."
             )
-        case None:
-            return _ended(run, f"It was run again since, as run {run}, which tells how that stands.")
-        case _:
+            return _ended(letter, said)
+        case Aftermath.GOES_ON:
+            run = _run(letter)
+            return _ended(letter, f"It was run again since, as run {run}, which tells how that stands.")
+        case Aftermath.FAILED_AGAIN:
             return _again(letter, "It was run again since, and failed again.")
+        case Aftermath.EXPIRED:
+            return _again(letter, "Nobody decided about it in time, so it expired. Its work was not done.")
+        case Aftermath.CLOSED:
+            return _again(letter, _closed(letter), aim="run it again all the same", title="run anyway")
+        case _ as never:
+            assert_never(never)
 
 
-def _ended(run: str, sentence: str) -> Standing:
-    return Standing(
-        sentence=sentence, aim="see how it ended", title="how it ended", command=("runs", "show", run)
-    )
+def _closed(letter: DeadLetter) -> str:
+    by = f" by {letter.closed_by}" if letter.closed_by else ""
+    why = f": {clean(letter.resolution)}" if letter.resolution else ""
+    return f"It was closed as {letter.status}{by}{why}. Nothing is left to do."
+
+
+def _run(letter: DeadLetter) -> str:
+    """The run that tells: that of the last replay, if there was one."""
+    return letter.replays[-1].run_id if letter.replays else letter.run_id
+
+
+def _ended(letter: DeadLetter, sentence: str) -> Standing:
+    command = ("runs", "show", _run(letter))
+    return Standing(sentence=sentence, aim="see how it ended", title="how it ended", command=command)
 
 
 def _again(

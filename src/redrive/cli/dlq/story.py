@@ -19,6 +19,7 @@ from redrive.core.events import OF_REPLAYS, Event
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.states import CLOSED, EXECUTED, LetterStatus, StepStatus
 from redrive.desk.shapes import AuditRecord, DeadLetter, ReplayRecord, StepRecord
+from redrive.policy import RetryPolicy
 
 __all__ = ["story"]
 
@@ -171,6 +172,7 @@ def _technical(letter: DeadLetter) -> list[str]:
             reason=letter.reason,
             code=f"{letter.code}, at stage {letter.stage}",
             category=letter.category,
+            policy=None if letter.policy is None else RetryPolicy.from_stored(letter.policy).in_short(),
             fingerprint=letter.fingerprint,
             version=letter.version,
         ),

@@ -75,7 +75,7 @@ def raised(outcome: Raised, policy: RetryPolicy, draw: float) -> Transition:
     verdict = _judge(outcome, policy, draw)
     if verdict.retry:
         return _retried(outcome, verdict)
-    return _failed(outcome, verdict)
+    return _failed(outcome, verdict, policy)
 
 
 def _judge(outcome: Raised, policy: RetryPolicy, draw: float) -> Verdict:
@@ -111,7 +111,7 @@ def _retried(outcome: Raised, verdict: Verdict) -> Transition:
     return _settled(outcome, entry, change, _attempt(outcome, verdict, delay), verdict)
 
 
-def _failed(outcome: Raised, verdict: Verdict) -> Transition:
+def _failed(outcome: Raised, verdict: Verdict, policy: RetryPolicy) -> Transition:
     ending = Ending(
         failure=outcome.failure,
         code=outcome.cause or code_for(outcome.failure, exhausted=verdict.exhausted),
@@ -120,6 +120,7 @@ def _failed(outcome: Raised, verdict: Verdict) -> Transition:
         step=outcome.place.name,
         step_index=outcome.place.index,
         attempts=outcome.attempt,
+        policy=policy,
     )
     entry = EntryWrite(
         index=outcome.place.index,

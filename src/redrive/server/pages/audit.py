@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import Request
 from fastapi.responses import Response
 
+from redrive.core.keys import run_of
 from redrive.core.roles import Permission
 from redrive.desk.views import FIELDS, ListName
 from redrive.server.asking import Asked, needs
@@ -58,10 +59,13 @@ async def list_audit(request: Request, asked: Asked) -> Response:
     """A page of the log, newest first, or all that match as a file."""
     view = view_of(request)
     query = chosen(request, *FIELDS[ListName.AUDIT])
+    concerning = query.get("subject")
+    about_letter = concerning is not None and run_of(concerning) != concerning
     where = AuditFilter(
         event=query.get("event"),
         by=query.get("by"),
-        subject=query.get("subject"),
+        subject=None if about_letter else concerning,
+        letter=concerning if about_letter else None,
         since=since_of(query.get("since"), view.now),
     )
     desk, language = asked.desk.audit, view.lang

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from urllib.parse import urlencode
+import re
+from urllib.parse import unquote, urlencode
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import HTTPException, RequestValidationError
@@ -29,6 +30,14 @@ TITLES = {
     500: N("Something went wrong here"),
     503: N("The store does not answer"),
 }
+_BACK = {
+    "/admin/dlq": N("Back to the dead letter"),
+    "/admin/bulk-replays": N("Back to the decision on many"),
+    "/runs": N("Back to the run"),
+}
+"""Where to go from something that could not be done, by what it was to be done to."""
+_ABOUT = re.compile(rf"({'|'.join(_BACK)})/([^/]+)/.+")
+
 _HELP = {
     403: N("Somebody with a higher role can do it, or give you that role under Members."),
     404: N("It may have been removed, or it belongs to another tenant. Nothing was changed."),
@@ -104,4 +113,12 @@ async def _page(request: Request, status: int, detail: str, *, role: str | None 
         detail=detail,
         help=_HELP.get(status),
         role=role,
+        back=_back(request) if status in (409, 422) else None,
     )
+
+
+def _back(request: Request) -> tuple[str, str] | None:
+    """The letter, run or set that the address is about, and the words that lead to it."""
+    path = unquote(request.url.path).removeprefix(request.scope.get("root_path", ""))
+    found = _ABOUT.fullmatch(path)
+    return None if found is None else (f"{found[1]}/{found[2]}", _BACK[found[1]])

@@ -51,7 +51,7 @@ class Leaf:
                 return "number"
             case list() | dict():
                 return "json"
-        return "long" if len(self.text) > 80 or "\n" in self.text else "text"
+        return "long" if len(self.text) > 80 or set("\r\n") & set(self.text) else "text"
 
     @property
     def is_long(self) -> bool:
@@ -93,11 +93,16 @@ def _below(value: dict[str, Any], path: tuple[str, ...]) -> Iterator[Leaf]:
             yield Leaf((*path, name), inner)
 
 
+def _as_sent(text: str) -> str:
+    """A text as a browser sends it back: its lines end in one way, and a first one that is empty is lost."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").removeprefix("\n")
+
+
 def filled(value: Any, found: list[Leaf], texts: Mapping[str, str]) -> Any:
     """The object with what was typed in its places; a place of which nothing came stays as it is."""
     made = json.loads(json.dumps(value))
     for leaf in found:
-        if leaf.name in texts:
+        if leaf.name in texts and _as_sent(texts[leaf.name]) != _as_sent(leaf.text):
             inner = made
             for part in leaf.path[:-1]:
                 inner = inner[part]

@@ -19,6 +19,7 @@ from redrive.server.pages.drawing import show, view_of
 from redrive.server.pages.forms import Sent, pages, to
 from redrive.server.pages.letters import PATH
 from redrive.server.pages.pictures import waterfall
+from redrive.server.pages.standing import standing
 from redrive.server.pages.words import N
 from redrive.server.routes.shared import Id
 
@@ -97,10 +98,18 @@ async def _page(request: Request, found: DeadLetter, *, revealed: bool) -> Respo
         steps=[step for step in found.steps if step.kind in EXECUTED],
         history=told(found, view.lang),
         open=found.status is LetterStatus.OPEN,
-        done=DONE.get(request.query_params.get("done", "")),
+        stands=standing(found),
+        done=_done(request, found),
         revealed=revealed,
         path=PATH,
     )
+
+
+def _done(request: Request, found: DeadLetter) -> str | None:
+    """What is said after something was done; that it runs again holds as long as it does."""
+    word = request.query_params.get("done", "")
+    over = word == "replayed" and found.status is not LetterStatus.REPLAYING
+    return None if over else DONE.get(word)
 
 
 def told(found: DeadLetter, language: str) -> list[Told]:

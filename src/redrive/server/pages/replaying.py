@@ -37,7 +37,7 @@ _MODES = [Mode.FROM_FAILED, Mode.FROM_STEP, Mode.STEP_ONLY, Mode.FULL, Mode.SKIP
 async def ask(request: Request, asked: Asked, id: Id) -> Response:
     """What a replay would do, before anything is typed."""
     found, shown = await _case(asked, id)
-    wish = wish_of(Form(list(request.query_params.multi_items())), shown)
+    wish = wish_of(Form(list(request.query_params.multi_items())), shown, begun=True)
     return await _checked(request, asked, found, shown, wish)
 
 
@@ -66,11 +66,7 @@ async def _checked(
 ) -> Response:
     """The page with what would happen, or with what is wrong."""
     plan, wrong = (None, None)
-    if (
-        not wish.unread
-        and not wish.lacks_output
-        and not (wish.mode is Mode.FROM_STEP and wish.from_step is None)
-    ):
+    if wish.is_whole:
         plan, wrong = await _plan(asked, found, wish)
     placed, rest = faults_of(wrong) if wrong else ({}, [])
     found_fields = leaves(shown)

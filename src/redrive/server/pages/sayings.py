@@ -72,6 +72,7 @@ SENTENCES = (
     # what a dry run warns of
     N("the code has changed since: recorded with version {version}, the newest is {newest}"),
     N("no code ever registered workflow '{workflow}': nothing will run until a worker has it"),
+    N("no worker that is alive has workflow '{workflow}': it is refused until one has it"),
     N("results that are reused were computed from the original input"),
     N(
         "{names} is called with the idempotency key of the original input: a service that has seen the key "
@@ -108,6 +109,17 @@ SENTENCES = (
     N("{id} was closed ({how}); retry its run {run} instead"),
     N("{id} is {status} and cannot be closed as {other}"),
     N("{id} is no id of a dead letter"),
+    N(
+        "no worker that is alive has workflow '{workflow}' any more, so nobody would go on with it: start a "
+        "worker that has it, then decide again"
+    ),
+    # what a form about a replay lacks
+    N("this way keeps the input as it was: take your change back, or choose another way"),
+    N("an object from name to value is needed here, such as {example}"),
+    N("a retry policy is an object, such as {example}"),
+    N("choose the step to go on from"),
+    N("say what the step gave, as JSON, such as {example}"),
+    N("the result is no JSON: {why}. A text needs quotes, such as {example}"),
     N("{field} has a NUL or half a character in it, which no database stores"),
 )
 """By first match, so what is more particular stands before what is less so."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +25,7 @@ from redrive.server.routes.shared import Id
 from redrive.store.selection import LetterFilter
 from redrive.store.sets import SetItemStatus
 
-__all__ = ["PATH", "TYPED_ABOVE", "routes"]
+__all__ = ["PATH", "TYPED_ABOVE", "Effect", "effects_of", "routes"]
 
 routes = pages()
 
@@ -106,14 +107,14 @@ async def list_sets(request: Request, asked: Asked) -> Response:
 @routes.get(PATH + "/new", **needs(Permission.DECIDE))
 async def ask(request: Request, asked: Asked) -> Response:
     """What a decision on many letters would do."""
-    return await _plan(request, asked, Form(list(request.query_params.multi_items())))
+    return await _plan(request, asked, Form(list(request.query_params.multi_items())), begun=True)
 
 
 @routes.post(PATH + "/new", **needs(Permission.DECIDE))
 async def decide(request: Request, asked: Asked, sent: Sent) -> Response:
     """Begin it, if what it would do was looked at and its number was confirmed; otherwise show it."""
-    wish, action = wish_of(sent, None), _action(sent)
-    pace = _pace(sent)
+    action, pace = _action(sent), _pace(sent)
+    wish = _wish(sent, action)
     if sent.get(DO) == CHECK or wish.unread or pace.wrong or sent.get("seen") != _digest(action, wish):
         return await _plan(request, asked, sent, hurried=sent.get(DO) != CHECK and not pace.wrong)
     meant = _meant(asked, sent)
@@ -139,6 +140,11 @@ def _action(sent: Form) -> str:
     return sent.get("action") if sent.get("action") in ACTIONS else ACTIONS[0]
 
 
+def _wish(sent: Form, action: str, *, begun: bool = False) -> Wish:
+    """What each replay shall do; whatever else is decided needs a reason at most."""
+    return wish_of(sent, None, begun=begun) if action == "REPLAY" else Wish(reason=sent.maybe("reason"))
+
+
 def _options(wish: Wish) -> dict[str, Any]:
     """Each letter keeps its own input; a patch changes the same fields in all."""
     options = wish.options()
@@ -151,12 +157,19 @@ def _digest(action: str, wish: Wish) -> str:
 
 
 async def _plan(
-    request: Request, asked: Asking, sent: Form, *, hurried: bool = False, unconfirmed: bool = False
+    request: Request,
+    asked: Asking,
+    sent: Form,
+    *,
+    begun: bool = False,
+    hurried: bool = False,
+    unconfirmed: bool = False,
 ) -> Response:
-    meant, wish, action, pace = _meant(asked, sent), wish_of(sent, None), _action(sent), _pace(sent)
+    meant, action, pace = _meant(asked, sent), _action(sent), _pace(sent)
+    wish = _wish(sent, action, begun=begun)
     total = await _count(asked, meant)
     plan, wrong = None, None
-    if action == "REPLAY" and not wish.unread and not wish.lacks_output:
+    if action == "REPLAY" and wish.is_whole:
         plan, wrong = await _dry(asked, meant, wish)
     return await show(
         request,
@@ -170,10 +183,12 @@ async def _plan(
         actions=ACTIONS,
         modes=_MODES,
         plan=plan,
+        going=0 if plan is None else plan.checked - len(plan.refused),
+        effects=[] if plan is None else effects_of(plan),
         wrong=wrong,
         ready=total > 0 and not wish.unread and (action != "REPLAY" or plan is not None),
         seen=_digest(action, wish),
-        hurried=hurried and wrong is None and not unconfirmed,
+        hurried=hurried and wrong is None and not wish.unread and not unconfirmed,
         unconfirmed=unconfirmed,
         typed=total > TYPED_ABOVE,
         gives=wish.mode in OUTPUTS,
@@ -197,6 +212,28 @@ async def _dry(asked: Asking, meant: Meant, wish: Wish) -> tuple[DryRunOfMany | 
         return None, str(error)
     assert isinstance(found, DryRunOfMany)
     return found, None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """What a step does to the outside world, and in how many of the examples it would do so again."""
+
+    step: str
+    effect: str
+    count: int
+
+
+def effects_of(plan: DryRunOfMany) -> list[Effect]:
+    """What would act on the outside world again in any example; one need not stand for all."""
+    seen = Counter(
+        each
+        for dry in plan.sample
+        if not dry.undoes
+        for each in {(step.name, step.effect) for step in dry.effects}
+    )
+    return [
+        Effect(step=step, effect=effect or "", count=count) for (step, effect), count in seen.most_common()
+    ]
 
 
 @routes.get(PATH + "/{id}", **needs(Permission.LOOK))

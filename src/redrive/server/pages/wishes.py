@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from redrive.core.misfit import misfit_in
@@ -25,6 +25,9 @@ FIELD = "f:"
 OUTPUTS = frozenset({Mode.SKIP, Mode.COMPLETE})
 EDITABLE = frozenset({Mode.FROM_FAILED, Mode.FROM_STEP, Mode.FULL})
 
+_KEPT = "this way keeps the input as it was: take your change back, or choose another way"
+_RESULT, _OBJECT, _POLICY = '"payment 7"', '{"order": 7}', '{"max_retries": 5}'
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
@@ -42,12 +45,12 @@ class Wish:
     typed_retry: str = ""
     given: Mapping[str, str] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
-    """By place (`input`, `output`, `retry`), what cannot be read at all."""
+    """By place (`input`, `from_step`, `output`, `retry`), what cannot be read, or is missing."""
 
     @property
-    def lacks_output(self) -> bool:
-        """True if it cannot even be tried without a result that a person gives."""
-        return self.mode in OUTPUTS and not self.typed_output
+    def is_whole(self) -> bool:
+        """True if it can be tried: all that its way needs was given, and could be read."""
+        return not self.unread and not _missing(self)
 
     def options(self) -> dict[str, Any]:
         """What the desk takes."""
@@ -66,19 +69,21 @@ class Wish:
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:24]
 
 
-def wish_of(sent: Form, shown: Any) -> Wish:
-    """Read a form about an input that was shown like this."""
+def wish_of(sent: Form, shown: Any, *, begun: bool = False) -> Wish:
+    """Read a form about an input that was shown like this; one that is only `begun` may lack something."""
     unread: dict[str, str] = {}
     mode = _mode(sent.get("mode"))
-    input = _input(sent, shown, unread) if mode in EDITABLE else None
-    output = _read(sent, "output", unread) if mode in OUTPUTS else None
+    input = _input(sent, shown, unread)
+    if mode not in EDITABLE and (input is not None or "input" in unread):
+        input, unread["input"] = None, _KEPT
+    output = _output(sent, unread) if mode in OUTPUTS else None
     start = sent.get("from_step")
-    return Wish(
+    wish = Wish(
         mode=mode,
         from_step=int(start) if mode is Mode.FROM_STEP and start.isdigit() and len(start) < 6 else None,
         input=input,
         output=output,
-        retry=_read(sent, "retry", unread),
+        retry=_retry(sent, unread),
         new_operation=bool(sent.get("new_operation")),
         reason=sent.maybe("reason"),
         typed=sent.raw("input"),
@@ -87,6 +92,16 @@ def wish_of(sent: Form, shown: Any) -> Wish:
         given={name: sent.raw(FIELD + name) or "" for name in sent.names(FIELD)},
         unread=unread,
     )
+    return wish if begun else replace(wish, unread={**_missing(wish), **unread})
+
+
+def _missing(wish: Wish) -> dict[str, str]:
+    """What the way needs that nobody gave, by place."""
+    if wish.mode in OUTPUTS and not wish.typed_output:
+        return {"output": f"say what the step gave, as JSON, such as {_RESULT}"}
+    if wish.mode is Mode.FROM_STEP and wish.from_step is None:
+        return {"from_step": "choose the step to go on from"}
+    return {}
 
 
 def _mode(named: str) -> Mode:
@@ -98,14 +113,41 @@ def _input(sent: Form, shown: Any, unread: dict[str, str]) -> Any:
     found = leaves(shown) if sent.names(FIELD) else None
     if found is not None:
         meant = filled(shown, found, {name: sent.raw(FIELD + name) or "" for name in sent.names(FIELD)})
-    else:
+    elif _has_input(sent, shown):
         meant = _read(sent, "input", unread)
-    if meant is None or (meant == shown and json.dumps(meant) == json.dumps(shown)):
+    else:
+        return None
+    if "input" in unread or (_is_same(meant, shown) and shown is not None):
         return None
     if not isinstance(meant, dict):
-        unread["input"] = "an object from name to value is needed here"
+        unread["input"] = f"an object from name to value is needed here, such as {_OBJECT}"
         return None
     return meant
+
+
+def _has_input(sent: Form, shown: Any) -> bool:
+    """True if an input came; one that was shown and is blank now is one, blank fields to change are none."""
+    return sent.raw("input") is not None if shown is not None else bool(sent.get("input"))
+
+
+def _is_same(meant: Any, shown: Any) -> bool:
+    return bool(meant == shown) and json.dumps(meant) == json.dumps(shown)
+
+
+def _output(sent: Form, unread: dict[str, str]) -> Any:
+    given = _read(sent, "output", unread)
+    if why := unread.get("output"):
+        unread["output"] = f"the result is no JSON: {why}. A text needs quotes, such as {_RESULT}"
+    return given
+
+
+def _retry(sent: Form, unread: dict[str, str]) -> Mapping[str, Any] | None:
+    given = _read(sent, "retry", unread)
+    if isinstance(given, dict):
+        return given
+    if sent.get("retry"):
+        unread.setdefault("retry", f"a retry policy is an object, such as {_POLICY}")
+    return None
 
 
 def _read(sent: Form, name: str, unread: dict[str, str]) -> Any:
