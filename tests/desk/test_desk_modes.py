@@ -247,13 +247,14 @@ async def test_the_audit_log_says_what_was_asked_for_and_no_payload(
 
 async def test_a_letter_says_which_retry_policy_was_in_force(on_store: OnStore) -> None:
     """Not the one in the code: what is stored, or what a replay brings, goes before it."""
-    s = shop(retry=RetryPolicy(max_retries=1, base_delay=0))
+    s = shop()
+    stored = RetryPolicy(max_retries=1, base_delay=0, factor=3.0)
     async with on_store(s.app) as e:
         first = await failed(e, s.order, "lamp", 40)
-        assert first.policy == RetryPolicy(max_retries=1, base_delay=0).to_json()
-        await s.app.policies.set(RetryPolicy(max_retries=0), step="charge", by="ann")
+        assert first.policy == ONCE.to_json()
+        await s.app.policies.set(stored, step="charge", by="ann")
         second = await failed(e, s.order, "desk", 41)
-        assert second.policy == RetryPolicy(max_retries=0).to_json()
+        assert (second.policy, second.attempts) == (stored.to_json(), 2)
         patient = RetryPolicy(max_retries=2, base_delay=7, jitter=0)
         await ended(e, (await s.app.dlq.replay(first.id, retry=patient)).run_id)
         assert (await s.app.dlq.get(first.id)).policy == patient.to_json()
