@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx2
 
-from bench.ours.copies import copy_rows
+from bench.ours.copies import copy_letters, copy_rows
 from bench.ours.job import Job
 from redrive import NonRetryable, Redrive, RunFailed, Start
 from redrive.clock import SystemClock
@@ -174,7 +174,7 @@ async def _fill(url: str, run_id: str, runs: int) -> None:
         "run_id": "'copy' || n",
         "fingerprint": f"'cause-' || (n % {CAUSES})",
     }
-    await copy_rows(url, "letters", "t.id = 1", letter, runs // 10)
+    await copy_letters(url, letter, runs // 10)
 
 
 async def _slowest(client: httpx2.AsyncClient, paths: tuple[str, ...]) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from bench.ours.copies import copy_rows
+from bench.ours.copies import copy_letters
 from bench.ours.job import Job
 from bench.ours.replays import Parcels
 from redrive import RunFailed
@@ -36,7 +36,7 @@ async def letters(job: Job) -> dict[str, float]:
     parcels = Parcels(job.url, job.concurrency)
     async with parcels.app:
         await _failed(await parcels.parcel.start(1))
-    await copy_rows(job.url, "letters", "t.id = 1", _OWN, job.size)
+    await copy_letters(job.url, _OWN, job.size)
     async with parcels.app.client() as app:
         begun = time.perf_counter()
         while await app.runtime.folder.run_once():
