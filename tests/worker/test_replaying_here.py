@@ -120,6 +120,12 @@ async def parcels(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         yield parcels
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, a set waits until the worker has room."""
+    monkeypatch.setattr(handing, "_PATIENCE", 60.0)
+
+
 @pytest.fixture(params=engines.KINDS)
 async def watched(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Parcels]:
     """The same, with a worker that hears twice a second what it holds."""
@@ -137,6 +143,7 @@ async def kept_in(kind: str, folder: Path, *, lease: float) -> AsyncIterator[Par
         yield Parcels(Redrive(url, concurrency=25, lease=lease, chores=0.1, grace=5.0))
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_the_only_worker_goes_on_with_them_without_a_claim(parcels: Parcels) -> None:
     async with at_work(parcels.app, parcels.around):
         await parcels.fail()
@@ -155,6 +162,7 @@ async def test_the_only_worker_goes_on_with_them_without_a_claim(parcels: Parcel
     ]
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_what_a_set_gives_ahead_is_due_until_it_ends_and_is_charged_with_no_death(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +262,7 @@ async def test_what_is_paused_while_the_worker_is_waited_for_is_not_begun(parcel
     assert not parcels.shipped
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_what_becomes_due_meanwhile_does_not_wait_for_the_whole_set(parcels: Parcels) -> None:
     begun: list[str] = []
     gate = asyncio.Event()
@@ -304,6 +313,7 @@ async def test_a_worker_that_stops_meanwhile_gives_them_back(parcels: Parcels) -
         assert worker_of(parcels.app).claiming.promised == 0
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_a_set_that_is_paused_leaves_the_worker_alone(parcels: Parcels) -> None:
     """Or it would ask for room for each of its next shares, and take the answers for a lack of time."""
     app = parcels.app
@@ -319,6 +329,7 @@ async def test_a_set_that_is_paused_leaves_the_worker_alone(parcels: Parcels) ->
         worker.take_over = counted  # type: ignore[method-assign]
         await parcels.slow.start_many([() for _ in range(25)])
         await until(lambda: not worker.room, "the worker is busy")
+        parcels.claimed = 0
         begun = await app.dlq.replay_many(LetterFilter(), by="ann")
         await until(lambda: worker.claiming._waiting, "the first ones wait for room")
         await app.dlq.pause_set(begun.id, by="ann")
