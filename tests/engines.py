@@ -20,14 +20,16 @@ OnStore = Callable[..., AbstractAsyncContextManager[Engine]]
 async def on(kind: str) -> AsyncIterator[OnStore]:
     """`engine` on an empty database of a kind."""
     if kind == "sqlite":
-        yield _engine_on("sqlite:///:memory:")
+        yield engine_on("sqlite:///:memory:")
         return
     cluster.need_postgres()
     async with emptied.ready(kind) as url:
-        yield _engine_on(url)
+        yield engine_on(url)
 
 
-def _engine_on(url: str) -> OnStore:
+def engine_on(url: str) -> OnStore:
+    """`engine` on the database at this address."""
+
     @asynccontextmanager
     async def opened(app: Redrive, **options: Any) -> AsyncIterator[Engine]:
         async with engine(app, store=url, **options) as e:

@@ -10,12 +10,15 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Container
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cluster
+import emptied
 import pytest
 from desk_kit import Shop, failed, shop
-from engines import OnStore
+from engines import OnStore, engine_on
 
 from redrive import Redrive
 from redrive.app.runtime import Runtime
@@ -42,6 +45,10 @@ MANNERS: dict[str, Callable[[], Fault]] = {
     "the lost reply of": lambda: LOSE,
     "the failure of": lambda: FAIL,
 }
+ON_POSTGRES = [
+    "a crash after",
+    *(pytest.param(manner, marks=pytest.mark.slow) for manner in ("a crash before", "the lost reply of")),
+]
 # Calls that change nothing: dying at one of them is dying at the next call that does.
 WRITES = {"claim", "apply", "start"}
 LOOKS = {"lease.beat", "bury", "hung", "overdue", "held", "purge", "policies", "workers", "expiring"}
@@ -93,11 +100,33 @@ async def check(letter: DeadLetter, s: Shop, mode: str) -> None:
 async def test_whoever_decides_may_die_or_not_hear_at_any_point(
     tmp_path: Path, mode: str, options: dict[str, Any], calls: dict[str, int]
 ) -> None:
+    def place(name: str) -> Place:
+        (folder := tmp_path / name).mkdir()
+        return Place(f"sqlite:///{folder}/redrive.db", VirtualClock())
+
+    await _at_every_call(place, mode, options, calls)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", cluster.POSTGRES[-1:])
+@pytest.mark.parametrize(("mode", "options", "calls"), MODES)
+async def test_whoever_decides_on_postgres_may_die_or_not_hear_at_any_point(
+    kind: str, mode: str, options: dict[str, Any], calls: dict[str, int]
+) -> None:
+    """One database for all of them: each has a tenant of its own, and time goes on."""
+    cluster.need_postgres()
+    async with emptied.ready(kind) as url:
+        clock = VirtualClock()
+        await _at_every_call(lambda name: Place(url, clock, name.replace(" ", "-")), mode, options, calls)
+
+
+async def _at_every_call(
+    place: Callable[[str], Place], mode: str, options: dict[str, Any], calls: dict[str, int]
+) -> None:
     number, tried = 1, set()
     while True:
         for manner, fault in MANNERS.items():
-            (folder := tmp_path / f"{number} {manner}").mkdir()
-            call = await _decide_twice(folder, number, fault(), mode, options, calls)
+            call = await _decide_twice(place(f"{number} {manner}"), number, fault(), mode, options, calls)
             tried.add(call)
         if call is None:
             break
@@ -105,14 +134,23 @@ async def test_whoever_decides_may_die_or_not_hear_at_any_point(
     assert tried >= {"cases", "apply"}
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a letter is decided on."""
+
+    url: str
+    clock: VirtualClock
+    tenant: str = "default"
+
+
 async def _decide_twice(
-    folder: Path, number: int, fault: Fault, mode: str, options: dict[str, Any], calls: dict[str, int]
+    place: Place, number: int, fault: Fault, mode: str, options: dict[str, Any], calls: dict[str, int]
 ) -> str | None:
     """Decide with a fault at one call, then again without; the name of the call, None if there was none."""
-    url, clock = f"sqlite:///{folder}/redrive.db", VirtualClock()
+    url, clock = place.url, place.clock
     s = shop(Redrive(url))
-    async with engine(s.app, store=url, clock=clock) as e:
-        letter = await failed(e, s.order, "lamp", 40)
+    async with engine_on(url)(s.app, clock=clock) as e:
+        letter = await failed(e, s.order, "lamp", 40, tenant=place.tenant)
         s.ledger.broken.clear()
         heard = None
         async with somebody(url, clock) as (app, store):
@@ -165,15 +203,16 @@ async def test_the_worker_may_die_at_any_point_of_a_replay(
     assert len(struck) >= 9
 
 
+@pytest.mark.parametrize("manner", ON_POSTGRES)
 @pytest.mark.parametrize(("mode", "options", "calls"), MODES)
-async def test_the_worker_may_die_after_any_write_of_a_replay_on_postgres(
-    on_postgres: OnStore, mode: str, options: dict[str, Any], calls: dict[str, int]
+async def test_the_worker_may_die_at_any_write_of_a_replay_on_postgres(
+    on_postgres: OnStore, mode: str, options: dict[str, Any], calls: dict[str, int], manner: str
 ) -> None:
     """One database for all its lives: each has a tenant of its own, and time goes on."""
     struck: list[str] = []
     clock = VirtualClock()
     while True:
-        plan = Once(len(struck) + 1, MANNERS["a crash after"](), only=WRITES)
+        plan = Once(len(struck) + 1, MANNERS[manner](), only=WRITES)
         place = {"opened": on_postgres, "clock": clock, "tenant": f"t{len(struck)}"}
         if (call := await _replay_with(plan, mode, options, calls, **place)) is None:
             break

@@ -328,7 +328,10 @@ async def test_a_fault_at_every_call_of_a_set_with_a_rate_leaves_each_letter_dec
         await replayed_with(FAULTS[manner](), number, "REPLAY", rate="10/s")
 
 
-@pytest.mark.parametrize("manner", ["after", pytest.param("lost", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "manner",
+    ["after", *(pytest.param(each, marks=pytest.mark.slow) for each in ("before", "lost", "refused"))],
+)
 async def test_a_fault_at_every_call_of_a_set_on_postgres_leaves_each_letter_decided_on_once(
     on_postgres: OnStore, manner: str
 ) -> None:

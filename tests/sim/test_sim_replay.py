@@ -31,7 +31,7 @@ _FAILED = ("DLQ_PENDING", "TIMED_OUT")
 
 
 def _seeds() -> range:
-    first, _, last = os.environ.get("REDRIVE_SIM", "0-39").partition("-")
+    first, _, last = os.environ.get("REDRIVE_SIM", "0-24").partition("-")
     return range(int(first), int(last or first) + 1)
 
 

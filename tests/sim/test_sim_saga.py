@@ -29,7 +29,7 @@ _UNDONE = ("act", "once", "book")
 
 
 def _seeds() -> range:
-    first, _, last = os.environ.get("REDRIVE_SIM", "0-59").partition("-")
+    first, _, last = os.environ.get("REDRIVE_SIM", "0-29").partition("-")
     return range(int(first), int(last or first) + 1)
 
 

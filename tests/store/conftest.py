@@ -12,6 +12,15 @@ from store_places import IN_MEMORY, STORES, make, new_place
 
 from redrive.store import open_store
 
+BY_POOLER = {"applying", "audit", "bad_data", "claiming", "confined", "starting", "transactions", "workers"}
+"""Where what a connection keeps for itself would show: `./dev prove` sends everything through the pooler."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "[pgbouncer" in item.name and item.path.stem.removeprefix("test_store_") not in BY_POOLER:
+            item.add_marker(pytest.mark.slow)
+
 
 @pytest.fixture
 def clock() -> HandClock:

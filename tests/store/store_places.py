@@ -17,7 +17,8 @@ from redrive.store.seal import Keyring
 from redrive.store.sealed import SealedStore
 
 # What can differ is each tried once, not each with each: a file or memory, sealed or not, one PostgreSQL or
-# the other, by the pooler (which stands before the first) or directly. `./dev prove` takes the rest as well.
+# the other, by the pooler (which stands before the first; some tests only) or directly. `./dev prove` takes
+# the rest as well.
 STORES = [
     "sqlite-file",
     pytest.param("sqlite-memory", marks=pytest.mark.slow),

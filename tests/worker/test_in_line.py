@@ -189,12 +189,12 @@ async def test_what_waits_longer_than_a_moment_is_given_back_and_a_pause_holds(
     monkeypatch.setattr(loop, "_MOMENT", 0.2)
     orders = Orders(tmp_path, lease=30.0)
     async with at_work(orders.app) as worker:
-        await give(worker, orders.order, [(name,) for name in NAMES])
+        handles = await give(worker, orders.order, [(name,) for name in NAMES])
         await until(lambda: len(orders.begun) == 2, "two are under way")
         await orders.app.workflows.pause("order", by="ann")
         await until(lambda: not worker.hands.in_line, "nobody waits in line any more")
         orders.gate.set()
-        await until(lambda: orders.at_once["work"] == 0, "the two have ended")
+        await until(lambda: orders.have_ended(handles[:2]), "the two have ended")
         left = [row for row in await orders.runs() if row.status is not RunStatus.SUCCESS]
         assert {(row.status, row.worker, row.deaths) for row in left} == {(RunStatus.PENDING, None, 0)}
         assert (len(left), orders.begun) == (3, ["a", "b"])
