@@ -51,6 +51,17 @@ def test_axe_finds_nothing_in_either_light(looking: Looking) -> None:
     assert wrong == []
 
 
+def test_times_name_their_clock_and_it_can_be_chosen(looking: Looking) -> None:
+    page = looking.person(ACCOUNTANT, timezone_id="Asia/Kolkata")
+    page.goto(f"/app/admin/dlq/dl-{looking.shop.ids['wrong']}")
+    exact = page.locator("time[data-as=exact]").first
+    expect(exact).to_contain_text("GMT+5:30")
+    page.locator("header summary", has_text=ACCOUNTANT).click()
+    page.get_by_role("button", name="UTC").click()
+    expect(exact).to_contain_text("UTC")
+    assert "GMT+5:30" in (exact.get_attribute("title") or "")
+
+
 def test_a_set_is_held_up_and_let_go_on_and_a_filter_is_kept_with_the_keyboard(looking: Looking) -> None:
     page = looking.person(ACCOUNTANT, axe=True)
     page.goto(f"/app/admin/bulk-replays/{looking.shop.ids['slow_set']}")

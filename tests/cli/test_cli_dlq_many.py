@@ -213,6 +213,11 @@ def test_a_large_number_is_typed(shop: Shop, terminal: Callable[..., Terminal]) 
     )
     with working(shop):
         until(lambda: not piped("runs", "list", "-q", "--status", "PENDING", "--status", "RUNNING").output)
+    unasked = piped("dlq", "ignore", "--all")
+    assert unasked.exit_code == 5
+    assert "say --yes to ignore 102 dead letters without being asked" in unasked.stderr
+    assert piped("dlq", "ignore", "--all", "--dry-run").exit_code == 0
+    assert piped("dlq", "sets", "list", "-q").stdout == ""
     asking = terminal("dlq", "ignore", "--all")
     asking.wait_for("Type 102 to go on")
     asking.type("y\n")

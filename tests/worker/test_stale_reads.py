@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from real import make_app, until, worker_of
-from wrapped import after
+from real import at_work, make_app, until, worker_of
+from wrapped import after, replacing
 
 from redrive import Redrive, RetryPolicy
 from redrive.chores import Reaper
@@ -19,6 +20,7 @@ from redrive.desk.runs import Runs
 from redrive.desk.shaping import Shaper
 from redrive.errors import Conflict, NotFound
 from redrive.store.port import Store
+from redrive.store.workers import Claims
 
 
 class Scene:
@@ -228,6 +230,55 @@ async def test_a_worker_that_was_declared_dead_writes_nothing_even_before_its_ru
         assert await Reaper(store, SystemClock()).run_once() == 1
         assert await handle.result("10s") == "worked"
     assert len(scene.begun) == 2
+
+
+async def test_what_is_on_its_way_to_a_worker_that_was_declared_dead_is_not_begun(tmp_path: Path) -> None:
+    """A claim's answer may come when the old life is over and the new one has not begun."""
+    app = make_app(tmp_path, lease=1.5)
+    answer, birth = asyncio.Event(), asyncio.Event()
+    births, begun = [0], [0]
+
+    async def hold_back(claims: Claims) -> None:
+        if claims.runs:
+            await answer.wait()
+
+    def slow_birth(enlist: Callable[..., Any]) -> Callable[..., Any]:
+        async def enlisting(*args: Any) -> Any:
+            births[0] += 1
+            if births[0] > 1:
+                await birth.wait()
+            return await enlist(*args)
+
+        return enlisting
+
+    @app.step
+    async def work() -> str:
+        begun[0] += 1
+        return "worked"
+
+    @app.workflow
+    async def job() -> str:
+        return await work()
+
+    def around(store: Store) -> Store:
+        return replacing(after(store, "claim", hold_back), "enlist", slow_birth)
+
+    async with at_work(app, around) as worker:
+        worker.claiming._more_due = True  # or it would have the run from its start
+        handle = await job.start()
+
+        async def is_claimed() -> bool:
+            return (await handle.describe()).status is RunStatus.RUNNING
+
+        await until(is_claimed, "the store has given the run to the worker")
+        await _execute(tmp_path, "UPDATE workers SET state = 'DEAD'")
+        await until(lambda: births[0] == 2, "the worker has heard that it was declared dead")
+        answer.set()
+        await until(lambda: not worker.claiming.under_way, "what was claimed is here")
+        assert not worker.executions
+        birth.set()
+        assert await handle.result("20s") == "worked"
+    assert begun == [1]
 
 
 async def test_an_old_heartbeats_answer_does_not_cost_a_run_claimed_since(tmp_path: Path) -> None:

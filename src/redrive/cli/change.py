@@ -42,6 +42,11 @@ class Change:
         if not agreed:
             raise Stopped("nothing was changed", REFUSED)
 
+    def expect_yes(self, otherwise: str, code: int = REFUSED) -> None:
+        """End the command where nobody can be asked and nobody said `--yes`."""
+        if not (self.yes or self.dry_run or self.somebody_watches):
+            raise Stopped(otherwise, code)
+
 
 def changing(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command `--dry-run`, `--yes` and `--by`; it receives them as `change`."""

@@ -177,8 +177,8 @@ def _agree(doubts: list[str], scope: dict[str, str | None], change: Change) -> N
     """Ask a person; a script must have said that it means a name that nobody knows."""
     for doubt in doubts:
         say(f"Warning: {doubt}")
-    if doubts and not (change.yes or change.dry_run or change.somebody_watches):
-        raise Stopped("nothing was stored: correct the name, or add --yes if it is yet to come", NOT_FOUND)
+    if doubts:
+        change.expect_yes("nothing was stored: correct the name, or add --yes if it will come", NOT_FOUND)
     change.confirm(f"Store this policy for {_words(scope)}{' all the same' if doubts else ''}")
 
 

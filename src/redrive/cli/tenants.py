@@ -8,7 +8,6 @@ import click
 
 from redrive.cli.access import Managing, manage
 from redrive.cli.change import Change, changing
-from redrive.cli.exits import REFUSED, Stopped
 from redrive.cli.output import Column, Output, say, shown
 from redrive.cli.place import Place, at_a_place
 
@@ -147,8 +146,7 @@ def erase(name: str, change: Change, place: Place, output: Output) -> None:
     Examples:
       redrive tenants erase acme --yes
     """
-    if not (change.yes or change.dry_run or change.somebody_watches):
-        raise Stopped(f"nothing was erased: say --yes to erase {name!r} without being asked", REFUSED)
+    change.expect_yes(f"nothing was erased: say --yes to erase {name!r} without being asked")
     change.confirm(f"Erase everything of tenant {name!r}, for good")
 
     async def work(people: Managing) -> int:

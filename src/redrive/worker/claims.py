@@ -186,7 +186,7 @@ class Claiming:
             return await wish.granted
         except asyncio.CancelledError:
             if not wish.granted.cancelled() and wish.granted.result():
-                self.promised -= wish.count  # nobody is left to take what was promised a moment ago
+                self._take_back(wish.count)  # nobody is left to take what was promised a moment ago
             raise
         finally:
             timer.cancel()
@@ -206,6 +206,12 @@ class Claiming:
                 self.promised += wish.count
                 wish.granted.set_result(True)
 
+    def _take_back(self, count: int) -> None:
+        """So many runs are here by now, or will not come."""
+        self.promised -= count
+        self._gave.set()
+        self._worker.look_for_calm()
+
     async def _begin(self, count: int, give: Give, *, ahead: bool = False) -> None:
         """Have runs given to the worker, by its id, and begin with them; room for them was promised."""
         worker, me = self._worker, self._worker.id
@@ -216,9 +222,7 @@ class Claiming:
                 await asyncio.wait([looking])
                 await worker.circuits.catch_up()  # as after a claim, if it was begun much earlier
         finally:
-            self.promised -= count
-            self._gave.set()
-            worker.look_for_calm()
+            self._take_back(count)
         worker.take(claimed if me == worker.id else [], now, ahead=ahead)
         if len(claimed) < count:
             worker.bell.ring()

@@ -423,6 +423,7 @@ class Worker:
         for execution in self.executions:
             execution.put_down()
         self.committer.forget()
+        self.id = 0  # what is on its way to the dead one does not arrive here
         await self.lease.stop()
         await self._enlist()
         self.bell.ring()

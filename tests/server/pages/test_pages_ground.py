@@ -87,15 +87,16 @@ def test_the_first_load_is_small_and_its_files_are_kept(site: World) -> None:
         assert client.get("/static/app.000000000000.css").status_code == 404
 
 
-def test_languages_and_colours_are_chosen_and_kept(site: World) -> None:
+def test_languages_colours_and_clocks_are_chosen_and_kept(site: World) -> None:
     with of_role(site, "VIEWER", headers={"Accept-Language": "pl-PL,pl;q=0.9"}) as client:
-        assert '<html lang="pl" data-theme="auto">' in client.get("/").text
+        assert '<html lang="pl" data-theme="auto" data-clock="local">' in client.get("/").text
         chosen = client.post("/look", data={"language": "en", "next": "/app/?tenant=acme"})
         assert chosen.headers["location"] == "/app/?tenant=acme"
         client.post("/look", data={"theme": "dark"})
-        assert '<html lang="en" data-theme="dark">' in client.get("/").text
-        client.post("/look", data={"theme": "loud", "language": "tlh"})
-        assert '<html lang="en" data-theme="dark">' in client.get("/").text
+        client.post("/look", data={"clock": "utc"})
+        assert '<html lang="en" data-theme="dark" data-clock="utc">' in client.get("/").text
+        client.post("/look", data={"theme": "loud", "language": "tlh", "clock": "cuckoo"})
+        assert '<html lang="en" data-theme="dark" data-clock="utc">' in client.get("/").text
 
 
 def test_an_owner_sees_all_tenants_and_others_theirs(site: World) -> None:

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from html import unescape
+from html import escape, unescape
 
 import pytest
 from pages_kit import Looked, browser, of_role, once
@@ -195,6 +195,28 @@ def test_json_that_cannot_be_read_is_kept_and_named(shop: World) -> None:
         page = client.post(f"{path}?as=json", data={"mode": "FULL", "input": fitting, "do": "check"})
         assert "A new run does everything" in page.text
         assert "<ins>1</ins>" in page.text
+
+
+def test_what_was_typed_stays_when_the_input_is_edited_in_the_other_form(shop: World) -> None:
+    path = f"/admin/dlq/{shop.ids['acme']['any']}/replay"
+    with of_role(shop, "ADMIN") as client:
+        sent = {"mode": "FULL", **FIELDS, "f:amount": "47", "reason": "a typing error"}
+        page = client.post(path, data={**sent, "as": "json"})
+        typed = unescape(re.findall(r'<textarea class="json"[^>]*>(.*?)</textarea>', page.text, re.S)[0])
+        assert json.loads(typed) == {"order": "B-0", "amount": 47, "api_key": "••••••"}
+        assert 'value="a typing error"' in page.text
+        sent = {"mode": "FULL", "input": typed.replace("47", "48"), "as": "fields"}
+        page = client.post(f"{path}?as=json", data=sent)
+        assert (page.status_code, 'name="f:amount"' in page.text) == (200, True)
+        assert 'value="48"' in page.text
+        for beyond in (typed.replace("47", '48, "more": 1'), typed.replace("47", '"48"')):
+            page = client.post(f"{path}?as=json", data={**sent, "input": beyond})
+            assert (page.status_code, page.text.count("no fields for what you changed")) == (422, 2)
+            assert escape(beyond, quote=False).replace('"', "&#34;") in page.text
+        kept = client.post(path, data={**FIELDS, "f:amount": "47", "mode": "STEP_ONLY", "as": "json"})
+        assert (KEPT in kept.text, "47" in kept.text) == (True, True)
+    api = shop.client("acme", "ADMIN")
+    assert api.get(f"/workflow-dlq/{shop.ids['acme']['any']}").json()["status"] == "OPEN"
 
 
 KEPT = "this way keeps the input as it was"

@@ -126,6 +126,11 @@ def test_a_policy_is_stored_shown_and_removed_and_a_wrong_one_kept_in_its_form(s
         assert done.status_code == 303
         assert "7 retries" in Looked(client.get("/policies").text).text
         assert 'value="7"' in client.get("/policies?workflow=fulfil").text
+        unknown = "nobody has registered a workflow of this name"
+        assert unknown not in client.get("/policies").text
+        sent(client, "/policies", "/policies", workflow="fullfil", max_retries="9")
+        assert unknown in client.get("/policies").text
+        sent(client, "/policies", "/policies/remove", workflow="fullfil")
         assert sent(client, "/policies", "/policies/remove", workflow="fulfil").status_code == 303
         assert "7 retries" not in Looked(client.get("/policies").text).text
 

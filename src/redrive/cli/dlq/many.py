@@ -71,9 +71,10 @@ async def _decide(app: Redrive, where: LetterFilter, many: Many, asked: Asked) -
 def _ask(count: int, verb: str, asked: Asked) -> None:
     """A large number is typed by whoever means it."""
     change, what = asked.change, f"{verb.capitalize()} {_letters(count)}"
-    if count < _TYPED or change.yes or not change.somebody_watches:
+    if count < _TYPED or change.yes:
         change.confirm(what)
         return
+    change.expect_yes(f"nothing was changed: say --yes to {verb} {_letters(count)} without being asked")
     with asking():
         typed = click.prompt(f"{what}? Type {count} to go on", default="", show_default=False, err=True)
     if typed.replace(",", "") != str(count):

@@ -33,10 +33,11 @@ from redrive.server.pages.sayings import said
 from redrive.server.pages.words import LANGUAGES, Words, best_language
 from redrive.server.signing import is_safe
 
-__all__ = ["LANGUAGE", "THEME", "THEMES", "View", "show", "view_of"]
+__all__ = ["CHOICES", "View", "cookie_of", "show", "view_of"]
 
-LANGUAGE, THEME = "redrive_language", "redrive_theme"
-THEMES = ("auto", "light", "dark")
+CHOICES = {"language": tuple(LANGUAGES), "theme": ("auto", "light", "dark"), "clock": ("local", "utc")}
+"""What whoever looks may choose. Nobody has to: the browser names a language, else the first is taken."""
+
 MOST_TENANTS = 200
 
 _POLICY = (
@@ -73,6 +74,11 @@ _environment.filters |= {
 }
 
 
+def cookie_of(choice: str) -> str:
+    """Where a browser keeps what was chosen."""
+    return f"redrive_{choice}"
+
+
 class View:
     """What every page knows: who looks, in which language, and where things are."""
 
@@ -81,12 +87,17 @@ class View:
         self.asking = asking
         self.service = service_of(request)
         self.root: str = request.scope.get("root_path", "")
-        chosen = request.cookies.get(LANGUAGE)
+        chosen = request.cookies.get(cookie_of("language"))
         self.t = Words(best_language(chosen, request.headers.get("accept-language", "")))
         self.lang = self.t.language
-        theme = request.cookies.get(THEME, "auto")
-        self.theme = theme if theme in THEMES else "auto"
+        self.theme = self._chosen("theme")
+        self.clock = self._chosen("clock")
         self.tenants: list[str] = []
+
+    def _chosen(self, what: str) -> str:
+        known = CHOICES[what]
+        chosen = self.request.cookies.get(cookie_of(what))
+        return chosen if chosen in known else known[0]
 
     # -- who looks -------------------------------------------------------------------------------------
 

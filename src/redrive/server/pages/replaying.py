@@ -22,13 +22,14 @@ from redrive.server.pages.forms import CHECK, DO, Form, Sent, pages, to
 from redrive.server.pages.leaves import Leaf, leaves
 from redrive.server.pages.letters import PATH
 from redrive.server.pages.values import pretty
-from redrive.server.pages.wishes import EDITABLE, Wish, faults_of, wish_of
+from redrive.server.pages.wishes import EDITABLE, Wish, faults_of, in_fields, wish_of
 from redrive.server.routes.shared import Id
 
 __all__ = ["routes"]
 
 routes = pages()
 
+_AS, _JSON = "as", "json"  # in which form the input is edited; fields otherwise
 _PAGE = PATH + "/{id}/replay"
 _MODES = [Mode.FROM_FAILED, Mode.FROM_STEP, Mode.STEP_ONLY, Mode.FULL, Mode.SKIP, Mode.COMPLETE]
 
@@ -45,6 +46,10 @@ async def ask(request: Request, asked: Asked, id: Id) -> Response:
 async def decide(request: Request, asked: Asked, id: Id, sent: Sent) -> Response:
     """Replay, if what would happen was looked at for just this wish; otherwise show it."""
     found, shown = await _case(asked, id)
+    if form := sent.get(_AS):
+        wish = wish_of(sent, shown, begun=True)
+        turned = wish if form == _JSON else in_fields(wish, shown)
+        return await _checked(request, asked, found, shown, turned, form=form)
     wish = wish_of(sent, shown)
     if sent.get(DO) == CHECK or wish.unread or sent.get("seen") != wish.digest:
         return await _checked(request, asked, found, shown, wish, hurried=sent.get(DO) != CHECK)
@@ -62,7 +67,14 @@ async def _case(asked: Asking, id: str) -> tuple[DeadLetter, Any]:
 
 
 async def _checked(
-    request: Request, asked: Asking, found: DeadLetter, shown: Any, wish: Wish, *, hurried: bool = False
+    request: Request,
+    asked: Asking,
+    found: DeadLetter,
+    shown: Any,
+    wish: Wish,
+    *,
+    hurried: bool = False,
+    form: str = "",
 ) -> Response:
     """The page with what would happen, or with what is wrong."""
     plan, wrong = (None, None)
@@ -70,7 +82,8 @@ async def _checked(
         plan, wrong = await _plan(asked, found, wish)
     placed, rest = faults_of(wrong) if wrong else ({}, [])
     found_fields = leaves(shown)
-    flat = found_fields if request.query_params.get("as") != "json" and wish.typed is None else None
+    as_json = wish.typed is not None or (form or request.query_params.get(_AS)) == _JSON
+    flat = None if as_json else found_fields
     return await show(
         request,
         "replay.html",

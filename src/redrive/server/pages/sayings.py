@@ -114,6 +114,7 @@ SENTENCES = (
         "worker that has it, then decide again"
     ),
     # what a form about a replay lacks
+    N("the form has no fields for what you changed: go on with it as JSON"),
     N("this way keeps the input as it was: take your change back, or choose another way"),
     N("an object from name to value is needed here, such as {example}"),
     N("a retry policy is an object, such as {example}"),

@@ -12,9 +12,9 @@ from redrive.server import signing
 from redrive.server.asking import refuse_foreign, service_of
 from redrive.server.auth.credentials import COOKIE
 from redrive.server.auth.sessions import Login, SeveralTenants
-from redrive.server.pages.drawing import LANGUAGE, THEME, THEMES, show, view_of
+from redrive.server.pages.drawing import CHOICES, cookie_of, show, view_of
 from redrive.server.pages.forms import Sent, form_of, to
-from redrive.server.pages.words import LANGUAGES, N
+from redrive.server.pages.words import N
 
 __all__ = ["routes"]
 
@@ -74,13 +74,12 @@ async def sign_out(request: Request, here: Here) -> Response:
 
 @routes.post("/look")
 async def look(request: Request, sent: Sent, here: Here) -> Response:
-    """Choose a language, or light or dark."""
+    """Choose a language, light or dark, or the clock by which times are shown."""
     answer = to(_back(request, sent.get("next")))
-    for name, field, known in ((LANGUAGE, "language", tuple(LANGUAGES)), (THEME, "theme", THEMES)):
-        if sent.get(field) in known:
-            answer.set_cookie(
-                name, sent.get(field), max_age=_YEAR, path="/", samesite="lax", secure=view_of(request).safe
-            )
+    for what, known in CHOICES.items():
+        if (chosen := sent.get(what)) in known:
+            safe = view_of(request).safe
+            answer.set_cookie(cookie_of(what), chosen, max_age=_YEAR, path="/", samesite="lax", secure=safe)
     return answer
 
 

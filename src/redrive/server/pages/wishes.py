@@ -17,7 +17,7 @@ from redrive.server.pages.forms import Form
 from redrive.server.pages.leaves import filled, leaves
 from redrive.server.routes.shared import policy_of
 
-__all__ = ["EDITABLE", "FIELD", "OUTPUTS", "Wish", "faults_of", "wish_of"]
+__all__ = ["EDITABLE", "FIELD", "OUTPUTS", "Wish", "faults_of", "in_fields", "wish_of"]
 
 FIELD = "f:"
 """What the name of a form's field begins with that is a field of the input."""
@@ -25,6 +25,7 @@ FIELD = "f:"
 OUTPUTS = frozenset({Mode.SKIP, Mode.COMPLETE})
 EDITABLE = frozenset({Mode.FROM_FAILED, Mode.FROM_STEP, Mode.FULL})
 
+_BEYOND = "the form has no fields for what you changed: go on with it as JSON"
 _KEPT = "this way keeps the input as it was: take your change back, or choose another way"
 _RESULT, _OBJECT, _POLICY = '"payment 7"', '{"order": 7}', '{"max_retries": 5}'
 
@@ -75,7 +76,7 @@ def wish_of(sent: Form, shown: Any, *, begun: bool = False) -> Wish:
     mode = _mode(sent.get("mode"))
     input = _input(sent, shown, unread)
     if mode not in EDITABLE and (input is not None or "input" in unread):
-        input, unread["input"] = None, _KEPT
+        unread["input"] = _KEPT
     output = _output(sent, unread) if mode in OUTPUTS else None
     start = sent.get("from_step")
     wish = Wish(
@@ -93,6 +94,18 @@ def wish_of(sent: Form, shown: Any, *, begun: bool = False) -> Wish:
         unread=unread,
     )
     return wish if begun else replace(wish, unread={**_missing(wish), **unread})
+
+
+def in_fields(wish: Wish, shown: Any) -> Wish:
+    """The same with its input field by field, where the fields of what was shown can say it."""
+    if wish.typed is None or "input" in wish.unread:
+        return wish
+    meant = shown if wish.input is None else wish.input
+    found = leaves(shown) or []
+    given = {leaf.name: leaf.text for leaf in leaves(meant) or []}
+    if not _is_same(filled(shown, found, given), meant):
+        return replace(wish, unread={**wish.unread, "input": _BEYOND})
+    return replace(wish, typed=None, given=given)
 
 
 def _missing(wish: Wish) -> dict[str, str]:

@@ -4,9 +4,10 @@ const said = document.body.dataset;
 const language = document.documentElement.lang;
 const each = (selector, act, within = document) => within.querySelectorAll(selector).forEach(act);
 
-// -- times: local ones, with the exact one to be seen on them ---------------------------------------------
+// -- times: by the clock that was chosen, with the exact one to be seen on them -----------------------------
 
-const exact = new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "medium" });
+const by = (timeZone) => new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "long", timeZone });
+const local = by(undefined), exact = document.documentElement.dataset.clock === "utc" ? by("UTC") : local;
 const relative = new Intl.RelativeTimeFormat(language, { style: "short", numeric: "always" });
 const units = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
 
@@ -21,7 +22,7 @@ function tell(time) {
   if (isNaN(at)) return;
   const text = time.dataset.as === "exact" ? exact.format(at) : distance((at - Date.now()) / 1000);
   if (time.textContent !== text) time.textContent = text;
-  time.title = `${exact.format(at)}\n${time.dateTime.replace("T", " ").replace("Z", "")} UTC`;
+  time.title = `${local.format(at)}\n${time.dateTime.replace("T", " ").replace("Z", "")} UTC`;
 }
 
 // -- what needs a script is shown only where there is one --------------------------------------------------
