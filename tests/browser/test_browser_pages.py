@@ -60,6 +60,8 @@ def test_times_name_their_clock_and_it_can_be_chosen(looking: Looking) -> None:
     page.get_by_role("button", name="UTC").click()
     expect(exact).to_contain_text("UTC")
     assert "GMT+5:30" in (exact.get_attribute("title") or "")
+    page.goto("/app/audit")
+    expect(page.locator("#lines time").first).to_contain_text("UTC")
 
 
 def test_a_set_is_held_up_and_let_go_on_and_a_filter_is_kept_with_the_keyboard(looking: Looking) -> None:

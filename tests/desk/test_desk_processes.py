@@ -62,7 +62,7 @@ async def _open(*arguments: Any) -> Any:
 
 @pytest.mark.parametrize("kind", PLACES)
 @pytest.mark.parametrize("mode", ["FROM_FAILED", "FULL"])
-async def test_forty_eight_people_in_four_processes_get_one_answer(
+async def test_fifty_two_people_in_four_processes_get_one_answer(
     tmp_path: Path, kind: str, mode: str
 ) -> None:
     async with place(kind, tmp_path) as url:
@@ -73,8 +73,8 @@ async def test_forty_eight_people_in_four_processes_get_one_answer(
                 await handle.result(PATIENCE)
             s.ledger.broken.clear()
             (letter,) = (await s.app.dlq.list()).items
-            answers = await ask(url, letter.id, [mode] * 4, 12)
-            assert len(answers) == 48
+            answers = await ask(url, letter.id, [mode] * 4, 13)
+            assert len(answers) == 52
             assert len({tuple(answer) for answer in answers}) == 1
             kept, number, said, run_id, by, _ = answers[0]
             assert (kept, number, said, run_id == handle.id) == ("replay", 1, mode, mode != "FULL")
