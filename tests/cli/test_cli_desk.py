@@ -2,9 +2,11 @@
 
 import importlib
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -58,7 +60,11 @@ def test_letters_on_a_terminal_show_whole_ids(toys: Toys, terminal: Callable[...
     assert max(map(len, lines)) <= 80
     empty = terminal("dlq", "list", "--code", "timeout")
     empty.end()
-    assert "nothing waits for a person" in empty.text
+    assert "No dead letter matches." in empty.text
+    assert piped("dlq", "ignore", *piped("dlq", "list", "-q").stdout.split()).exit_code == 0
+    none = terminal("dlq", "list")
+    none.end()
+    assert "nothing waits for a person" in none.text
 
 
 # -- policies ------------------------------------------------------------------------------------------
@@ -182,6 +188,18 @@ def test_looking_does_not_make_a_store(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_looking_makes_no_store_of_a_file_that_is_none(tmp_path: Path) -> None:
+    books, empty = tmp_path / "books.db", tmp_path / "empty.db"
+    empty.touch()
+    with closing(sqlite3.connect(books)) as con:
+        con.execute("CREATE TABLE ledger (amount INTEGER)")
+    before = books.read_bytes()
+    for file in (books, empty):
+        result = piped("dlq", "list", "--url", f"sqlite:///{file}")
+        assert (result.exit_code, "there is no store at" in result.stderr) == (3, True), result.output
+    assert (books.read_bytes(), empty.read_bytes()) == (before, b"")
+
+
 @pytest.mark.parametrize(
     ("url", "words"),
     [
@@ -240,6 +258,13 @@ def test_init_overwrites_nothing(tmp_path: Path) -> None:
     assert result.exit_code == 4
     assert "exists already, so nothing was written" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
+
+
+def test_init_where_nothing_can_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = piped("init", str(tmp_path / "file" / "shop"))
+    assert (result.exit_code, "wrote" in result.output) == (1, False)
+    assert "cannot be written (Not a directory): name another folder" in result.stderr
 
 
 # -- completion ----------------------------------------------------------------------------------------

@@ -96,6 +96,13 @@ def test_an_editor_that_fails_changes_nothing(
     assert shop.letter(shop.wrong).status == "OPEN"
 
 
+def test_an_editor_that_leaves_no_file_changes_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDITOR", "rm")
+    result = piped("dlq", "edit", shop.wrong, "--yes")
+    assert (result.exit_code, "the editor left no file to read" in result.stderr) == (5, True), result.output
+    assert shop.letter(shop.wrong).status == "OPEN"
+
+
 def test_without_a_terminal_it_says_what_to_use_instead(shop: Shop) -> None:
     result = piped("dlq", "edit", shop.wrong)
     assert result.exit_code == 2

@@ -84,6 +84,16 @@ def test_waiting_for_one_that_fails_again_ends_with_1(shop: Shop) -> None:
     assert f"To understand it: redrive dlq show dl-{shop.wrong}" in result.stderr
 
 
+def test_a_decision_that_was_made_before_is_not_said_to_run_again(shop: Shop) -> None:
+    """Not even once it has failed, and the letter is open again."""
+    repeated = ("dlq", "replay", shop.wrong, "--key", "k1", "--by", "kim")
+    with working(shop):
+        assert piped(*repeated, "--wait").exit_code == 1
+        again = piped(*repeated)
+    assert (again.exit_code, len(shop.letter(shop.wrong).replays)) == (0, 1)
+    assert f"dl-{shop.wrong} was decided before, by kim at " in again.stdout
+
+
 def test_a_single_step_that_succeeds_is_what_was_asked_for(shop: Shop) -> None:
     with working(shop):
         result = piped("dlq", "replay", shop.down, "--mode", "step_only", "--wait")
@@ -167,6 +177,8 @@ def test_a_result_that_does_not_fit_is_refused(shop: Shop) -> None:
         (["--from-step", "bake"], 5, "no step 'bake' is recorded"),
         (["--patch", '{"order": {"number": "x"}}'], 5, "order.number"),
         (["--mode", "step_only", "--patch", "{}"], 5, "STEP_ONLY keeps the input"),
+        (["--mode", "SKIP"], 2, "--mode skip takes --output"),
+        (["--mode", "from_step"], 2, "--mode from_step takes --from-step"),
     ],
 )
 def test_what_makes_no_sense_is_refused_and_changes_nothing(

@@ -163,6 +163,10 @@ async def test_a_closed_letter_takes_no_decision(how: str) -> None:
         for other in {"resolve", "ignore"} - {how}:
             with pytest.raises(Conflict, match="cannot be closed"):
                 await getattr(s.app.dlq, other)(letter.id, by="bob")
+        if how != "expire":
+            assert (await getattr(s.app.dlq, how)(letter.id, by="bob")).closed_by == "ann"
+            with pytest.raises(Conflict, match=r"already \(done with\): add a comment to say more"):
+                await getattr(s.app.dlq, how)(letter.id, by="ann", reason="refunded by hand")
         assert await dump(e) == before
 
 

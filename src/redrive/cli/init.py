@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from redrive.cli.exits import CONFLICT, Stopped
 from redrive.cli.output import echo
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["init"]
 
@@ -41,13 +46,19 @@ def init(folder: str, dry_run: bool) -> None:
         )
     source = files("redrive.cli").joinpath("project")
     for name, file in FILES.items():
-        echo(f"{'would write' if dry_run else 'wrote'} {place / name}")
         if not dry_run:
-            place.mkdir(parents=True, exist_ok=True)
-            text = source.joinpath(file).read_text(encoding="utf-8")
-            (place / name).write_text(text, encoding="utf-8")
+            _write(place / name, source.joinpath(file).read_text(encoding="utf-8"))
+        echo(f"{'would write' if dry_run else 'wrote'} {place / name}")
     if not dry_run:
         echo("\n".join(["", "Next:", *(f"  {line}" for line in _next(folder))]))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Stopped(f"{path} cannot be written ({error.strerror}): name another folder") from None
 
 
 def _next(folder: str) -> list[str]:

@@ -136,13 +136,12 @@ async def _must_be_there(url: str) -> None:
 
 
 def _must_exist(url: str) -> None:
-    """Looking at a file that does not exist would make an empty one, and find nothing in it."""
-    from pathlib import Path
-
+    """Looking at a file that is no store would make it one, and find nothing in it."""
     from redrive.store.sqlite.connection import locate
+    from redrive.store.sqlite.schema import is_set_up
 
     address = locate(url)
-    if not address.in_memory and not Path(address.path).exists():
+    if not address.in_memory and not is_set_up(address):
         raise Stopped(
             f"there is no store at {url}: name it with --url, $REDRIVE_URL or --app module:app; "
             f"a worker makes it when it starts, and so does `{hint('migrate')}`",

@@ -136,7 +136,7 @@ def _show(report: Report, keys: Keyring, output: Output) -> None:
     else:
         how = f"with key {target}" if keys.writes else target
         left = report.unreadable or report.busy
-        others = f"some of the others are not {how} yet" if left else f"all others are {how} already"
+        others = f"some of the others are not {how} yet" if left else "no other needs it"
         echo(f"{report.rewritten:,} of {report.seen:,} rows rewritten, {others}")
         for key, count in sorted(report.audit.items()):
             kept = "in clear" if key == IN_CLEAR else f"sealed with key {key}; keep that key as long as they"

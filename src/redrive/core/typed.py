@@ -7,6 +7,7 @@ read_typed('{"order": {\n "id": 7}}').lines   {"": 1, "order": 1, "order.id": 2}
 from __future__ import annotations
 
 import json
+import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -49,7 +50,7 @@ def read_typed(text: str, *, below: int = 0) -> Typed:
     Lines are counted as in a file that has so many others above the text.
     """
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     except json.JSONDecodeError as error:
         raise InputError(
             f"line {error.lineno + below}, column {error.colno}: {_lowered(error.msg)}"
@@ -88,6 +89,12 @@ def _named(token: str, line: int, names: dict[str, int]) -> str:
         raise InputError(f"line {line}: {token:.60} is given twice, first in line {names[name]}; keep one")
     names[name] = line
     return name
+
+
+def _finite(digits: str) -> float:
+    if math.isinf(value := float(digits)):
+        raise InputError(f"{digits:.60} is larger than any number that can be stored; write it as a text")
+    return value
 
 
 def _refuse_constant(word: str) -> NoReturn:

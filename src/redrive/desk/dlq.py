@@ -16,7 +16,7 @@ from redrive.core.states import LetterStatus
 from redrive.core.transition import AuditWrite
 from redrive.desk.aside import aside, length
 from redrive.desk.checks import a_flag, is_id, long_text, person, reason_given, short_text
-from redrive.desk.closing import closing
+from redrive.desk.closing import closed_before, closing
 from redrive.desk.groups import GroupList, list_groups
 from redrive.desk.handling import handled_by
 from redrive.desk.preview import DryRun, Previewer
@@ -225,6 +225,8 @@ class DeadLetters:
             case, letter = await self._replayer.letter(id, tenant=tenant)
             why = reason_given(reason)
             outcome = closing(case.run, letter, status, by=person(by), reason=why)
+            if outcome is None and why not in (None, letter.resolution):
+                raise closed_before(letter)
             if outcome is None:
                 return await self.get(id, tenant=tenant)
             (settled,) = await self._settler.settle([outcome])

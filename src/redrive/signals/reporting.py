@@ -89,11 +89,11 @@ class Reporter:
 
     def _lost(self, outcome: Lost) -> None:
         cut_short = [each for each in outcome.open if each.executing]
-        names = ", ".join(repr(each.place.name) for each in cut_short) or "no step"
+        names = ", ".join(repr(each.place.name) for each in cut_short)
         log.warning(
-            "recovering stale run %s: its worker is gone, and %s did not complete",
+            "recovering stale run %s: its worker is gone%s",
             outcome.run.public_id,
-            names,
+            f", and {names} did not complete" if names else "",
             extra={"redrive": {**about_run(outcome.run), "decision": "any worker may take it up"}},
         )
 

@@ -209,7 +209,20 @@ def test_what_was_typed_stays_when_the_input_is_edited_in_the_other_form(shop: W
         page = client.post(f"{path}?as=json", data=sent)
         assert (page.status_code, 'name="f:amount"' in page.text) == (200, True)
         assert 'value="48"' in page.text
-        for beyond in (typed.replace("47", '48, "more": 1'), typed.replace("47", '"48"')):
+        lines = typed.replace("B-0", "B-0\\nB-1")
+        page = client.post(f"{path}?as=json", data={**sent, "input": lines})
+        assert (page.status_code, ">B-0\nB-1</textarea>" in page.text) == (200, True), (
+            "more than one line fits"
+        )
+        turned = json.dumps(dict(reversed(json.loads(typed).items())))
+        assert client.post(f"{path}?as=json", data={**sent, "input": turned}).status_code == 200
+        back = client.post(f"{path}?as=json", data={**sent, "mode": "STEP_ONLY"})
+        assert (back.status_code, KEPT in back.text, 'value="48"' in back.text) == (422, True, True)
+        for wrong in ("NaN", "1e999", "[" * 1000):
+            page = client.post(path, data={"mode": "FULL", **FIELDS, "f:amount": wrong, "as": "json"})
+            assert (page.status_code, f"&#34;{wrong}&#34;" in page.text) == (422, True), wrong
+        lost = typed.replace("B-0", "B-0\\rB-1")
+        for beyond in (typed.replace("47", '48, "more": 1'), typed.replace("47", '"48"'), lost):
             page = client.post(f"{path}?as=json", data={**sent, "input": beyond})
             assert (page.status_code, page.text.count("no fields for what you changed")) == (422, 2)
             assert escape(beyond, quote=False).replace('"', "&#34;") in page.text
@@ -250,7 +263,12 @@ def test_an_input_that_only_a_browser_wrote_otherwise_is_no_change() -> None:
     shown = {"note": "\r\none\r\ntwo\rthree", "amount": 1}
     same = {"note": "one\ntwo\nthree", "amount": "1"}
     assert filled(shown, leaves(shown) or [], same) == shown
-    assert Leaf(("note",), "one\rtwo").kind == "long", "a field of one line would lose what parts them"
+    note = Leaf(("note",), "one\rtwo")
+    assert not note.is_one_line(note.text), "a field of one line would lose what parts them"
+    assert [note.takes(text) for text in ("one\rtwo", "one\ntwo", "a\rb", "\na", "a\0", "\ud800")] == [
+        *(True, True),
+        *(False, False, False, False),
+    ]
 
 
 @pytest.mark.parametrize("typed", ["3", '"x"', "[1]", "[]", "null", "{half"])

@@ -153,6 +153,10 @@ def replay(
     options |= edits
     if result is not None:
         options["output"] = json_value(result, "--output")
+    if chosen == "skip" and result is None:
+        raise Misused("--mode skip takes --output: what the step shall have given, as JSON")
+    if chosen == "from_step" and from_step is None:
+        raise Misused("--mode from_step takes --from-step: the step to begin at, by number or name")
     asked = Asked(change=change, output=output, wait=wait)
     if where is not None:
         _replay_many(place, where, chosen, from_step, {**options, "rate": rate}, asked)
@@ -226,7 +230,13 @@ def act_of(mode: str, *, from_step: str | None = None, **options: Any) -> Act:
         letter = await found_letter(app, id)
         letters[letter.id] = letter
         settled = letter.status is not LetterStatus.OPEN
-        return Subject(id=letter.id, name=named([letter]), workflow=letter.workflow, settled=settled)
+        return Subject(
+            id=letter.id,
+            name=named([letter]),
+            workflow=letter.workflow,
+            settled=settled,
+            decisions=len(letter.replays),
+        )
 
     async def make(app: Redrive, subject: Subject, dry_run: bool) -> Replay | DryRun:
         letter = letters[subject.id]

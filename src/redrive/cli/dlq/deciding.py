@@ -32,13 +32,14 @@ __all__ = ["Act", "Asked", "Subject", "decide"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """What is to run again, as it was found. `settled`: somebody decided about it before, so that the same
-    decision changes nothing and another one is refused.
+    decision changes nothing and another one is refused. `decisions`: how many there were.
     """
 
     id: str
     name: str
     workflow: str
     settled: bool
+    decisions: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +144,7 @@ def _told(subject: Subject, plan: DryRun | Replay) -> list[str]:
 
 def _done(subject: Subject, replay: Replay) -> str:
     what = "new run" if replay.mode == Mode.FULL else "run"
-    if subject.settled:
+    if subject.settled or replay.number <= subject.decisions:
         return (
             f"{subject.id} was decided before, by {replay.by} at {_clock(replay.at)}: {what} {replay.run_id}"
         )

@@ -56,7 +56,11 @@ class Draft:
 
 
 def _decoded(path: Path) -> str:
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        why = f"the editor left no file to read ({error.strerror})"
+        raise Stopped(f"{why}: nothing was changed; name another editor in $EDITOR", REFUSED) from None
     try:
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -70,6 +74,8 @@ def _is_foreign(path: Path) -> bool:
         path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
         return True
+    except OSError:
+        return False
     return False
 
 

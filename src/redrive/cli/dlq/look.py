@@ -64,7 +64,9 @@ def list_(
         fetch=fetch,
         columns=_for_people() if on_terminal() else _for_programs(),
         id=lambda letter: letter.id,
-        empty="No dead letter here: nothing waits for a person.",
+        empty="No dead letter matches."
+        if given or view
+        else "No dead letter here: nothing waits for a person.",
     )
     pages.show(place, listing, output)
 

@@ -25,7 +25,7 @@ __all__ = ["story"]
 
 _WHY = {
     LetterCode.COMPENSATION_FAILED: "undoing what was done failed as well",
-    LetterCode.INFRASTRUCTURE_FAILURE: "the machine or the store under it failed, not the work itself",
+    LetterCode.INFRASTRUCTURE_FAILURE: "workers died with it, or the store under it failed",
     LetterCode.PARSE_ERROR: "its input cannot be read",
     LetterCode.VALIDATION_FAILED: "some of its data is not as it must be; correcting the input may mend it",
     LetterCode.POLICY_VIOLATION: "its code or its data is not what it may be; a developer must look",

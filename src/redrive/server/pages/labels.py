@@ -97,7 +97,7 @@ CODES = {
 
 WHY = {
     "compensation_failed": N("Undoing what was done failed as well."),
-    "infrastructure_failure": N("The machine or the store under it failed, not the work itself."),
+    "infrastructure_failure": N("Workers died with it, or the store under it failed."),
     "parse_error": N("Its input cannot be read."),
     "validation_failed": N("Some of its data is not as it must be. Correcting the input may mend it."),
     "policy_violation": N("Its code or its data is not what it may be. A developer must look."),

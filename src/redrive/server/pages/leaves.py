@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from redrive.core.payload.explain import path_text
+from redrive.core.typed import read_typed
+from redrive.errors import InputError
 from redrive.frozen import dataclass
 
 __all__ = ["Leaf", "filled", "leaves"]
@@ -51,7 +53,16 @@ class Leaf:
                 return "number"
             case list() | dict():
                 return "json"
-        return "long" if len(self.text) > 80 or set("\r\n") & set(self.text) else "text"
+        return "text"
+
+    def is_one_line(self, text: str) -> bool:
+        """True if a field of one line is the place to type this."""
+        return self.kind != "json" and len(text) <= 80 and not set("\r\n") & set(text)
+
+    def takes(self, text: str) -> bool:
+        """True if a browser sends this back from its field as it is, or it is what was there before."""
+        is_whole = "\0" not in text and text.encode(errors="ignore").decode() == text
+        return text == self.text or (is_whole and _as_sent(text) == text)
 
     @property
     def is_long(self) -> bool:
@@ -66,8 +77,8 @@ class Leaf:
         if self.value is None and not text:
             return None
         try:
-            value = json.loads(text)
-        except ValueError:
+            value = read_typed(text).value
+        except InputError:
             return text
         return value if isinstance(value, list | dict) == (self.kind == "json") else text
 

@@ -107,6 +107,7 @@ SENTENCES = (
     N("{id} is being replayed already, with another decision; wait how that ends"),
     N("{id} is resolved ({how}): see its run {run}"),
     N("{id} was closed ({how}); retry its run {run} instead"),
+    N("{id} is {status} already ({how}): add a comment to say more"),
     N("{id} is {status} and cannot be closed as {other}"),
     N("{id} is no id of a dead letter"),
     N(

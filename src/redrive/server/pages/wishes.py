@@ -98,12 +98,13 @@ def wish_of(sent: Form, shown: Any, *, begun: bool = False) -> Wish:
 
 def in_fields(wish: Wish, shown: Any) -> Wish:
     """The same with its input field by field, where the fields of what was shown can say it."""
-    if wish.typed is None or "input" in wish.unread:
+    if wish.typed is None or (wish.input is None and "input" in wish.unread):
         return wish
     meant = shown if wish.input is None else wish.input
     found = leaves(shown) or []
     given = {leaf.name: leaf.text for leaf in leaves(meant) or []}
-    if not _is_same(filled(shown, found, given), meant):
+    takes = all(leaf.takes(given.get(leaf.name, leaf.text)) for leaf in found)
+    if not takes or _in_order(filled(shown, found, given)) != _in_order(meant):
         return replace(wish, unread={**wish.unread, "input": _BEYOND})
     return replace(wish, typed=None, given=given)
 
@@ -145,6 +146,11 @@ def _has_input(sent: Form, shown: Any) -> bool:
 
 def _is_same(meant: Any, shown: Any) -> bool:
     return bool(meant == shown) and json.dumps(meant) == json.dumps(shown)
+
+
+def _in_order(value: Any) -> str:
+    """The value, whatever the order of names in it."""
+    return json.dumps(value, sort_keys=True)
 
 
 def _output(sent: Form, unread: dict[str, str]) -> Any:

@@ -7,14 +7,15 @@ import functools
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 from redrive.errors import SchemaMismatch, StoreError
 from redrive.store.migrate import Applied, Migration, known, outstanding
 from redrive.store.sqlite.connection import Address, connect, writing
 from redrive.store.statements import load
 
-__all__ = ["applied", "prepare"]
+__all__ = ["applied", "is_set_up", "prepare"]
 
 SQL = load(__package__, "schema.sql")
 
@@ -92,6 +93,21 @@ def applied(con: sqlite3.Connection) -> list[Applied]:
     return [
         Applied(version=version, checksum=checksum, oldest_code=oldest) for version, checksum, oldest in rows
     ]
+
+
+def is_set_up(address: Address) -> bool:
+    """True if the file has a schema of ours, of whatever age. Nothing is made or changed by the look.
+
+    Also if that cannot be told: whoever opens the store is told what is wrong with it.
+    """
+    file = Path(address.path)
+    if not file.exists():
+        return False
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as con:
+            return bool(con.execute(SQL["has_schema"]).fetchone()[0])
+    except sqlite3.Error:
+        return True
 
 
 def _refuse_beside_workers(con: sqlite3.Connection, address: Address, now: int) -> None:
