@@ -303,7 +303,7 @@ async def test_a_workflow_that_waits_for_ever_is_named() -> None:
 
     from redrive.testing import crash
 
-    patience, crash._PATIENCE = crash._PATIENCE, 0.2
+    patience, crash._PATIENCE = crash._PATIENCE, 3.0
     try:
         with pytest.raises(AssertionError, match="waits for something that is no step"):
             await crash_everywhere(hangs_the_second_time, setup=fresh)

@@ -226,7 +226,7 @@ async def test_a_step_that_never_ends_is_named() -> None:
     async def waiting() -> None:
         await stuck()
 
-    async with engine(app, patience=0.05) as e:
+    async with engine(app, patience=2.0) as e:
         handle = await waiting.start()
         with pytest.raises(TimeoutError, match=rf"step 'stuck' \(attempt 1\) of run {handle.id}"):
             await e.settle()
