@@ -17,9 +17,9 @@ from redrive.duration import moment, words
 from redrive.errors import RedriveError, SchemaMismatch
 from redrive.frozen import dataclass
 from redrive.store import EXPOSED, open_store
-from redrive.store.figures import Figures
 from redrive.store.port import Store
 from redrive.store.selection import CircuitFilter, LetterFilter, RunFilter
+from redrive.store.stats import Figures
 from redrive.store.workers import WorkerRow, living
 
 __all__ = ["Finding", "examine", "late_schedules"]

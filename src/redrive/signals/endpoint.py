@@ -16,7 +16,7 @@ from redrive.clock import Clock
 from redrive.errors import ConfigurationError, RedriveError
 from redrive.settings import OFF
 from redrive.signals.tally import Tally
-from redrive.store.figures import Figures
+from redrive.store.stats import Figures
 
 __all__ = ["Endpoint", "Recent", "can_measure"]
 

@@ -20,7 +20,7 @@ from redrive.core.states import EntryKind
 from redrive.core.transition import AttemptEnd
 from redrive.signals.histogram import LATENCIES, Histogram
 from redrive.signals.tally import StepTally, Tally, bounded
-from redrive.store.figures import Figures
+from redrive.store.stats import Figures
 
 __all__ = ["METRICS", "Collector", "registry_of", "rendered"]
 

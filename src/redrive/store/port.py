@@ -21,7 +21,6 @@ from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
-from redrive.store.figures import Figures
 from redrive.store.glances import Facets, RunGlance
 from redrive.store.notices import Notices
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
@@ -49,6 +48,7 @@ from redrive.store.selection import (
     RunFilter,
 )
 from redrive.store.sets import ItemMark, NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
+from redrive.store.stats import Figures
 from redrive.store.views import Views
 from redrive.store.workers import Beat, Catalogue, Claim, Claims, KnownItem, NewWorker, WorkerRow
 

@@ -7,12 +7,22 @@ expression is in force: while nodes with different code run side by side, that o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Protocol, TypeAlias
 
 from redrive.core.transition import AuditWrite
 from redrive.frozen import dataclass
+from redrive.store.session import Database, Session, Statements, reads, writes
 
-__all__ = ["NewSchedule", "ScheduleMark", "SchedulePlace", "ScheduleRow", "Schedules", "schedule_row"]
+__all__ = [
+    "NewSchedule",
+    "ScheduleCalls",
+    "ScheduleMark",
+    "SchedulePlace",
+    "ScheduleRow",
+    "Schedules",
+    "schedule_row",
+]
 
 SchedulePlace: TypeAlias = tuple[str, str, str]
 """What a schedule is known by: tenant, workflow, name."""
@@ -108,3 +118,65 @@ def schedule_row(row: Sequence[Any]) -> ScheduleRow:
         paused_by=paused_by,
         kept=bool(kept),
     )
+
+
+SQL = Statements("schedules.sql")
+
+
+class ScheduleCalls:
+    """See `Schedules` for what each call promises."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    @writes()
+    async def keep(
+        self, session: Session, schedules: Sequence[NewSchedule], *, worker: int
+    ) -> list[ScheduleRow]:
+        found: dict[SchedulePlace, ScheduleRow] = {}
+        async with session.transaction():
+            now = await session.now()
+            for each in _in_lock_order(schedules):
+                tenant, workflow, name = each.place
+                await session.rows(SQL["keep_schedule"], **asdict(each), worker=worker, now=now)
+                row = await session.row(
+                    SQL["kept_schedule"], tenant=tenant, workflow=workflow, name=name, now=now
+                )
+                found[each.place] = schedule_row(row)
+        return [found[each.place] for each in schedules]
+
+    @writes()
+    async def mark(self, session: Session, marks: Sequence[ScheduleMark]) -> list[bool]:
+        moved: dict[SchedulePlace, bool] = {}
+        by_place = {each.schedule.place: each for each in marks}
+        async with session.transaction():
+            for schedule in _in_lock_order([each.schedule for each in marks]):
+                mark = by_place[schedule.place]
+                rows = await session.rows(SQL["mark_schedule"], **asdict(schedule), at=mark.at, run=mark.run)
+                moved[schedule.place] = bool(rows)
+        return [moved[each.schedule.place] for each in marks]
+
+    @reads()
+    async def known(self, session: Session, *, tenant: str | None = None) -> list[ScheduleRow]:
+        return [schedule_row(row) for row in await session.rows(SQL["schedules"], tenant=tenant)]
+
+    @writes()
+    async def pause(self, session: Session, place: SchedulePlace, audit: AuditWrite) -> bool:
+        return await session.change(SQL["pause_schedule"], audit, **_named(place), by=audit.by)
+
+    @writes()
+    async def resume(self, session: Session, place: SchedulePlace, audit: AuditWrite) -> bool:
+        return await session.change(SQL["resume_schedule"], audit, **_named(place))
+
+    @writes()
+    async def remove(self, session: Session, place: SchedulePlace, audit: AuditWrite) -> bool:
+        return await session.change(SQL["drop_schedule"], audit, **_named(place))
+
+
+def _in_lock_order(schedules: Sequence[NewSchedule]) -> list[NewSchedule]:
+    """Sort schedules by their key: two workers that lock the same rows must do so in the same order."""
+    return sorted(schedules, key=lambda each: each.place)
+
+
+def _named(place: SchedulePlace) -> dict[str, str]:
+    return dict(zip(("tenant", "workflow", "name"), place, strict=True))

@@ -7,12 +7,14 @@ kept under `*`, as which no tenant can be known.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from redrive.core.transition import AuditWrite
 from redrive.frozen import dataclass
+from redrive.store.session import Database, Session, Statements, reads, writes
 
-__all__ = ["NewView", "ViewPlace", "ViewRow", "Views", "view_row"]
+__all__ = ["NewView", "SavedViewCalls", "ViewPlace", "ViewRow", "Views", "view_row"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,3 +73,25 @@ def view_row(row: Sequence[Any]) -> ViewRow:
     """A row of the statement `views`."""
     tenant, list, owner, name, query, by, at = row
     return ViewRow(tenant=tenant, list=list, owner=owner, name=name, query=query, by=by, at=at)
+
+
+SQL = Statements("views.sql")
+
+
+class SavedViewCalls:
+    """See `Views` for what each call promises."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    @reads()
+    async def known(self, session: Session, tenant: str, owner: str | None) -> list[ViewRow]:
+        return [view_row(row) for row in await session.rows(SQL["views"], tenant=tenant, owner=owner)]
+
+    @writes()
+    async def put(self, session: Session, view: NewView, *, most: int, audit: AuditWrite | None) -> bool:
+        return await session.change(SQL["put_view"], audit, **asdict(view), most=most)
+
+    @writes()
+    async def remove(self, session: Session, place: ViewPlace, audit: AuditWrite | None) -> bool:
+        return await session.change(SQL["drop_view"], audit, **asdict(place))

@@ -11,7 +11,7 @@ from redrive.core.deciding.rollback import AHEAD
 from redrive.core.delivery import DeliveryMark
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.store.circuits import CircuitTurn
-from redrive.store.figures import CircuitCount, SinkLag
+from redrive.store.stats import CircuitCount, SinkLag
 
 MINUTE = 60 * SECOND
 

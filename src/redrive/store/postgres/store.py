@@ -15,7 +15,6 @@ from redrive.errors import StoreError
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.confined import Confined
-from redrive.store.figures import Figures
 from redrive.store.glances import Facets, RunGlance
 from redrive.store.notices import Notices
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
@@ -25,7 +24,6 @@ from redrive.store.postgres import (
     circuits,
     claims,
     desk,
-    figures,
     groups,
     lease,
     lists,
@@ -33,7 +31,6 @@ from redrive.store.postgres import (
     outbox,
     reads,
     sets,
-    settings,
     starts,
     workers,
     writes,
@@ -47,9 +44,8 @@ from redrive.store.postgres.line import session
 from redrive.store.postgres.lines import Lines
 from redrive.store.postgres.notices import PostgresNotices
 from redrive.store.postgres.opening import prepare
-from redrive.store.postgres.schedules import PostgresSchedules
+from redrive.store.postgres.session import PostgresDatabase
 from redrive.store.postgres.transactions import StepTransaction
-from redrive.store.postgres.views import PostgresViews
 from redrive.store.records import (
     AttemptRow,
     AuditRow,
@@ -58,13 +54,12 @@ from redrive.store.records import (
     HeldRun,
     LetterRow,
     Page,
-    PolicyRow,
     Purge,
     RunRow,
     Started,
     Triage,
 )
-from redrive.store.schedules import Schedules
+from redrive.store.schedules import ScheduleCalls, Schedules
 from redrive.store.selection import (
     AuditFilter,
     CircuitFilter,
@@ -73,8 +68,11 @@ from redrive.store.selection import (
     OutboxFilter,
     RunFilter,
 )
+from redrive.store.session import Database
 from redrive.store.sets import ItemMark, NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
-from redrive.store.views import Views
+from redrive.store.settings import SettingsCalls
+from redrive.store.stats import StatsCalls
+from redrive.store.views import SavedViewCalls, Views
 from redrive.store.workers import Catalogue, Claim, Claims, KnownItem, NewWorker, WorkerRow
 
 __all__ = ["PostgresStore"]
@@ -94,7 +92,7 @@ TRANSACTIONS = 4
 """Connections for transactional steps, beside those of the engine."""
 
 
-class PostgresStore:
+class PostgresStore(SettingsCalls, StatsCalls):
     """A store in one schema of a PostgreSQL database. `redrive.store.port` says what each call promises."""
 
     def __init__(self, url: str, clock: Clock) -> None:
@@ -110,6 +108,7 @@ class PostgresStore:
         self._lines = Lines(self._address, self._address.pool_size, engine, self._real_clock)
         self._private = Lines(self._address, TRANSACTIONS, {}, self._real_clock)
         self._bell = Bell(self._address, self._lines)
+        self.database: Database = PostgresDatabase(self._lines, self._clock)
 
     async def open(self, *, migrate: bool = True) -> None:
         """Connect. With `migrate`, wait for a server that is down, and set an empty database up."""
@@ -142,6 +141,7 @@ class PostgresStore:
         """This store acting for one tenant's user, with nothing but the database on guard."""
         view = copy(self)
         view._lines = TenantLines(self._lines, tenant)  # type: ignore[assignment]  # no more of it is used
+        view.database = PostgresDatabase(view._lines, self._clock)
         return view
 
     @property
@@ -154,11 +154,11 @@ class PostgresStore:
 
     @property
     def schedules(self) -> Schedules:
-        return PostgresSchedules(self._lines, self._clock)
+        return ScheduleCalls(self.database)
 
     @property
     def views(self) -> Views:
-        return PostgresViews(self._lines, self._clock)
+        return SavedViewCalls(self.database)
 
     # -- accepting work ------------------------------------------------------------------------------
 
@@ -392,9 +392,6 @@ class PostgresStore:
     async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
         return await self._lines.run(lambda line: groups.groups(line, self._clock, where, limit, cursor))
 
-    async def figures(self) -> Figures:
-        return await self._lines.run(lambda line: figures.figures(line, self._clock))
-
     async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
         return await self._lines.run(lambda line: reads.unclaimable(line, self._clock, workflows))
 
@@ -412,25 +409,9 @@ class PostgresStore:
 
     # -- settings ------------------------------------------------------------------------------------
 
-    async def policies(self) -> list[PolicyRow]:
-        return await self._lines.run(settings.policies)
-
-    async def set_policy(self, policy: PolicyRow, audit: AuditWrite) -> None:
-        await self._lines.run(lambda line: settings.set_policy(line, self._clock, policy, audit))
-
-    async def delete_policy(self, tenant: str, workflow: str, step: str, audit: AuditWrite) -> bool:
-        place = (tenant, workflow, step)
-        return await self._lines.run(lambda line: settings.delete_policy(line, self._clock, place, audit))
-
-    async def pause(self, workflow: str, audit: AuditWrite) -> None:
-        await self._lines.run(lambda line: settings.pause(line, self._clock, workflow, audit))
-
     async def resume(self, workflow: str, audit: AuditWrite) -> None:
-        await self._lines.run(lambda line: settings.resume(line, self._clock, workflow, audit))
+        await super().resume(workflow, audit)
         self._bell.ring()
-
-    async def paused(self) -> dict[str, str]:
-        return await self._lines.run(settings.paused)
 
 
 def _makes_due(transition: Transition, answer: Answer) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from redrive.clock import Clock, Timer
@@ -19,7 +20,7 @@ from redrive.store.sqlite.line import Line, Work, tell
 from redrive.store.sqlite.refusals import NOTHING_LOST, meaning
 from redrive.store.sqlite.turn import Turn
 
-__all__ = ["Inline", "Runner", "Threaded", "Work", "in_turn"]
+__all__ = ["Inline", "Runner", "Threaded", "Work", "exclusive", "in_turn"]
 
 Result = TypeVar("Result")
 
@@ -34,15 +35,22 @@ class Runner(Protocol):
         """Run the closure some time soon; nobody waits for it."""
 
 
-def in_turn(con: sqlite3.Connection, turn: Turn, work: Work[Result], file: str, wait: float = BUSY) -> Result:
-    """Run the closure in a write transaction, after the other writers of this process."""
+@contextmanager
+def exclusive(con: sqlite3.Connection, turn: Turn, file: str, wait: float = BUSY) -> Iterator[None]:
+    """Hold a write transaction, after the other writers of this process."""
     if not turn.take(wait):
         raise StoreUnavailable(f"{file} is busy with another transaction of this process; {NOTHING_LOST}")
     try:
         with writing(con):
-            return work(con)
+            yield
     finally:
         turn.give()
+
+
+def in_turn(con: sqlite3.Connection, turn: Turn, work: Work[Result], file: str, wait: float = BUSY) -> Result:
+    """Run the closure in a write transaction, after the other writers of this process."""
+    with exclusive(con, turn, file, wait):
+        return work(con)
 
 
 class Threaded:

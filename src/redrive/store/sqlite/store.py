@@ -13,7 +13,6 @@ from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.confined import Confined
-from redrive.store.figures import Figures
 from redrive.store.glances import Facets, RunGlance
 from redrive.store.notices import Notices
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
@@ -26,13 +25,12 @@ from redrive.store.records import (
     HeldRun,
     LetterRow,
     Page,
-    PolicyRow,
     Purge,
     RunRow,
     Started,
     Triage,
 )
-from redrive.store.schedules import Schedules
+from redrive.store.schedules import ScheduleCalls, Schedules
 from redrive.store.selection import (
     AuditFilter,
     CircuitFilter,
@@ -41,20 +39,20 @@ from redrive.store.selection import (
     OutboxFilter,
     RunFilter,
 )
+from redrive.store.session import Database
 from redrive.store.sets import ItemMark, NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
+from redrive.store.settings import SettingsCalls
 from redrive.store.sqlite import (
     chores,
     circuits,
     claims,
     desk,
-    figures,
     groups,
     lists,
     messages,
     outbox,
     reads,
     sets,
-    settings,
     starts,
     workers,
     writes,
@@ -66,32 +64,35 @@ from redrive.store.sqlite.lease import FileLease, MemoryLease
 from redrive.store.sqlite.line import Result, Work
 from redrive.store.sqlite.lines import Inline, Threaded
 from redrive.store.sqlite.notices import SqliteNotices
-from redrive.store.sqlite.schedules import SqliteSchedules
 from redrive.store.sqlite.schema import prepare
+from redrive.store.sqlite.session import SqliteDatabase
 from redrive.store.sqlite.transactions import StepTransaction
-from redrive.store.sqlite.views import SqliteViews
-from redrive.store.views import Views
+from redrive.store.stats import StatsCalls
+from redrive.store.views import SavedViewCalls, Views
 from redrive.store.workers import Catalogue, Claim, Claims, KnownItem, NewWorker, WorkerRow
 
 __all__ = ["SqliteStore"]
 
 
-class SqliteStore:
+class SqliteStore(SettingsCalls, StatsCalls):
     """A store in one SQLite file, or in memory. See `redrive.store.port` for what each call promises."""
 
     def __init__(self, url: str, clock: Clock) -> None:
         self._address: Address = locate(url)
         self._clock = clock
-        self._lines = self._new_lines()
+        self._new_lines()
         self._bell = Bell(
             self._address, clock, lambda: self._lines.visit(data_version), busy=lambda: self._lines.busy
         )
 
-    def _new_lines(self) -> Threaded | Inline:
-        return Inline(self._address) if self._address.in_memory else Threaded(self._address)
+    def _new_lines(self) -> None:
+        self._lines: Threaded | Inline = (
+            Inline(self._address) if self._address.in_memory else Threaded(self._address)
+        )
+        self.database: Database = SqliteDatabase(self._lines, self.now)
 
     async def open(self, *, migrate: bool = True) -> None:
-        self._lines = self._new_lines()  # a store may be opened again after it was closed
+        self._new_lines()  # a store may be opened again after it was closed
         try:
             await self._lines.open()
             await self._lines.visit(
@@ -138,11 +139,11 @@ class SqliteStore:
 
     @property
     def schedules(self) -> Schedules:
-        return SqliteSchedules(self._lines, self.now)
+        return ScheduleCalls(self.database)
 
     @property
     def views(self) -> Views:
-        return SqliteViews(self._lines, self.now)
+        return SavedViewCalls(self.database)
 
     # -- accepting work ------------------------------------------------------------------------------
 
@@ -364,9 +365,6 @@ class SqliteStore:
     async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
         return await self._lines.read(lambda con: groups.groups(con, self.now(), where, limit, cursor))
 
-    async def figures(self) -> Figures:
-        return await self._lines.read(lambda con: figures.figures(con, self.now()))
-
     async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
         return await self._lines.read(lambda con: reads.unclaimable(con, self.now(), workflows))
 
@@ -381,24 +379,3 @@ class SqliteStore:
 
     async def sinks(self) -> list[SinkRow]:
         return await self._lines.read(outbox.sinks)
-
-    # -- settings ------------------------------------------------------------------------------------
-
-    async def policies(self) -> list[PolicyRow]:
-        return await self._lines.read(settings.policies)
-
-    async def set_policy(self, policy: PolicyRow, audit: AuditWrite) -> None:
-        await self._lines.write(lambda con: settings.set_policy(con, self.now(), policy, audit))
-
-    async def delete_policy(self, tenant: str, workflow: str, step: str, audit: AuditWrite) -> bool:
-        place = (tenant, workflow, step)
-        return await self._lines.write(lambda con: settings.delete_policy(con, self.now(), place, audit))
-
-    async def pause(self, workflow: str, audit: AuditWrite) -> None:
-        await self._lines.write(lambda con: settings.pause(con, self.now(), workflow, audit))
-
-    async def resume(self, workflow: str, audit: AuditWrite) -> None:
-        await self._lines.write(lambda con: settings.resume(con, self.now(), workflow, audit))
-
-    async def paused(self) -> dict[str, str]:
-        return await self._lines.read(settings.paused)

@@ -11,9 +11,16 @@ from dataclasses import field
 
 from redrive.clock import MICROS
 from redrive.core.circuit import CircuitStatus
+from redrive.core.deciding.rollback import AHEAD
 from redrive.frozen import dataclass
+from redrive.store.lanes import MOST_LANES, START
+from redrive.store.session import Database, Session, Statements, reads
 
-__all__ = ["LATE", "LIMITS", "CircuitCount", "Figures", "LaneCount", "SinkLag", "waiting"]
+__all__ = ["CircuitCount", "Figures", "SinkLag", "StatsCalls"]
+
+SQL = Statements("figures.sql")
+LANES = Statements("claims.sql")["lanes"]
+PAUSED = Statements("settings.sql")["paused"]
 
 LATE = 60 * MICROS
 """Microseconds after which a due run that nobody took is overdue."""
@@ -87,3 +94,56 @@ def waiting(
             overdue[lane.workflow] += lane.overdue
             since.append(lane.since)
     return dict(+due), dict(+overdue), min(since, default=None)
+
+
+class StatsCalls:
+    """See `redrive.store.port` for what each call promises."""
+
+    database: Database
+
+    @reads()
+    async def figures(self, session: Session) -> Figures:
+        now = await session.now()
+        paused = {row[0] for row in await session.rows(PAUSED)}
+        due, overdue, since = waiting(await _due_by_lane(session, now), paused)
+        limits = {**LIMITS, "now": now}
+        letters = await session.rows(SQL["open_letters"], **limits)
+        circuits = await session.rows(SQL["circuits_by_status"], **limits)
+        return Figures(
+            now=now,
+            letters={workflow: count for workflow, count in letters if count > 0},
+            oldest_letter=await session.value(SQL["oldest_letter"]),
+            due=due,
+            overdue=overdue,
+            due_since=since,
+            suspects=await session.value(SQL["suspects"], **limits),
+            parked=await session.value(SQL["parked"], **limits),
+            circuits=tuple(
+                CircuitCount(key, CircuitStatus(status), count) for key, status, count in circuits
+            ),
+            sinks=tuple(SinkLag(*row) for row in await session.rows(SQL["lags"], **limits)),
+            workers=dict(await session.rows(SQL["workers_by_state"], **limits)),
+        )
+
+
+async def _due_by_lane(session: Session, now: int) -> list[LaneCount]:
+    tenant, queue, rank, workflow = START.tenant, START.queue, START.rank, START.workflow
+    lanes = await session.rows(
+        LANES, tenant=tenant, queue=queue, rank=rank, workflow=workflow, most=MOST_LANES
+    )
+    counts = []
+    for tenant, queue, rank, workflow, first_due in lanes:
+        if first_due <= now:
+            row = await session.row(
+                SQL["due_by_lane"],
+                tenant=tenant,
+                queue=queue,
+                rank=rank,
+                workflow=workflow,
+                per_lane=LIMITS["per_lane"],
+                now=now,
+                late=LATE,
+                ahead=AHEAD,
+            )
+            counts.append(LaneCount(workflow, *row))
+    return [count for count in counts if count.due]

@@ -1,30 +1,23 @@
--- Schedules: keeping them, marking how far they are, and what people decide about them.
+-- Schedules: keeping them, marking how far they are, pausing and removing them.
 
 -- name: keep_schedule
--- Take schedules that nobody alive keeps; with another expression than before they begin anew.
+-- Take a schedule that no live worker keeps; with another expression than before it begins anew.
 INSERT INTO redrive.schedules AS s (tenant, workflow, name, expression, zone, passed, keeper)
-SELECT n.tenant, n.workflow, n.name, n.expression, n.zone, CAST(:now AS bigint), CAST(:worker AS bigint)
-FROM unnest(CAST(:tenants AS text[]), CAST(:workflows AS text[]), CAST(:names AS text[]),
-            CAST(:expressions AS text[]), CAST(:zones AS text[]))
-    AS n (tenant, workflow, name, expression, zone)
-ORDER BY n.tenant COLLATE "C", n.workflow COLLATE "C", n.name COLLATE "C"
+VALUES (:tenant, :workflow, :name, :expression, :zone, :now, :worker)
 ON CONFLICT (tenant, workflow, name) DO UPDATE SET
     passed = CASE WHEN s.expression = excluded.expression AND s.zone = excluded.zone THEN s.passed
                   ELSE excluded.passed END,
     expression = excluded.expression, zone = excluded.zone, keeper = excluded.keeper
 WHERE s.keeper <> excluded.keeper AND NOT EXISTS (
     SELECT 1 FROM redrive.workers AS w
-    WHERE w.id = s.keeper AND w.state = 'LIVE' AND w.lease_until > CAST(:now AS bigint));
+    WHERE w.id = s.keeper AND w.state = 'LIVE' AND w.lease_until > :now);
 
--- name: kept_schedules
--- Schedules by what they are known by, in the order asked for.
+-- name: kept_schedule
+-- One schedule as it stands.
 SELECT s.tenant, s.workflow, s.name, s.expression, s.zone, s.passed, s.last_at, s.last_run, s.paused_at, s.paused_by,
        EXISTS (SELECT 1 FROM redrive.workers AS w
-               WHERE w.id = s.keeper AND w.state = 'LIVE' AND w.lease_until > CAST(:now AS bigint))
-FROM unnest(CAST(:tenants AS text[]), CAST(:workflows AS text[]), CAST(:names AS text[]))
-    WITH ORDINALITY AS n (tenant, workflow, name, number)
-JOIN redrive.schedules AS s ON s.tenant = n.tenant AND s.workflow = n.workflow AND s.name = n.name
-ORDER BY n.number;
+               WHERE w.id = s.keeper AND w.state = 'LIVE' AND w.lease_until > :now)
+FROM redrive.schedules AS s WHERE s.tenant = :tenant AND s.workflow = :workflow AND s.name = :name;
 
 -- name: mark_schedule
 -- Move a schedule on, unless it is so far already, or has another expression by now.
@@ -39,27 +32,27 @@ RETURNING 1;
 -- All schedules, or those of a tenant.
 SELECT s.tenant, s.workflow, s.name, s.expression, s.zone, s.passed, s.last_at, s.last_run, s.paused_at, s.paused_by,
        EXISTS (SELECT 1 FROM redrive.workers AS w
-               WHERE w.id = s.keeper AND w.state = 'LIVE' AND w.lease_until > CAST(:now AS bigint))
+               WHERE w.id = s.keeper AND w.state = 'LIVE' AND w.lease_until > :now)
 FROM redrive.schedules AS s
 WHERE CAST(:tenant AS text) IS NULL OR s.tenant = CAST(:tenant AS text)
 ORDER BY s.workflow, s.tenant, s.name;
 
 -- name: pause_schedule
 -- Start nothing for a schedule; the first pause counts.
-UPDATE redrive.schedules SET paused_at = CAST(:now AS bigint), paused_by = :by
+UPDATE redrive.schedules SET paused_at = :now, paused_by = :by
 WHERE tenant = :tenant AND workflow = :workflow AND name = :name AND paused_at IS NULL
 RETURNING 1;
 
 -- name: resume_schedule
--- Undo a pause; what came meanwhile is over.
-UPDATE redrive.schedules SET paused_at = NULL, paused_by = NULL, passed = GREATEST(passed, CAST(:now AS bigint))
+-- Undo a pause; times that passed meanwhile are skipped.
+UPDATE redrive.schedules SET paused_at = NULL, paused_by = NULL, passed = CASE WHEN passed > :now THEN passed ELSE :now END
 WHERE tenant = :tenant AND workflow = :workflow AND name = :name AND paused_at IS NOT NULL
 RETURNING 1;
 
 -- name: drop_schedule
--- Forget a schedule that nobody alive keeps.
+-- Remove a schedule that no live worker keeps.
 DELETE FROM redrive.schedules AS s
 WHERE s.tenant = :tenant AND s.workflow = :workflow AND s.name = :name AND NOT EXISTS (
     SELECT 1 FROM redrive.workers AS w
-    WHERE w.id = s.keeper AND w.state = 'LIVE' AND w.lease_until > CAST(:now AS bigint))
+    WHERE w.id = s.keeper AND w.state = 'LIVE' AND w.lease_until > :now)
 RETURNING 1;

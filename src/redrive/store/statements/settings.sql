@@ -7,8 +7,7 @@ SELECT tenant, workflow, step, policy, updated_at, updated_by FROM redrive.polic
 -- name: put_policy
 -- Store a policy in place of the one it replaces.
 INSERT INTO redrive.policies (tenant, workflow, step, policy, updated_at, updated_by)
-VALUES (:tenant, :workflow, :step, :policy, COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())),
-        :updated_by)
+VALUES (:tenant, :workflow, :step, :policy, :now, :updated_by)
 ON CONFLICT (tenant, workflow, step) DO UPDATE SET
     policy = excluded.policy, updated_at = excluded.updated_at, updated_by = excluded.updated_by;
 
@@ -19,7 +18,7 @@ DELETE FROM redrive.policies WHERE tenant = :tenant AND workflow = :workflow AND
 -- name: pause
 -- Let nothing of a workflow be claimed; the first pause counts.
 INSERT INTO redrive.pauses (workflow, paused_at, paused_by)
-VALUES (:workflow, COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())), :by)
+VALUES (:workflow, :now, :by)
 ON CONFLICT (workflow) DO NOTHING RETURNING 1;
 
 -- name: resume

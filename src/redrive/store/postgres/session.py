@@ -1,0 +1,78 @@
+"""PostgreSQL's session: shared store code on one connection of the pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeAlias, TypeVar
+
+from redrive.core.transition import AuditWrite
+from redrive.store.postgres.confined import AnyLines
+from redrive.store.postgres.database_clock import DatabaseClock
+from redrive.store.postgres.desk import note
+from redrive.store.postgres.line import Line
+from redrive.store.postgres.sql import load, prepare
+from redrive.store.postgres.text import as_given, as_stored
+from redrive.store.session import Dialect, Session, Statement
+
+__all__ = ["PostgresDatabase", "PostgresSession"]
+
+Result = TypeVar("Result")
+Work: TypeAlias = Callable[[Session], Coroutine[Any, Any, Result]]
+
+_MOMENT = load("chores.sql")["moment"]
+
+
+class PostgresSession:
+    """A session on one connection. Texts with NUL characters are stored and returned as they were given."""
+
+    dialect: Dialect = "postgres"
+
+    def __init__(self, line: Line, clock: DatabaseClock) -> None:
+        self.line = line
+        self.clock = clock
+
+    async def rows(self, statement: Statement | str, **params: Any) -> list[Any]:
+        prepared = prepare(statement if isinstance(statement, str) else statement.text("postgres"))
+        stored = {name: as_stored(value) for name, value in params.items()}
+        stored.setdefault("now", self.clock.given())
+        return [as_given(row) for row in await self.line.rows(prepared, **stored)]
+
+    async def row(self, statement: Statement | str, **params: Any) -> Any:
+        rows = await self.rows(statement, **params)
+        return rows[0] if rows else None
+
+    async def value(self, statement: Statement | str, **params: Any) -> Any:
+        row = await self.row(statement, **params)
+        return None if row is None else row[0]
+
+    async def now(self) -> int:
+        return self.clock.heard(await self.line.value(_MOMENT, now=self.clock.given()))
+
+    async def change(self, statement: Statement, audit: AuditWrite | None, **params: Any) -> bool:
+        async with self.transaction():
+            changed = bool(await self.rows(statement, **params))
+            if changed and audit is not None:
+                await self.note([audit])
+        return changed
+
+    async def note(self, lines: Iterable[AuditWrite]) -> None:
+        await note(self.line, self.clock, lines)
+
+    def transaction(self) -> AbstractAsyncContextManager[None]:
+        return self.line.transaction()
+
+
+class PostgresDatabase:
+    """The connections of a PostgreSQL store, or of a view of it for one tenant."""
+
+    def __init__(self, lines: AnyLines, clock: DatabaseClock) -> None:
+        self._lines = lines
+        self._clock = clock
+
+    async def read(self, work: Work[Result], *, snapshot: bool) -> Result:
+        run = self._lines.picture if snapshot else self._lines.run
+        return await run(lambda line: work(PostgresSession(line, self._clock)))
+
+    async def write(self, work: Work[Result], *, durable: bool, begin: bool) -> Result:
+        return await self._lines.run(lambda line: work(PostgresSession(line, self._clock)))

@@ -1,0 +1,221 @@
+"""Database sessions: the few calls that both databases answer, and the statements they run.
+
+Store code is written once, as `async def`, against `Session`. PostgreSQL's session awaits its driver.
+SQLite's session never suspends, so a whole call runs as one piece of work on the connection's thread.
+
+A statement lives in one of three places, tried in this order: `sqlite/statements` or `postgres/statements`
+if the databases need different SQL, else `store/statements` for both. A shared statement is written for
+PostgreSQL with named parameters (`:name`) and tables in schema `redrive`. SQLite gets it with these changes:
+
+    redrive.runs                         runs
+    = ANY (CAST(:ids AS text[]))         IN (SELECT value FROM json_each(:ids))
+    FOR UPDATE SKIP LOCKED               (nothing: the writer holds the file's lock)
+    COLLATE "C"                          (nothing: SQLite compares bytes anyway)
+    /* INDEXED BY runs_due */            INDEXED BY runs_due
+    /* CROSS */ JOIN                     CROSS JOIN, which keeps the order of the tables
+
+In a shared statement `:now` is the store's time. Sessions fill it in unless the caller passes one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager
+from functools import cache, wraps
+from importlib.resources import files
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
+
+from redrive.core.transition import AuditWrite
+from redrive.store.statements import parse
+
+__all__ = [
+    "Calls",
+    "Database",
+    "Dialect",
+    "Session",
+    "Statement",
+    "Statements",
+    "reads",
+    "run_inline",
+    "writes",
+]
+
+Dialect: TypeAlias = Literal["sqlite", "postgres"]
+Result = TypeVar("Result")
+Params = ParamSpec("Params")
+
+_SCHEMA = re.compile(r"\bredrive\.")
+_ANY = re.compile(r"= ANY \(CAST\(:(\w+) AS \w+\[\]\)\)")
+_LOCK = re.compile(r"\s+FOR (?:NO KEY )?UPDATE(?: OF \w+)?(?: SKIP LOCKED)?")
+_BYTES = re.compile(r' COLLATE "C"')
+_HINT = re.compile(r"/\* (INDEXED BY \w+|CROSS) \*/")
+_NOW = re.compile(r"(?<![:\w]):now\b")
+_SERVER_TIME = "COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp()))"
+
+
+class Statement:
+    """One named statement. Its text is read when a session first runs it."""
+
+    __slots__ = ("_file", "_name")
+
+    def __init__(self, file: str, name: str) -> None:
+        self._file = file
+        self._name = name
+
+    def text(self, dialect: Dialect) -> str:
+        """Return the SQL for one of the databases, with named parameters."""
+        return _texts(dialect, self._file)[self._name]
+
+
+class Statements:
+    """The statements of one file name, over the three folders."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+
+    def __getitem__(self, name: str) -> Statement:
+        return Statement(self._file, name)
+
+
+@cache
+def _texts(dialect: Dialect, file: str) -> dict[str, str]:
+    folders = files(__package__)
+    adapt = for_sqlite if dialect == "sqlite" else for_postgres
+    shared, own = folders / "statements" / file, folders / dialect / "statements" / file
+    found: dict[str, str] = {}
+    if shared.is_file():
+        parsed = parse(shared.read_text("utf-8"), file)
+        found.update({name: adapt(text) for name, text in parsed.items()})
+    if own.is_file():
+        found.update(parse(own.read_text("utf-8"), file))
+    return found
+
+
+def for_sqlite(text: str) -> str:
+    """Return a shared statement as SQLite takes it."""
+    text = _ANY.sub(r"IN (SELECT value FROM json_each(:\1))", text)
+    text = _HINT.sub(r"\1", _BYTES.sub("", text))
+    return _SCHEMA.sub("", _LOCK.sub("", text))
+
+
+def for_postgres(text: str) -> str:
+    """Return a shared statement with the server's own time for `:now`, unless a session gives another."""
+    return _NOW.sub(_SERVER_TIME, text)
+
+
+class Session(Protocol):
+    """One connection in use, by one call of the store."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """The SQL that this session speaks, for statements that are put together from parts."""
+
+    async def rows(self, statement: Statement | str, **params: Any) -> list[Any]:
+        """Run a statement and return its rows. `:now` need not be passed."""
+
+    async def row(self, statement: Statement | str, **params: Any) -> Any:
+        """Run a statement and return its first row, or None."""
+
+    async def value(self, statement: Statement | str, **params: Any) -> Any:
+        """Run a statement and return the first value of its first row, or None."""
+
+    async def now(self) -> int:
+        """Return the store's time in microseconds since 1970."""
+
+    async def note(self, lines: Iterable[AuditWrite]) -> None:
+        """Add lines to the audit log; a line that is there already is not added again."""
+
+    async def change(self, statement: Statement, audit: AuditWrite | None, **params: Any) -> bool:
+        """Run a statement that returns a row for each row it changed, and note it if there was any.
+
+        One transaction. Returns whether anything changed.
+        """
+
+    def transaction(self) -> AbstractAsyncContextManager[None]:
+        """Commit everything inside together, or nothing. Within another transaction it is part of that."""
+
+
+class Database(Protocol):
+    """Runs pieces of work, each on a session of its own."""
+
+    async def read(self, work: Callable[[Session], Coroutine[Any, Any, Result]], *, snapshot: bool) -> Result:
+        """Run work that only reads. With `snapshot`, all of it sees the database as of one moment."""
+
+    async def write(
+        self, work: Callable[[Session], Coroutine[Any, Any, Result]], *, durable: bool, begin: bool
+    ) -> Result:
+        """Run work that writes.
+
+        On SQLite all of it is one transaction, unless `begin` is False: then it may look first and take the
+        write lock with `session.transaction()` only if there is something to do. On PostgreSQL work that
+        needs a transaction says so. Without `durable`, SQLite does not wait for the disk: right for work
+        that is repeated after a power cut.
+        """
+
+
+def run_inline(call: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine that never suspends, such as store code on a SQLite session."""
+    try:
+        call.send(None)
+    except StopIteration as returned:
+        result: Result = returned.value
+        return result
+    call.close()
+    raise AssertionError("a SQLite session must not suspend")
+
+
+class Calls(Protocol):
+    """A group of store calls over a database."""
+
+    @property
+    def database(self) -> Database: ...
+
+
+_Calls = TypeVar("_Calls", bound=Calls)
+
+
+def reads(
+    *, snapshot: bool = False
+) -> Callable[
+    [Callable[Concatenate[_Calls, Session, Params], Coroutine[Any, Any, Result]]],
+    Callable[Concatenate[_Calls, Params], Coroutine[Any, Any, Result]],
+]:
+    """Make a store call of a method that reads on a session."""
+
+    def decorate(
+        call: Callable[Concatenate[_Calls, Session, Params], Coroutine[Any, Any, Result]],
+    ) -> Callable[Concatenate[_Calls, Params], Coroutine[Any, Any, Result]]:
+        @wraps(call)
+        def on_store(
+            self: _Calls, *args: Params.args, **kwargs: Params.kwargs
+        ) -> Coroutine[Any, Any, Result]:
+            return self.database.read(lambda session: call(self, session, *args, **kwargs), snapshot=snapshot)
+
+        return on_store
+
+    return decorate
+
+
+def writes(
+    *, durable: bool = True, begin: bool = True
+) -> Callable[
+    [Callable[Concatenate[_Calls, Session, Params], Coroutine[Any, Any, Result]]],
+    Callable[Concatenate[_Calls, Params], Coroutine[Any, Any, Result]],
+]:
+    """Make a store call of a method that writes on a session; see `Database.write` for the options."""
+
+    def decorate(
+        call: Callable[Concatenate[_Calls, Session, Params], Coroutine[Any, Any, Result]],
+    ) -> Callable[Concatenate[_Calls, Params], Coroutine[Any, Any, Result]]:
+        @wraps(call)
+        def on_store(
+            self: _Calls, *args: Params.args, **kwargs: Params.kwargs
+        ) -> Coroutine[Any, Any, Result]:
+            return self.database.write(
+                lambda session: call(self, session, *args, **kwargs), durable=durable, begin=begin
+            )
+
+        return on_store
+
+    return decorate

@@ -1,0 +1,56 @@
+-- How much waits in a store. Every count stops at a limit, so that looking costs the same however full the store is.
+
+-- name: open_letters
+-- Open letters by workflow: what the groups have counted, and what is not folded into them yet.
+SELECT counted.workflow, CAST(SUM(counted.open) AS bigint) AS open FROM (
+    SELECT few.workflow, few.open FROM (
+        SELECT g.workflow, g.open FROM redrive.groups AS g /* INDEXED BY groups_open */ WHERE g.open > 0
+        ORDER BY g.place DESC LIMIT CAST(:causes AS bigint)) AS few
+    UNION ALL
+    SELECT fed.workflow, fed.open FROM (
+        SELECT f.workflow, f.open FROM redrive.letter_feed AS f ORDER BY f.id LIMIT CAST(:changes AS bigint)) AS fed
+) AS counted
+GROUP BY counted.workflow;
+
+-- name: oldest_letter
+-- When the first letter that is still open was written.
+SELECT l.created_at FROM redrive.letters AS l /* INDEXED BY letters_by_status */
+WHERE l.status = 'OPEN' ORDER BY l.id LIMIT 1;
+
+-- name: due_by_lane
+-- The due runs of one lane: how many, how many are overdue, the first. A rollback is made due some time before it is,
+-- so that it goes first.
+SELECT COUNT(*), COUNT(*) FILTER (WHERE first.since <= CAST(:now AS bigint) - CAST(:late AS bigint)), MIN(first.since)
+FROM (SELECT r.available_at + CASE WHEN r.status = 'COMPENSATING'
+                                        AND r.available_at + CAST(:ahead AS bigint) <= CAST(:now AS bigint)
+                                   THEN CAST(:ahead AS bigint) ELSE 0 END AS since
+      FROM redrive.runs AS r /* INDEXED BY runs_due */
+      WHERE r.worker IS NULL AND r.available_at IS NOT NULL AND r.deaths = 0
+        AND r.tenant = :tenant AND r.queue = :queue AND r.rank = :rank AND r.workflow = :workflow
+        AND r.available_at <= CAST(:now AS bigint)
+      ORDER BY r.available_at, r.id LIMIT CAST(:per_lane AS bigint)) AS first;
+
+-- name: suspects
+-- Runs that a worker died with, whether they wait or are tried again.
+SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM redrive.runs AS r /* INDEXED BY runs_suspect */
+                              WHERE r.worker IS NULL AND r.available_at IS NOT NULL AND r.deaths > 0
+                              ORDER BY r.available_at LIMIT CAST(:counted AS bigint)) AS waiting)
+       + (SELECT COUNT(*) FROM (SELECT 1 FROM redrive.runs AS r /* INDEXED BY runs_held */
+                                WHERE r.worker IS NOT NULL AND r.deaths > 0
+                                ORDER BY r.worker LIMIT CAST(:counted AS bigint)) AS held);
+
+-- name: parked
+-- Runs that wait for a circuit.
+SELECT COUNT(*) FROM (SELECT 1 FROM redrive.runs AS r /* INDEXED BY runs_parked */
+                      WHERE r.parked_on IS NOT NULL AND r.status = 'SLEEPING' AND r.worker IS NULL
+                      ORDER BY r.tenant, r.parked_on COLLATE "C", r.id LIMIT CAST(:counted AS bigint)) AS parked;
+
+-- name: circuits_by_status
+-- Circuits that are not closed, by name and state; several tenants may have one of the same name.
+SELECT c.key, c.status, COUNT(*) FROM redrive.circuits AS c WHERE c.status <> 'CLOSED'
+GROUP BY c.key, c.status ORDER BY COUNT(*) DESC, c.key LIMIT CAST(:circuits AS bigint);
+
+-- name: workers_by_state
+-- Workers by state; one whose lease has run out is dead, whether that is noted or not.
+SELECT CASE WHEN w.state = 'LIVE' AND w.lease_until < CAST(:now AS bigint) THEN 'DEAD' ELSE w.state END, COUNT(*)
+FROM redrive.workers AS w GROUP BY 1;
