@@ -188,7 +188,7 @@ def reads(
     ) -> Callable[Concatenate[_Calls, Params], Coroutine[Any, Any, Result]]:
         @wraps(call)
         def on_store(
-            self: _Calls, *args: Params.args, **kwargs: Params.kwargs
+            self: _Calls, /, *args: Params.args, **kwargs: Params.kwargs
         ) -> Coroutine[Any, Any, Result]:
             return self.database.read(lambda session: call(self, session, *args, **kwargs), snapshot=snapshot)
 
@@ -210,7 +210,7 @@ def writes(
     ) -> Callable[Concatenate[_Calls, Params], Coroutine[Any, Any, Result]]:
         @wraps(call)
         def on_store(
-            self: _Calls, *args: Params.args, **kwargs: Params.kwargs
+            self: _Calls, /, *args: Params.args, **kwargs: Params.kwargs
         ) -> Coroutine[Any, Any, Result]:
             return self.database.write(
                 lambda session: call(self, session, *args, **kwargs), durable=durable, begin=begin
