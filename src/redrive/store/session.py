@@ -13,8 +13,13 @@ PostgreSQL with named parameters (`:name`) and tables in schema `redrive`. SQLit
     COLLATE "C"                          (nothing: SQLite compares bytes anyway)
     /* INDEXED BY runs_due */            INDEXED BY runs_due
     /* CROSS */ JOIN                     CROSS JOIN, which keeps the order of the tables
+    <> ALL (CAST(:ids AS text[]))        NOT IN (SELECT value FROM json_each(:ids))
+    IS NOT DISTINCT FROM                 =  (values in conditions are never NULL)
+    IS DISTINCT FROM                     IS NOT
+    ILIKE                                LIKE
 
-In a shared statement `:now` is the store's time. Sessions fill it in unless the caller passes one.
+In a shared statement `:now` is the store's time. Sessions fill it in unless the caller passes one. A statement
+that compares an indexed column with a time the caller has takes it as `:at`: a plain parameter plans better.
 """
 
 from __future__ import annotations
@@ -36,8 +41,10 @@ __all__ = [
     "Session",
     "Statement",
     "Statements",
+    "Verbatim",
     "reads",
     "run_inline",
+    "texts",
     "writes",
 ]
 
@@ -47,6 +54,7 @@ Params = ParamSpec("Params")
 
 _SCHEMA = re.compile(r"\bredrive\.")
 _ANY = re.compile(r"= ANY \(CAST\(:(\w+) AS \w+\[\]\)\)")
+_NOT_ANY = re.compile(r"<> ALL \(CAST\(:(\w+) AS \w+\[\]\)\)")
 _LOCK = re.compile(r"\s+FOR (?:NO KEY )?UPDATE(?: OF \w+)?(?: SKIP LOCKED)?")
 _BYTES = re.compile(r' COLLATE "C"')
 _HINT = re.compile(r"/\* (INDEXED BY \w+|CROSS) \*/")
@@ -65,7 +73,7 @@ class Statement:
 
     def text(self, dialect: Dialect) -> str:
         """Return the SQL for one of the databases, with named parameters."""
-        return _texts(dialect, self._file)[self._name]
+        return texts(dialect, self._file)[self._name]
 
 
 class Statements:
@@ -79,7 +87,8 @@ class Statements:
 
 
 @cache
-def _texts(dialect: Dialect, file: str) -> dict[str, str]:
+def texts(dialect: Dialect, file: str) -> dict[str, str]:
+    """Return all statements of a file name by their names, as one of the databases takes them."""
     folders = files(__package__)
     adapt = for_sqlite if dialect == "sqlite" else for_postgres
     shared, own = folders / "statements" / file, folders / dialect / "statements" / file
@@ -95,6 +104,12 @@ def _texts(dialect: Dialect, file: str) -> dict[str, str]:
 def for_sqlite(text: str) -> str:
     """Return a shared statement as SQLite takes it."""
     text = _ANY.sub(r"IN (SELECT value FROM json_each(:\1))", text)
+    text = _NOT_ANY.sub(r"NOT IN (SELECT value FROM json_each(:\1))", text)
+    text = (
+        text.replace("IS NOT DISTINCT FROM", "=")
+        .replace("IS DISTINCT FROM", "IS NOT")
+        .replace("ILIKE", "LIKE")
+    )
     text = _HINT.sub(r"\1", _BYTES.sub("", text))
     return _SCHEMA.sub("", _LOCK.sub("", text))
 
@@ -102,6 +117,12 @@ def for_sqlite(text: str) -> str:
 def for_postgres(text: str) -> str:
     """Return a shared statement with the server's own time for `:now`, unless a session gives another."""
     return _NOW.sub(_SERVER_TIME, text)
+
+
+class Verbatim(str):
+    """A text that is sent as it is, without what a database does to texts that it cannot hold."""
+
+    __slots__ = ()
 
 
 class Session(Protocol):
@@ -131,6 +152,9 @@ class Session(Protocol):
 
         One transaction. Returns whether anything changed.
         """
+
+    def index_order(self) -> AbstractAsyncContextManager[None]:
+        """Hold the planner to indexes that give rows in the order of a list."""
 
     def transaction(self) -> AbstractAsyncContextManager[None]:
         """Commit everything inside together, or nothing. Within another transaction it is part of that."""

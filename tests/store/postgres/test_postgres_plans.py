@@ -15,21 +15,17 @@ import pytest_asyncio
 from postgres_kit import Bench, opened
 
 from redrive.store.postgres import (
-    chores,
     circuits,
-    claims,
-    figures,
     outbox,
-    reads,
-    settings,
-    starts,
-    workers,
 )
 from redrive.store.postgres.line import Line
-from redrive.store.postgres.sql import Statement, in_schema
+from redrive.store.postgres.sql import Statement, in_schema, prepare
+from redrive.store.session import texts
 
-MODULES = (starts, claims, workers, reads, chores, settings)
-STATEMENTS = {name: statement for module in MODULES for name, statement in module.SQL.items()}
+FILES = ("starts", "claims", "workers", "runs", "letters", "catalogue", "chores", "settings")
+STATEMENTS = {
+    name: prepare(text) for file in FILES for name, text in texts("postgres", f"{file}.sql").items()
+}
 SMALL = {"workers"}  # a row for each worker of the last day
 WHOLE = {"all_workers", "policies", "paused", "old_workers", "bury", "graves"}  # of a small table
 BOUNDED = {"old_audit"}  # walks along the oldest rows, as many as it may remove and not more
@@ -138,10 +134,13 @@ RELAYED = (
 )  # fmt: skip
 
 
+RELAY = {**outbox.SQL, "deliveries_of": prepare(texts("postgres", "lists.sql")["deliveries_of"])}
+
+
 @pytest.mark.parametrize("name", RELAYED)
 async def test_the_relay_finds_deliveries_and_messages_by_index(bench: Bench, name: str) -> None:
     async with bench.line() as line:
-        lines = await plan(line, outbox.SQL[name])
+        lines = await plan(line, RELAY[name])
     found = scans(lines)
     assert [each for each in lines if re.search(r"Seq Scan on|Hash Join|Merge Join|Bitmap", each)] == []
     assert found
@@ -207,7 +206,7 @@ async def test_circuits_and_who_waits_for_them_are_found_by_index(
 async def test_figures_are_counted_along_an_index(bench: Bench, name: str, indexes: list[str]) -> None:
     """They walk, but along rows that wait, and stop at a limit: never through a whole table."""
     async with bench.line() as line:
-        lines = await plan(line, figures.SQL[name])
+        lines = await plan(line, prepare(texts("postgres", "figures.sql")[name]))
     found = scans(lines)
     assert all(any(each.startswith(index) for each in found) for index in indexes), lines
     assert not [each for each in lines if re.search(r"Seq Scan on (runs|letters|deliveries|messages)", each)]

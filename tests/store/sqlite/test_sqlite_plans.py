@@ -7,21 +7,24 @@ import sqlite3
 from collections.abc import Iterator
 
 import pytest
+from session_kit import run_inline, sqlite_calls
 
 from redrive.core.transition import AuditWrite
 from redrive.store.migrate import known
 from redrive.store.selection import AuditFilter
-from redrive.store.sqlite import lists, schema, writes
-from redrive.store.statements import load
+from redrive.store.session import texts
+from redrive.store.sqlite import schema, writes
 
 PACKAGE = "redrive.store.sqlite"
 LARGE = {"runs", "entries", "attempts", "inputs", "results", "letters", "idempotency", "replays", "audit"}
 ALIASES = {"r", "e", "i", "o", "l", "k", "a", "held", "head", "holder"}
-FILES = ("starts", "writes", "claims", "workers", "reads", "chores", "settings", "desk")
+FILES = (
+    "starts", "writes", "claims", "workers", "runs", "letters", "catalogue", "chores", "settings",
+)  # fmt: skip
 
 BOUNDED = {"old_audit"}  # walks along the oldest rows, as many as it may remove and not more
 
-STATEMENTS = [(file, name) for file in FILES for name in load(PACKAGE, f"{file}.sql")]
+STATEMENTS = [(file, name) for file in FILES for name in texts("sqlite", f"{file}.sql")]
 
 
 class Anything(dict[str, int]):
@@ -55,7 +58,7 @@ def scans(steps: list[str]) -> list[str]:
 
 @pytest.mark.parametrize(("file", "name"), STATEMENTS, ids=lambda value: value)
 def test_no_statement_walks_through_a_large_table(con: sqlite3.Connection, file: str, name: str) -> None:
-    steps = plan(con, load(PACKAGE, f"{file}.sql")[name])
+    steps = plan(con, texts("sqlite", f"{file}.sql")[name])
     assert scans(steps) == (["SCAN audit"] if name in BOUNDED else [])
 
 
@@ -94,18 +97,18 @@ def test_no_statement_walks_through_a_large_table(con: sqlite3.Connection, file:
         ("writes", "reopen_run", "INTEGER PRIMARY KEY (rowid=?)"),
         ("writes", "end_replay", "PRIMARY KEY (letter=?)"),
         ("writes", "put_replay", "PRIMARY KEY (letter=?)"),
-        ("desk", "letters_by_id", "sqlite_autoindex_letters_1 (public_id=?)"),
-        ("desk", "letters_of_runs", "sqlite_autoindex_runs_1 (public_id=?)"),
-        ("desk", "letters_of_runs", "sqlite_autoindex_letters_2 (run=?)"),
-        ("desk", "replays", "PRIMARY KEY (letter=?)"),
-        ("desk", "triage", "sqlite_autoindex_letters_1 (public_id=?)"),
+        ("letters", "letters_by_id", "sqlite_autoindex_letters_1 (public_id=?)"),
+        ("letters", "letters_of_runs", "sqlite_autoindex_runs_1 (public_id=?)"),
+        ("letters", "letters_of_runs", "sqlite_autoindex_letters_2 (run=?)"),
+        ("letters", "replays", "PRIMARY KEY (letter=?)"),
+        ("letters", "triage", "sqlite_autoindex_letters_1 (public_id=?)"),
         ("chores", "old_replays", "PRIMARY KEY (letter=?)"),
         ("chores", "old_audit", "INTEGER PRIMARY KEY"),
         ("chores", "old_letters", "letters_closed (closed_at>? AND closed_at<?)"),
     ],
 )
 def test_each_uses_the_index_made_for_it(con: sqlite3.Connection, file: str, name: str, index: str) -> None:
-    steps = plan(con, load(PACKAGE, f"{file}.sql")[name])
+    steps = plan(con, texts("sqlite", f"{file}.sql")[name])
     assert any(index in step for step in steps), steps
 
 
@@ -143,7 +146,7 @@ def test_each_uses_the_index_made_for_it(con: sqlite3.Connection, file: str, nam
 def test_circuits_and_who_waits_for_them_are_found_by_index(
     con: sqlite3.Connection, name: str, indexes: list[str]
 ) -> None:
-    steps = plan(con, load(PACKAGE, "circuits.sql")[name])
+    steps = plan(con, texts("sqlite", "circuits.sql")[name])
     assert [index for index in indexes if not any(index in step for step in steps)] == [], steps
     # What a subquery gave may be walked through, and the row that a recursion begins with.
     walked = [
@@ -157,8 +160,8 @@ def test_circuits_and_who_waits_for_them_are_found_by_index(
 @pytest.mark.parametrize(
     ("name", "steps"),
     [
-        ("open_letters", ["SCAN groups USING INDEX groups_open", "SCAN letter_feed"]),
-        ("oldest_letter", ["SEARCH letters USING INDEX letters_by_status (status=?)"]),
+        ("open_letters", ["SCAN g USING INDEX groups_open", "SCAN f"]),
+        ("oldest_letter", ["SEARCH l USING INDEX letters_by_status (status=?)"]),
         ("due_by_lane", ["SEARCH runs USING INDEX runs_due (tenant=? AND queue=? AND rank=? AND workflow=?"]),
         ("suspects", ["USING INDEX runs_suspect", "USING INDEX runs_held"]),
         ("parked", ["USING INDEX runs_parked"]),
@@ -170,7 +173,7 @@ def test_circuits_and_who_waits_for_them_are_found_by_index(
 )
 def test_figures_are_counted_along_an_index(con: sqlite3.Connection, name: str, steps: list[str]) -> None:
     """They walk, but along rows that wait, and stop at a limit: never through a whole table."""
-    found = plan(con, load(PACKAGE, "figures.sql")[name])
+    found = plan(con, texts("sqlite", "figures.sql")[name])
     assert all(any(step in line for line in found) for step in steps), found
     assert not [line for line in found if re.fullmatch(r"SCAN (runs|letters|deliveries|messages)", line)]
 
@@ -182,7 +185,8 @@ def test_a_time_long_ago_is_not_looked_for_row_by_row(con: sqlite3.Connection) -
     ticks: list[int] = []
     con.set_progress_handler(lambda: ticks.append(1), 100)
     try:
-        page = lists.audit(con, AuditFilter(until=3_600_000_000), 10, None)
+        where = AuditFilter(until=3_600_000_000)
+        page = run_inline(sqlite_calls(con).audit(where, limit=10, cursor=None))
     finally:
         con.set_progress_handler(None, 0)
         con.execute("DELETE FROM audit")

@@ -8,9 +8,11 @@ from operator import itemgetter
 from typing import Any
 
 from redrive.frozen import dataclass
-from redrive.store.postgres import circuits, notices, outbox, sets, starts
+from redrive.store.bulk import purge_sets
+from redrive.store.postgres import circuits, notices, outbox, starts
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
+from redrive.store.postgres.session import PostgresSession
 from redrive.store.postgres.sql import load
 from redrive.store.postgres.text import as_given
 from redrive.store.records import HeldRun, Purge, RunRow
@@ -83,7 +85,7 @@ async def purge(line: Line, clock: DatabaseClock, purge: Purge) -> int:
         old = await line.rows(SQL["old_runs"], names=names, before=now - purge.runs, most=purge.limit)
         removed += await _drop_runs(line, now, old)
         removed += await _drop_runs(line, now, await _surplus(line, purge, names))
-        removed += await sets.purge(line, now - purge.letters, purge.limit)
+        removed += await purge_sets(PostgresSession(line, clock), now - purge.letters, purge.limit)
         removed += await _drop_keys(line, now, purge.limit)
         removed += await circuits.purge(line, now, purge.limit)
         removed += await _removed(line, "old_workers", now - purge.workers, purge.limit)

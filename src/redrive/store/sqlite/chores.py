@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from redrive.store.bulk import purge_sets
 from redrive.store.records import HeldRun, Purge, RunRow
 from redrive.store.rows import entry_row, run_row, worker_row
-from redrive.store.sqlite import circuits, notices, outbox, sets, starts
+from redrive.store.session import run_inline
+from redrive.store.sqlite import circuits, notices, outbox, starts
+from redrive.store.sqlite.session import SqliteSession
 from redrive.store.statements import load
 from redrive.store.workers import WorkerRow
 
@@ -64,7 +68,9 @@ def purge(con: sqlite3.Connection, now: int, purge: Purge) -> int:
     names = [name for (name,) in con.execute(SQL["ended_workflows"])]
     removed += _drop_runs(con, now, _old_runs(con, now, purge, names))
     removed += _drop_runs(con, now, _surplus(con, purge, names))
-    removed += sets.purge(con, now - purge.letters, purge.limit)
+    removed += run_inline(
+        purge_sets(SqliteSession(con, lambda: now, lambda _: nullcontext()), now - purge.letters, purge.limit)
+    )
     removed += _drop_keys(con, now, purge.limit)
     removed += circuits.purge(con, now, purge.limit)
     removed += _removed(con, "old_workers", now - purge.workers, purge.limit)

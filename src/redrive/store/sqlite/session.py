@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any, TypeAlias, TypeVar
 
 from redrive.core.transition import AuditWrite
@@ -56,6 +56,9 @@ class SqliteSession:
 
     async def note(self, lines: Iterable[AuditWrite]) -> None:
         note(self._con, self._clock(), lines)
+
+    def index_order(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()  # its statements name their indexes
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
