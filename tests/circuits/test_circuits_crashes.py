@@ -8,8 +8,8 @@ from circuit_kit import ONCE, bank_app
 from redrive import Circuit, Redrive, RetryPolicy
 from redrive.core.circuit import CircuitStatus
 from redrive.core.options import StepOptions
-from redrive.store.faults import FAIL, LOSE, Call, Fault, nth
 from redrive.testing import Engine, RunReport, crash_everywhere, engine
+from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, nth
 
 
 async def test_parking_and_probing_survive_a_crash_at_every_point() -> None:

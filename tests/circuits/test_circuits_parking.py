@@ -8,8 +8,8 @@ from circuit_kit import ONCE, Bank, bank_app
 
 from redrive import Circuit, Redrive, RetryPolicy, StepFailed
 from redrive.core.circuit import CircuitStatus
-from redrive.store.faults import Call, Fault
 from redrive.testing import Engine, Http, engine, faults
+from redrive.testing.faulty_store import Call, Fault
 
 
 async def status(e: Engine, key: str = "payments", tenant: str = "default") -> CircuitStatus:

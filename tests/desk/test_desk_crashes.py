@@ -26,10 +26,19 @@ from redrive.desk.replaying import Replay
 from redrive.desk.shapes import DeadLetter
 from redrive.errors import StoreUnavailable
 from redrive.store import open_store
-from redrive.store.faults import FAIL, LOSE, Call, Fault, crash_after, crash_before, nth
-from redrive.store.faulty import FaultyStore
 from redrive.store.selection import LetterFilter, RunFilter
 from redrive.testing import Crash, Engine, VirtualClock, engine
+from redrive.testing.faulty_store import (
+    FAIL,
+    LOSE,
+    Call,
+    Fault,
+    FaultyStore,
+    crash_after,
+    crash_before,
+    inject_faults,
+    nth,
+)
 
 MODES: list[tuple[str, dict[str, Any], dict[str, int]]] = [
     ("FROM_FAILED", {}, {"reserve": 1, "charge": 2, "ship": 1}),
@@ -58,7 +67,7 @@ LOOKS = {"lease.beat", "bury", "hung", "overdue", "held", "purge", "policies", "
 async def somebody(url: str, clock: VirtualClock) -> AsyncIterator[tuple[Redrive, FaultyStore]]:
     """A process without a worker, whose store calls can be made to fail."""
     app = shop(Redrive(url)).app
-    store = FaultyStore(open_store(url, clock), clock=clock)
+    store = inject_faults(open_store(url, clock), clock=clock)
     runtime = Runtime(app, store, clock)
     await app.attach(runtime)
     try:

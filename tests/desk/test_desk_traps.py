@@ -11,9 +11,9 @@ from engines import OnStore
 
 from redrive import RetryPolicy
 from redrive.errors import Conflict, NotFound, RedriveError
-from redrive.store.faults import LOSE, Call, Fault, crash_after, crash_before
 from redrive.store.selection import LetterFilter
 from redrive.testing import Crash, faults
+from redrive.testing.faulty_store import LOSE, Call, Fault, crash_after, crash_before
 
 _TOLD = ["dlq.created", "dlq.retry", "dlq.replay_failed"]
 THREE = RetryPolicy(max_retries=3, base_delay=1, jitter=0)

@@ -10,8 +10,8 @@ from desk_kit import Shop, ended, failed, new_app, shop
 from redrive import NonRetryable
 from redrive.core.redact import MASK
 from redrive.errors import InputError
-from redrive.store.faults import FAIL, LOSE, Fault, Plan, crash_after, crash_before
 from redrive.testing import Crash, Engine, engine
+from redrive.testing.faulty_store import FAIL, LOSE, Fault, Plan, crash_after, crash_before
 
 
 @pytest.fixture

@@ -20,12 +20,12 @@ from redrive.desk.sets import DryRunOfMany, LetterSet
 from redrive.desk.shapes import DeadLetter
 from redrive.errors import Conflict, InputError, NotFound, StoreUnavailable
 from redrive.store import open_store
-from redrive.store.faults import FAIL, LOSE, Call, Fault, crash_after, crash_before
 from redrive.store.seal import Keyring
 from redrive.store.sealed import SealedStore
 from redrive.store.selection import AuditFilter, LetterFilter
 from redrive.testing import Crash, Engine, engine
 from redrive.testing.clock import VirtualClock
+from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, crash_after, crash_before
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from redrive.core.states import RunStatus, StepStatus
 from redrive.desk.runs import Runs
 from redrive.desk.shaping import Shaper
 from redrive.errors import StoreUnavailable
-from redrive.store.faults import FAIL, LOSE, Fault, nth
-from redrive.store.faulty import FaultyStore
+from redrive.testing.faulty_store import FAIL, LOSE, Fault, inject_faults, nth
 
 
 @pytest.mark.parametrize("fault", [FAIL, LOSE], ids=["call fails", "reply is lost"])
@@ -38,7 +37,7 @@ async def test_a_cancellation_is_applied_once_whatever_happens_to_its_calls(
     async with app:
         handle = await job.start()
         await asyncio.wait_for(begun.wait(), 10)
-        store = FaultyStore(app.runtime.store, nth(call, fault))
+        store = inject_faults(app.runtime.store, nth(call, fault))
         own = app.runtime.runs
         runs = Runs(
             store,

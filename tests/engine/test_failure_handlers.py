@@ -18,7 +18,6 @@ from redrive.app import Workflow
 from redrive.core.handlers import NOTE
 from redrive.core.transition import NewRun
 from redrive.store import open_store
-from redrive.store.faults import FAIL, LOSE, Call, Fault
 from redrive.store.seal import Keyring
 from redrive.store.sealed import SealedStore
 from redrive.store.selection import RunFilter
@@ -32,6 +31,7 @@ from redrive.testing import (
     engine,
     faults,
 )
+from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault
 from redrive.worker import loop
 
 ONCE = RetryPolicy(max_retries=0)

@@ -6,8 +6,8 @@ import pytest
 from notify_kit import OPS, Postbox, failing
 
 from redrive import Redrive
-from redrive.store.faults import FAIL, LOSE, Call, Fault, Plan, crash_after, crash_before
 from redrive.testing import engine
+from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, Plan, crash_after, crash_before
 from redrive.testing.injection import Crash
 
 CALLS = ("notices.rules", "notices.due", "notices.add", "notices.tell", "claim_deliveries", "note_deliveries")

@@ -9,8 +9,8 @@ import pytest
 
 import redrive
 from redrive import Message, OutboxFilter, Redrive, RetryPolicy
-from redrive.store.faults import Call, Fault, crash_after, crash_before
 from redrive.testing import Crash, Engine, engine
+from redrive.testing.faulty_store import Call, Fault, crash_after, crash_before
 
 SOON = RetryPolicy(max_retries=3, base_delay="1s", factor=1, jitter=0)
 

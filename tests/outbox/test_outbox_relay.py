@@ -11,8 +11,8 @@ from outbox_apps import new_app
 import redrive
 from redrive import Message, NonRetryable, OutboxFilter, Redrive, RetryAfter, RetryPolicy
 from redrive.errors import Conflict, NotFound, RegistrationError
-from redrive.store.faults import LOSE, Call, Fault, crash_before
 from redrive.testing import Crash, Engine, engine
+from redrive.testing.faulty_store import LOSE, Call, Fault, crash_before
 
 SOON = RetryPolicy(max_retries=3, base_delay="1s", factor=1, jitter=0)
 
@@ -243,7 +243,7 @@ async def test_whatever_is_lost_or_crashes_everything_arrives_in_order(
     call: str, fault: str, nth: int
 ) -> None:
     """Between commit and delivery, between delivery and its note, at each store call."""
-    from redrive.store.faults import crash_after
+    from redrive.testing.faulty_store import crash_after
 
     kinds = {"lose": LOSE, "before": crash_before(Crash()), "after": crash_after(Crash())}
     fired: list[Call] = []

@@ -14,12 +14,11 @@ from redrive.core.starting import Startable, for_schedule, new_run
 from redrive.core.transition import NewRun
 from redrive.duration import Duration, seconds
 from redrive.store import open_store
-from redrive.store.faults import Plan, no_faults
-from redrive.store.faulty import FaultyStore
 from redrive.store.port import Store
 from redrive.store.selection import RunFilter
 from redrive.store.workers import Catalogue, NewWorker
 from redrive.testing.clock import VirtualClock
+from redrive.testing.faulty_store import Plan, inject_faults, no_faults
 
 SECOND = 1_000_000
 WORKFLOW = Startable(name="report", version="1", options=RunOptions(), text=RunOptions().to_json())
@@ -68,7 +67,7 @@ class Place:
         self, *schedules: Schedule, plan: Plan = no_faults, before_run: Callable[[], object] = int
     ) -> Node:
         """Start a node with these schedules of one workflow; `before_run` is called when it makes a run."""
-        store: Store = FaultyStore(await self.store(), plan, clock=self.clock)
+        store: Store = inject_faults(await self.store(), plan, clock=self.clock)
         new = NewWorker(name="node", version="1", workflows=("report",), lease=30 * SECOND)
         worker = await self.stores[-1].enlist(new, Catalogue(version="1", workflows=(), steps=()))
         planned = [self.planned(store, each, before_run) for each in schedules]

@@ -12,9 +12,9 @@ from schedule_kit import SECOND, Node, Place
 
 from redrive import Schedule
 from redrive.core.transition import NewRun
-from redrive.store.faults import FAIL, LOSE, Call, Fault, crash_after, crash_before
 from redrive.store.port import Store
 from redrive.store.records import Started
+from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, crash_after, crash_before
 
 MINUTELY = Schedule("* * * * *")
 HOURLY = Schedule("0 * * * *")

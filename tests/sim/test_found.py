@@ -8,10 +8,10 @@ from sim_store import CheckedStore
 
 from redrive import Redrive, RetryPolicy
 from redrive.clock import MICROS
-from redrive.store.faults import FAIL, LOSE, Call, Fault
 from redrive.store.port import Store
 from redrive.store.sqlite import SqliteStore
 from redrive.testing import VirtualClock, engine
+from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault
 
 
 async def test_a_worker_declared_dead_writes_nothing_under_its_new_id() -> None:

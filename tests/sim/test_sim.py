@@ -20,11 +20,11 @@ from redrive import Circuit, RetryPolicy, RunHandle
 from redrive.chores import Reaper
 from redrive.core.states import EntryKind, StepStatus
 from redrive.desk.shapes import StepRecord
-from redrive.store.faults import FAIL, LOSE, Call, Fault, crash_after, crash_before
 from redrive.store.port import Store
 from redrive.store.selection import LetterFilter
 from redrive.store.sqlite import SqliteStore
 from redrive.testing import Crash, Engine, RunReport, VirtualClock, engine
+from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, crash_after, crash_before
 
 _PATIENCE = 60.0  # real seconds, a hundred times what a seed takes
 CIRCUIT = Circuit("acts", failures=3, window="5m", open_for="20s", probes=2)

@@ -6,7 +6,15 @@ import pytest
 from store_kit import DAY, Kit, catalogue, entry, noted, writes
 
 from redrive.errors import StoreUnavailable
-from redrive.store.faults import (
+from redrive.store.accounts import Accounts
+from redrive.store.notices import Notices
+from redrive.store.port import People, Store
+from redrive.store.records import PolicyRow, Purge, Triage
+from redrive.store.schedules import Schedules
+from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
+from redrive.store.views import Views
+from redrive.store.workers import Claim, NewWorker
+from redrive.testing.faulty_store import (
     FAIL,
     LOSE,
     Call,
@@ -15,14 +23,10 @@ from redrive.store.faults import (
     crash_before,
     delay,
     either,
+    inject_faults,
     no_faults,
     nth,
 )
-from redrive.store.faulty import FaultyStore
-from redrive.store.port import People, Store
-from redrive.store.records import PolicyRow, Purge, Triage
-from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
-from redrive.store.workers import Claim, NewWorker
 
 
 class Killed(BaseException):
@@ -34,7 +38,7 @@ async def count(store: Store) -> int:
 
 
 async def test_without_a_plan_it_is_the_store_itself(kit: Kit) -> None:
-    store: Store = FaultyStore(kit.store)
+    store: Store = inject_faults(kit.store)
     await store.start([kit.new()])
     worker = await kit.worker()
     assert await count(store) == 1
@@ -45,13 +49,23 @@ async def test_without_a_plan_it_is_the_store_itself(kit: Kit) -> None:
     assert store.calls == ["start", "runs", "lease.beat"]
 
 
-def test_it_has_every_method_of_the_port() -> None:
-    port = {name for part in (People, Store) for name in vars(part) if not name.startswith("_")}
-    assert port <= {name for name in vars(FaultyStore) if not name.startswith("_")}
+async def test_every_call_of_the_port_can_fail(kit: Kit) -> None:
+    free = {"now", "close", "changed", "confined", "lease_line", "transaction", "in_process"}
+    groups = {"accounts": Accounts, "notices": Notices, "schedules": Schedules, "views": Views}
+    port = [("", name) for part in (People, Store) for name in vars(part) if name[0] != "_"]
+    port += [(f"{group}.", name) for group, part in groups.items() for name in vars(part) if name[0] != "_"]
+    for group, name in port:
+        if name in free | groups.keys():
+            continue
+        store = inject_faults(kit.store, nth(1, FAIL))
+        called = getattr(store, group[:-1]) if group else store
+        with pytest.raises(StoreUnavailable, match="on purpose"):
+            await getattr(called, name)()
+        assert store.calls == [group + name]
 
 
 async def test_calls_about_people_and_calls_of_a_view_go_wrong_too(kit: Kit) -> None:
-    store = FaultyStore(kit.store, nth(2, FAIL))
+    store = inject_faults(kit.store, nth(2, FAIL))
     assert await store.accounts.tenants() == []
     with pytest.raises(StoreUnavailable):
         await store.accounts.tenants()
@@ -62,7 +76,7 @@ async def test_calls_about_people_and_calls_of_a_view_go_wrong_too(kit: Kit) -> 
 async def test_every_call_is_passed_on_and_its_answer_back(kit: Kit) -> None:
     worker, run = await kit.held()
     await kit.fail(worker, run)
-    store = FaultyStore(kit.store)
+    store = inject_faults(kit.store)
     policy = PolicyRow(tenant="", workflow="", step="", policy="{}", updated_at=0, updated_by="ann")
     await store.set_policy(policy, noted("policy.set"))
     await store.pause("w", noted("workflow.paused"))
@@ -116,7 +130,7 @@ async def test_every_call_is_passed_on_and_its_answer_back(kit: Kit) -> None:
 
 
 async def test_a_failed_call_did_nothing(kit: Kit) -> None:
-    store = FaultyStore(kit.store, nth(1, FAIL))
+    store = inject_faults(kit.store, nth(1, FAIL))
     with pytest.raises(StoreUnavailable, match="nothing was done"):
         await store.start([kit.new()])
     assert await count(kit.store) == 0
@@ -125,7 +139,7 @@ async def test_a_failed_call_did_nothing(kit: Kit) -> None:
 
 
 async def test_a_lost_reply_did_everything(kit: Kit) -> None:
-    store = FaultyStore(kit.store, nth(1, LOSE))
+    store = inject_faults(kit.store, nth(1, LOSE))
     run = kit.new()
     with pytest.raises(StoreUnavailable, match="lost"):
         await store.start([run])
@@ -136,7 +150,7 @@ async def test_a_lost_reply_did_everything(kit: Kit) -> None:
 
 
 async def test_calls_can_be_counted_by_name(kit: Kit) -> None:
-    store = FaultyStore(kit.store, nth(2, FAIL, of="start"))
+    store = inject_faults(kit.store, nth(2, FAIL, of="start"))
     await store.start([kit.new()])
     await count(store)
     with pytest.raises(StoreUnavailable):
@@ -145,7 +159,7 @@ async def test_calls_can_be_counted_by_name(kit: Kit) -> None:
 
 @pytest.mark.parametrize(("fault", "rows"), [(crash_before(Killed()), 0), (crash_after(Killed()), 1)])
 async def test_after_a_crash_nothing_gets_through(kit: Kit, fault: Fault, rows: int) -> None:
-    store = FaultyStore(kit.store, nth(1, fault))
+    store = inject_faults(kit.store, nth(1, fault))
     worker = await kit.worker()
     line = store.lease_line()
     for _ in range(2):
@@ -162,7 +176,7 @@ async def test_after_a_crash_nothing_gets_through(kit: Kit, fault: Fault, rows: 
 @pytest.mark.parametrize("crash", [crash_before, crash_after])
 async def test_a_crash_in_a_transaction_is_all_or_nothing(kit: Kit, point: int, crash) -> None:
     worker, run = await kit.held()
-    store = FaultyStore(kit.store, nth(point, crash(Killed())))
+    store = inject_faults(kit.store, nth(point, crash(Killed())))
     tx = store.transaction(5.0)
 
     async def step() -> None:
@@ -180,7 +194,7 @@ async def test_a_crash_in_a_transaction_is_all_or_nothing(kit: Kit, point: int, 
 
 
 async def test_plans_can_be_joined_exchanged_and_written_by_hand(kit: Kit) -> None:
-    store = FaultyStore(kit.store, either(nth(1, FAIL), nth(2, LOSE)))
+    store = inject_faults(kit.store, either(nth(1, FAIL), nth(2, LOSE)))
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
             await store.start([kit.new()])
@@ -204,14 +218,14 @@ async def test_a_delay_delays(kit: Kit) -> None:
         async def sleep(self, seconds: float) -> None:
             waits.append(seconds)
 
-    store = FaultyStore(kit.store, nth(1, delay(7.0)), clock=Patient())
+    store = inject_faults(kit.store, nth(1, delay(7.0)), clock=Patient())
     await store.start([kit.new()])
     assert (waits, await count(kit.store)) == ([7.0], 1)
 
 
 async def test_a_heartbeat_can_fail_too(kit: Kit) -> None:
     worker = await kit.worker()
-    store = FaultyStore(kit.store, either(nth(1, FAIL), nth(2, delay(0.0))))
+    store = inject_faults(kit.store, either(nth(1, FAIL), nth(2, delay(0.0))))
     line = store.lease_line()
     with pytest.raises(StoreUnavailable):
         line.beat(worker, {})

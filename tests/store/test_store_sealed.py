@@ -23,7 +23,6 @@ from redrive.core.transition import Transition
 from redrive.errors import ConfigurationError, DataRefused, InputError
 from redrive.store import open_store, port
 from redrive.store.accounts import AnswerRow, NewAnswer
-from redrive.store.faulty import FaultyStore
 from redrive.store.notices import NewNotice, NewNotification, NotificationFilter, RuleRow, Telling
 from redrive.store.port import Store
 from redrive.store.reseal import TABLES, Exchange, Texts, reseal
@@ -125,7 +124,6 @@ def test_a_text_that_no_store_could_hold_is_refused() -> None:
         (SealedStore, port.Store),
         (SealedLease, port.LeaseLine),
         (SealedTransaction, port.Transaction),
-        (FaultyStore, port.Store),
     ],
 )
 def test_every_call_of_the_port_is_there_with_the_same_parameters(ours: type, protocol: type[Any]) -> None:

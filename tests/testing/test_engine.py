@@ -13,11 +13,10 @@ import pytest
 import redrive
 from redrive import Redrive, RetryPolicy, RunFailed
 from redrive.errors import ConfigurationError
-from redrive.store.faults import FAIL, LOSE, Call, Fault, crash_before, nth
-from redrive.store.faulty import FaultyStore
 from redrive.store.sqlite import SqliteStore
 from redrive.testing import Crash, Hang, VirtualClock, engine, faults
 from redrive.testing.clock import START
+from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, crash_before, inject_faults, nth
 
 
 def make_app(**settings: Any) -> Redrive:
@@ -482,7 +481,7 @@ async def test_a_store_of_ones_own_needs_its_clock() -> None:
     async def quick() -> int:
         return 1
 
-    async with engine(app, store=FaultyStore(store, clock=clock), clock=clock) as e:
+    async with engine(app, store=inject_faults(store, clock=clock), clock=clock) as e:
         assert (await e.run(quick)).result == 1
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from redrive import Redrive
 from redrive.app import Workflow
-from redrive.store.faults import FAIL, LOSE, Call, Fault, Plan, crash_after, crash_before
 from redrive.testing import Crash, Hang, RunReport, engine, faults
+from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, Plan, crash_after, crash_before
 
 __all__ = ["Outcome", "everywhere"]
 

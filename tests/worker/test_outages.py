@@ -18,10 +18,9 @@ from redrive import Redrive, RunFailed, StepFailed
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, Transition
 from redrive.errors import DataRefused, StoreUnavailable
-from redrive.store.faults import FAIL, LOSE, Call, Fault
-from redrive.store.faulty import FaultyStore
 from redrive.store.port import LeaseLine, Store
 from redrive.store.workers import Beat, Claim, Claims
+from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, inject_faults
 
 
 class Weather:
@@ -39,7 +38,7 @@ class Weather:
         return None
 
     def over(self, store: Store) -> Store:
-        faulty: Store = FaultyStore(store, self.plan)
+        faulty: Store = inject_faults(store, self.plan)
         return faulty
 
 
@@ -99,7 +98,7 @@ async def test_lost_answers_are_asked_for_again_and_change_nothing_more(tmp_path
         return None
 
     def over(store: Store) -> Store:
-        faulty: Store = FaultyStore(store, every_other)
+        faulty: Store = inject_faults(store, every_other)
         return faulty
 
     async with at_work(app, over):
@@ -162,7 +161,7 @@ async def test_a_transactional_step_whose_commit_is_not_answered_takes_effect_on
         return None
 
     def over(store: Store) -> Store:
-        faulty: Store = FaultyStore(store, plan)
+        faulty: Store = inject_faults(store, plan)
         return faulty
 
     async with at_work(app, over):

@@ -8,9 +8,8 @@ from typing import Any
 
 from real import at_work, make_app, until
 
-from redrive.store.faults import FAIL, Call, Fault
-from redrive.store.faulty import FaultyStore
 from redrive.store.port import Store
+from redrive.testing.faulty_store import FAIL, Call, Fault, inject_faults
 
 
 class Jam:
@@ -27,7 +26,7 @@ class Jam:
         return None
 
     def over(self, store: Store) -> Store:
-        faulty: Store = FaultyStore(store, self.plan)
+        faulty: Store = inject_faults(store, self.plan)
         return faulty
 
 

@@ -18,7 +18,7 @@ PostgreSQL with named parameters (`:name`) and tables in schema `redrive`. SQLit
     IS DISTINCT FROM                     IS NOT
     ILIKE                                LIKE
 
-In a shared statement `:now` is the store's time. Sessions fill it in unless the caller passes one. A statement
+In a shared statement `:now` is the time of the store. Sessions fill it in unless the caller does. A statement
 that compares an indexed column with a time the caller has takes it as `:at`: a plain parameter plans better.
 """
 

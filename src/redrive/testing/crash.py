@@ -21,9 +21,9 @@ from typing import Any
 from redrive.app import Redrive, Workflow
 from redrive.frozen import dataclass
 from redrive.store import open_store
-from redrive.store.faults import LOSE, Call, Fault, crash_after, crash_before
 from redrive.testing.clock import START, VirtualClock
 from redrive.testing.driver import Engine
+from redrive.testing.faulty_store import LOSE, Call, Fault, crash_after, crash_before
 from redrive.testing.injection import Crash, Injected, injected
 from redrive.testing.observed import Comparison, Observed, observe
 from redrive.testing.report import RunReport

@@ -23,11 +23,11 @@ from redrive.settle.turning import turn, turn_to
 from redrive.sinks import Message, received
 from redrive.store import open_store
 from redrive.store.circuits import CircuitCase, CircuitTurn
-from redrive.store.faults import Plan, no_faults
 from redrive.store.pages import page_by_page
 from redrive.store.port import Store
 from redrive.store.selection import OutboxFilter
 from redrive.testing.clock import VirtualClock
+from redrive.testing.faulty_store import Plan, no_faults
 from redrive.testing.injection import name_of
 from redrive.testing.report import RunReport
 from redrive.testing.world import World
@@ -59,8 +59,8 @@ async def engine(
 
     The same `seed` gives the same jitter and ids. `store` is a URL, or a store of your own made with the
     same `clock`; the engine opens and closes it. `plan` makes the worker's store calls fail (see
-    `redrive.store.faulty`). Steps may do real work, for at most `patience` of real time; one that takes
-    an hour awaits `e.clock.sleep(3600)` instead.
+    `redrive.testing.faulty_store`). Steps may do real work, for at most `patience` of real time; one that
+    takes an hour awaits `e.clock.sleep(3600)` instead.
     """
     if isinstance(store, str) or store is None:
         clock = clock or VirtualClock(seed=seed)

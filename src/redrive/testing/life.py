@@ -15,11 +15,10 @@ from redrive.app.runtime import Runtime
 from redrive.chores import Folder, Relay
 from redrive.clock import MICROS
 from redrive.errors import StoreError
-from redrive.store.faults import Plan, crash_before
-from redrive.store.faulty import FaultyStore
 from redrive.store.port import Store
 from redrive.testing.bodies import Bodies
 from redrive.testing.clock import VirtualClock
+from redrive.testing.faulty_store import Plan, crash_before, inject_faults
 from redrive.testing.injection import Crash
 from redrive.testing.quiet import Doing, doings
 from redrive.testing.witness import Witness
@@ -51,7 +50,7 @@ class Life:
         self._heard = self._reaped = True
         self._lost: Lease | None = None
         self._clock = clock
-        self._line = FaultyStore(store, plan, clock=clock)
+        self._line = inject_faults(store, plan, clock=clock)
         self.witness = Witness(self._line)
         self._folder = Folder(self._line)
         self._purged_at = clock.now()

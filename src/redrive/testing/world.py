@@ -18,13 +18,13 @@ from redrive.clock import MICROS, SystemClock
 from redrive.core.states import FINAL, RunStatus
 from redrive.duration import words
 from redrive.errors import ConfigurationError
-from redrive.store.faults import Plan
 from redrive.store.pages import page_by_page
 from redrive.store.port import Store
 from redrive.store.records import RunRow
 from redrive.store.selection import RunFilter
 from redrive.testing.bodies import Bodies, Calls, Faults
 from redrive.testing.clock import VirtualClock
+from redrive.testing.faulty_store import Plan
 from redrive.testing.injection import Crash, injected
 from redrive.testing.life import Life
 from redrive.testing.quiet import Doing

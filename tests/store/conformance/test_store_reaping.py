@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 from store_kit import HOUR, LEASE, SECOND, Kit, entry, writes
@@ -13,18 +14,23 @@ from redrive.core.options import RunOptions, StepOptions
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transition import Answer, Transition
 from redrive.errors import DataRefused, StoreUnavailable
-from redrive.store.faults import FAIL, LOSE, Fault, nth
-from redrive.store.faulty import FaultyStore
+from redrive.store.port import Store
 from redrive.store.workers import Claimed
+from redrive.testing.faulty_store import FAIL, LOSE, Fault, inject_faults, nth
 
 RUN, STEP, SLOW = RunOptions().to_json(), StepOptions().to_json(), StepOptions(timeout=3600).to_json()
 UNREADABLE = '{"retry":'
 
 
-class Refusing(FaultyStore):
+class Refusing:
     """A store that takes nothing about one run."""
 
-    bad = 0
+    def __init__(self, inner: Store) -> None:
+        self._inner = inner
+        self.bad = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
     async def apply(
         self,
@@ -35,7 +41,7 @@ class Refusing(FaultyStore):
     ) -> list[Answer]:
         if any(each.run == self.bad for each in transitions):
             raise DataRefused("the store refused a row: on purpose")
-        return await super().apply(transitions, worker=worker, carriers=carriers)
+        return await self._inner.apply(transitions, worker=worker, carriers=carriers)
 
 
 async def under_way(
@@ -82,12 +88,12 @@ async def test_a_run_that_is_refused_holds_up_no_other(
     kit.clock.move(later)
     store = Refusing(kit.store)
     store.bad = runs[1].id
-    assert await Reaper(store, kit.clock).run_once() == 2
+    assert await Reaper(cast(Store, store), kit.clock).run_once() == 2
     bad = (RunStatus.RUNNING, [])
     assert [((await kit.look(run)).status, await ends(kit, run)) for run in runs] == [good, bad, good]
     assert any(runs[1].public_id in message for message in caplog.messages)
     store.bad = 0
-    assert await Reaper(store, kit.clock).run_once() == 1  # nothing of it was lost
+    assert await Reaper(cast(Store, store), kit.clock).run_once() == 1  # nothing of it was lost
 
 
 async def test_a_run_that_cannot_be_read_holds_up_no_other(
@@ -133,7 +139,7 @@ async def everything_at_once(kit: Kit, name: str) -> tuple[Claimed, Claimed, Cla
 
 async def test_whatever_call_of_the_reaper_goes_wrong_the_next_round_makes_good(kit: Kit) -> None:
     await everything_at_once(kit, "calm")
-    counted = FaultyStore(kit.store)
+    counted = inject_faults(kit.store)
     assert await Reaper(counted, kit.clock).run_once() == 3
     calls = list(counted.calls)
     assert {"bury", "held", "hung", "overdue", "apply"} <= set(calls)
@@ -144,8 +150,8 @@ async def test_whatever_call_of_the_reaper_goes_wrong_the_next_round_makes_good(
 
 async def goes_wrong(kit: Kit, number: int, fault: Fault) -> None:
     orphan, hung, late = await everything_at_once(kit, f"{number} {fault.kind.name}")
-    store = FaultyStore(kit.store, nth(number, fault))
-    reaper = Reaper(store, kit.clock)
+    store = inject_faults(kit.store, nth(number, fault))
+    reaper = Reaper(cast(Store, store), kit.clock)
     try:
         await reaper.run_once()
     except StoreUnavailable:

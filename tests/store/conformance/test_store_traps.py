@@ -21,10 +21,18 @@ from redrive.core.transition import AttemptEnd
 from redrive.settings import Settings
 from redrive.settle.settler import LocalSettler
 from redrive.settle.view import view_of
-from redrive.store.faults import FAIL, LOSE, Fault, crash_after, crash_before, nth
-from redrive.store.faulty import FaultyStore
 from redrive.store.selection import LetterFilter
 from redrive.store.workers import Claimed
+from redrive.testing.faulty_store import (
+    FAIL,
+    LOSE,
+    Fault,
+    FaultyStore,
+    crash_after,
+    crash_before,
+    inject_faults,
+    nth,
+)
 
 OPTIONS = RunOptions().to_json()
 BROKEN = Failure.of(Category.SERVER_ERROR, "the bank is down", error_type="shop.BankDown")
@@ -59,7 +67,7 @@ async def fails(kit: Kit, store: FaultyStore, worker: int, run: Claimed) -> None
 async def test_wherever_its_worker_dies_a_failed_run_has_one_letter(kit: Kit, fault: Fault) -> None:
     """A8: the end, the letter and the lines about them are one call, and whoever repeats it adds nothing."""
     worker, run = await kit.held(options=OPTIONS)
-    store = FaultyStore(kit.store, nth(1, fault))
+    store = inject_faults(kit.store, nth(1, fault))
     try:
         await fails(kit, store, worker, run)
     except Killed:
@@ -68,7 +76,7 @@ async def test_wherever_its_worker_dies_a_failed_run_has_one_letter(kit: Kit, fa
         kit.clock.move(DAY)
         heir = await kit.worker()
         for again in (await kit.claim(heir)).runs:
-            await fails(kit, FaultyStore(kit.store), heir, again)
+            await fails(kit, inject_faults(kit.store), heir, again)
     (letter,) = (await kit.store.letters(LetterFilter(), limit=9, cursor=None)).items
     assert (letter.run, letter.status, letter.replay_count) == (run.id, LetterStatus.OPEN, 0)
     assert (await kit.look(run)).status is RunStatus.DLQ_PENDING
