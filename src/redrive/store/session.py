@@ -9,6 +9,8 @@ PostgreSQL with named parameters (`:name`) and tables in schema `redrive`. SQLit
 
     redrive.runs                         runs
     = ANY (CAST(:ids AS text[]))         IN (SELECT value FROM json_each(:ids))
+    = ANY (ARRAY(SELECT ...))            IN (SELECT * FROM (SELECT ...))
+    json_agg(...)                        json_group_array(...)
     FOR UPDATE SKIP LOCKED               (nothing: the writer holds the file's lock)
     COLLATE "C"                          (nothing: SQLite compares bytes anyway)
     /* INDEXED BY runs_due */            INDEXED BY runs_due
@@ -20,7 +22,7 @@ In a shared statement `:now` is the store's time. Sessions fill it in unless the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import cache, wraps
 from importlib.resources import files
@@ -77,6 +79,10 @@ class Statements:
     def __getitem__(self, name: str) -> Statement:
         return Statement(self._file, name)
 
+    def texts(self, dialect: Dialect) -> Mapping[str, str]:
+        """Return the SQL of all statements for one of the databases, by name."""
+        return _texts(dialect, self._file)
+
 
 @cache
 def _texts(dialect: Dialect, file: str) -> dict[str, str]:
@@ -95,6 +101,7 @@ def _texts(dialect: Dialect, file: str) -> dict[str, str]:
 def for_sqlite(text: str) -> str:
     """Return a shared statement as SQLite takes it."""
     text = _ANY.sub(r"IN (SELECT value FROM json_each(:\1))", text)
+    text = text.replace("= ANY (ARRAY(", "IN (SELECT * FROM (").replace("json_agg(", "json_group_array(")
     text = _HINT.sub(r"\1", _BYTES.sub("", text))
     return _SCHEMA.sub("", _LOCK.sub("", text))
 
@@ -119,6 +126,12 @@ class Session(Protocol):
 
     async def value(self, statement: Statement | str, **params: Any) -> Any:
         """Run a statement and return the first value of its first row, or None."""
+
+    async def write_many(self, statement: Statement, rows: Iterable[Mapping[str, Any]]) -> list[Any]:
+        """Run a statement once for each of these sets of parameters, in order; return the rows of all.
+
+        PostgreSQL gets them in one batch, not one by one.
+        """
 
     async def now(self) -> int:
         """Return the store's time in microseconds since 1970."""

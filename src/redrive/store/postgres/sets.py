@@ -40,7 +40,6 @@ __all__ = [
     "claim_set",
     "count_letters",
     "list_sets",
-    "purge",
     "set_endings",
     "set_items",
     "set_of",
@@ -190,12 +189,6 @@ async def count_letters(line: Line, where: LetterFilter) -> int:
     choice = await choose(line, "letters", values, newest_first=True)
     statement = _along("count_letters", choice.way, values, newest_first=True)
     return int(await line.value(statement, **parameters(values, list)))
-
-
-async def purge(line: Line, before: int, limit: int) -> int:
-    """Remove sets that ended long enough ago, first their letters; return how many rows went."""
-    removed = await line.rows(SQL["old_items"], before=before, most=limit)
-    return len(removed) + len(await line.rows(SQL["old_sets"], before=before))
 
 
 async def _now(line: Line, clock: DatabaseClock) -> int:

@@ -13,18 +13,16 @@ from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.errors import StoreError
 from redrive.store.accounts import Accounts
-from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
+from redrive.store.circuits import CircuitCalls, CircuitTurn, Turned
 from redrive.store.confined import Confined
 from redrive.store.glances import Facets, RunGlance
+from redrive.store.groups import GroupCalls
 from redrive.store.notices import Notices
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.port import LeaseLine, People, Transaction
 from redrive.store.postgres import (
-    chores,
-    circuits,
     claims,
     desk,
-    groups,
     lease,
     lists,
     messages,
@@ -32,7 +30,6 @@ from redrive.store.postgres import (
     reads,
     sets,
     starts,
-    workers,
     writes,
 )
 from redrive.store.postgres.accounts import PostgresAccounts
@@ -44,26 +41,22 @@ from redrive.store.postgres.line import session
 from redrive.store.postgres.lines import Lines
 from redrive.store.postgres.notices import PostgresNotices
 from redrive.store.postgres.opening import prepare
-from redrive.store.postgres.session import PostgresDatabase
+from redrive.store.postgres.session import PostgresDatabase, PostgresSession
 from redrive.store.postgres.transactions import StepTransaction
 from redrive.store.records import (
     AttemptRow,
     AuditRow,
     Case,
-    GroupPage,
-    HeldRun,
     LetterRow,
     Page,
-    Purge,
     RunRow,
     Started,
     Triage,
 )
+from redrive.store.recovery import RecoveryCalls
 from redrive.store.schedules import ScheduleCalls, Schedules
 from redrive.store.selection import (
     AuditFilter,
-    CircuitFilter,
-    GroupFilter,
     LetterFilter,
     OutboxFilter,
     RunFilter,
@@ -73,7 +66,7 @@ from redrive.store.sets import ItemMark, NewSet, SetChange, SetItemRow, SetItemS
 from redrive.store.settings import SettingsCalls
 from redrive.store.stats import StatsCalls
 from redrive.store.views import SavedViewCalls, Views
-from redrive.store.workers import Catalogue, Claim, Claims, KnownItem, NewWorker, WorkerRow
+from redrive.store.workers import Catalogue, Claim, Claims, KnownItem, NewWorker, WorkerCalls, WorkerRow
 
 __all__ = ["PostgresStore"]
 
@@ -92,7 +85,7 @@ TRANSACTIONS = 4
 """Connections for transactional steps, beside those of the engine."""
 
 
-class PostgresStore(SettingsCalls, StatsCalls):
+class PostgresStore(CircuitCalls, GroupCalls, RecoveryCalls, SettingsCalls, StatsCalls, WorkerCalls):
     """A store in one schema of a PostgreSQL database. `redrive.store.port` says what each call promises."""
 
     def __init__(self, url: str, clock: Clock) -> None:
@@ -174,13 +167,7 @@ class PostgresStore(SettingsCalls, StatsCalls):
         if worker.lease / MICROS / 3 < self._patience:
             self._patience = worker.lease / MICROS / 3
             await self._lines.change(session(self._patience))
-        return await self._lines.run(lambda line: workers.enlist(line, self._clock, worker, catalogue))
-
-    async def retire(self, worker: int) -> None:
-        await self._lines.run(lambda line: workers.retire(line, worker))
-
-    async def workers(self) -> list[WorkerRow]:
-        return await self._lines.run(workers.workers)
+        return await super().enlist(worker, catalogue)
 
     def lease_line(self) -> LeaseLine:
         return lease.LeaseLine(self._address, self._clock, self._lines.broke)
@@ -205,47 +192,33 @@ class PostgresStore(SettingsCalls, StatsCalls):
     def transaction(self, limit: float) -> Transaction:
         return StepTransaction(self._private, self._clock, self._address.where, limit)
 
-    # -- chores --------------------------------------------------------------------------------------
+    # -- recovery ------------------------------------------------------------------------------------
 
     async def bury(self) -> list[WorkerRow]:
-        # After an outage nobody has beaten for a while: whoever lives gets the time for a beat or two first.
-        # Asked when a connection is at hand: that the last one was cut is known by then.
-        found = await self._lines.run(
-            lambda line: chores.bury(line, self._clock, certain=self._lines.answered_for(AFTER_OUTAGE))
+        # After an outage no worker has renewed its lease for a while: a live one gets time for a beat or two.
+        # This is asked on a connection: if the last one was cut off, that is known by then.
+        graves, writing = await self._lines.run(
+            lambda line: lease.bury(
+                PostgresSession(line, self._clock), certain=self._lines.answered_for(AFTER_OUTAGE)
+            )
         )
-        if found.shut:
-            await self._cut_off(found.shut)
-        return found.graves
+        if writing:
+            await self._cut_off(writing)
+        return graves
 
     async def _cut_off(self, gates: Sequence[int]) -> None:
-        """Workers without a lease write no more; the next round declares them dead."""
+        """Stop the writes of workers without a lease; the next call of `bury` declares them dead."""
         try:
-            ended = await self._lines.run(lambda line: chores.cut_off(line, gates))
+            ended = await self._lines.run(
+                lambda line: lease.cut_off(PostgresSession(line, self._clock), gates)
+            )
         except StoreError as error:
-            log.warning("a worker whose lease has run out holds its lock, and nobody may end that: %s", error)
+            log.warning("could not end the connection of a worker whose lease has run out: %s", error)
             return
         if ended:
             log.warning(
                 "ended %d connections left in the middle of a write by workers without a lease", ended
             )
-
-    async def held(self, worker: int) -> list[HeldRun]:
-        return await self._lines.run(lambda line: chores.held(line, worker))
-
-    async def hung(self, margin: int, limit: int) -> list[HeldRun]:
-        return await self._lines.run(lambda line: chores.hung(line, self._clock, margin, limit))
-
-    async def overdue(self, margin: int, limit: int) -> list[HeldRun]:
-        return await self._lines.run(lambda line: chores.overdue(line, self._clock, margin, limit))
-
-    async def expiring(self, limit: int) -> list[RunRow]:
-        return await self._lines.run(lambda line: chores.expiring(line, self._clock, limit))
-
-    async def purge(self, purge: Purge) -> int:
-        return await self._lines.run(lambda line: chores.purge(line, self._clock, purge))
-
-    async def fold(self, limit: int) -> int:
-        return await self._lines.run(lambda line: groups.fold(line, self._clock, limit))
 
     async def claim_set(self, lease: int) -> SetRow | None:
         return await self._lines.run(lambda line: sets.claim_set(line, self._clock, lease))
@@ -257,26 +230,11 @@ class PostgresStore(SettingsCalls, StatsCalls):
 
     # -- circuits ------------------------------------------------------------------------------------
 
-    async def circuit(self, tenant: str, key: str, *, counted: int = 1) -> CircuitCase:
-        return await self._lines.run(lambda line: circuits.circuit(line, self._clock, tenant, key, counted))
-
     async def turn_circuit(self, turn: CircuitTurn) -> Turned:
-        turned = await self._lines.run(lambda line: circuits.turn_circuit(line, self._clock, turn))
+        turned = await super().turn_circuit(turn)
         if turned.kept and (turned.released or turn.changed):
             self._bell.ring()
         return turned
-
-    async def permit(self, ask: Ask) -> Permit:
-        return await self._lines.run(lambda line: circuits.permit(line, self._clock, ask))
-
-    async def circuits_due(self, since: int) -> list[CircuitPlace]:
-        return await self._lines.run(lambda line: circuits.circuits_due(line, self._clock, since))
-
-    async def circuits_since(self, since: int) -> list[CircuitRow]:
-        return await self._lines.run(lambda line: circuits.circuits_since(line, since))
-
-    async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
-        return await self._lines.run(lambda line: circuits.circuits(line, where, limit, cursor))
 
     # -- outbox --------------------------------------------------------------------------------------
 
@@ -388,9 +346,6 @@ class PostgresStore(SettingsCalls, StatsCalls):
         self, set: SetRow, status: SetItemStatus | None, *, limit: int, cursor: str | None
     ) -> Page[SetItemRow]:
         return await self._lines.run(lambda line: sets.set_items(line, set, status, limit, cursor))
-
-    async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
-        return await self._lines.run(lambda line: groups.groups(line, self._clock, where, limit, cursor))
 
     async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
         return await self._lines.run(lambda line: reads.unclaimable(line, self._clock, workflows))

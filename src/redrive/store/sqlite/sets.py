@@ -42,7 +42,6 @@ __all__ = [
     "claim_set",
     "count_letters",
     "list_sets",
-    "purge",
     "set_endings",
     "set_items",
     "set_of",
@@ -195,9 +194,3 @@ def count_letters(con: sqlite3.Connection, where: LetterFilter) -> int:
 def _along(statement: str, values: Mapping[str, Any], way: Way) -> str:
     wanted = clauses(LISTS, "letters", [*values, *way.said])
     return SQL[statement].format(conditions=wanted, by=by(way))
-
-
-def purge(con: sqlite3.Connection, before: int, limit: int) -> int:
-    """Remove sets that ended long enough ago, first their letters; return how many rows went."""
-    removed = con.execute(SQL["old_items"], {"before": before, "most": limit}).rowcount
-    return removed + con.execute(SQL["old_sets"], {"before": before}).rowcount

@@ -11,9 +11,10 @@ from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.store.accounts import Accounts
-from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
+from redrive.store.circuits import CircuitCalls
 from redrive.store.confined import Confined
 from redrive.store.glances import Facets, RunGlance
+from redrive.store.groups import GroupCalls
 from redrive.store.notices import Notices
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
 from redrive.store.port import LeaseLine, People, Transaction
@@ -21,20 +22,16 @@ from redrive.store.records import (
     AttemptRow,
     AuditRow,
     Case,
-    GroupPage,
-    HeldRun,
     LetterRow,
     Page,
-    Purge,
     RunRow,
     Started,
     Triage,
 )
+from redrive.store.recovery import RecoveryCalls
 from redrive.store.schedules import ScheduleCalls, Schedules
 from redrive.store.selection import (
     AuditFilter,
-    CircuitFilter,
-    GroupFilter,
     LetterFilter,
     OutboxFilter,
     RunFilter,
@@ -43,18 +40,14 @@ from redrive.store.session import Database
 from redrive.store.sets import ItemMark, NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
 from redrive.store.settings import SettingsCalls
 from redrive.store.sqlite import (
-    chores,
-    circuits,
     claims,
     desk,
-    groups,
     lists,
     messages,
     outbox,
     reads,
     sets,
     starts,
-    workers,
     writes,
 )
 from redrive.store.sqlite.accounts import SqliteAccounts
@@ -69,12 +62,12 @@ from redrive.store.sqlite.session import SqliteDatabase
 from redrive.store.sqlite.transactions import StepTransaction
 from redrive.store.stats import StatsCalls
 from redrive.store.views import SavedViewCalls, Views
-from redrive.store.workers import Catalogue, Claim, Claims, KnownItem, NewWorker, WorkerRow
+from redrive.store.workers import Claim, Claims, KnownItem, WorkerCalls
 
 __all__ = ["SqliteStore"]
 
 
-class SqliteStore(SettingsCalls, StatsCalls):
+class SqliteStore(CircuitCalls, GroupCalls, RecoveryCalls, SettingsCalls, StatsCalls, WorkerCalls):
     """A store in one SQLite file, or in memory. See `redrive.store.port` for what each call promises."""
 
     def __init__(self, url: str, clock: Clock) -> None:
@@ -152,15 +145,6 @@ class SqliteStore(SettingsCalls, StatsCalls):
 
     # -- workers -------------------------------------------------------------------------------------
 
-    async def enlist(self, worker: NewWorker, catalogue: Catalogue) -> int:
-        return await self._lines.write(lambda con: workers.enlist(con, self.now(), worker, catalogue))
-
-    async def retire(self, worker: int) -> None:
-        await self._lines.write(lambda con: workers.retire(con, worker))
-
-    async def workers(self) -> list[WorkerRow]:
-        return await self._lines.read(workers.workers)
-
     def lease_line(self) -> LeaseLine:
         if isinstance(self._lines, Inline):
             return MemoryLease(self._lines, self._clock)
@@ -191,32 +175,7 @@ class SqliteStore(SettingsCalls, StatsCalls):
     def transaction(self, limit: float) -> Transaction:
         return StepTransaction(self._lines, self._clock, limit)
 
-    # -- chores --------------------------------------------------------------------------------------
-
-    async def bury(self) -> list[WorkerRow]:
-        if await self._lines.read(lambda con: chores.anybody_to_bury(con, self.now())):
-            await self._lines.write(lambda con: chores.bury(con, self.now()))
-        return await self._lines.read(chores.graves)
-
-    async def held(self, worker: int) -> list[HeldRun]:
-        return await self._lines.read(lambda con: chores.held(con, worker))
-
-    async def hung(self, margin: int, limit: int) -> list[HeldRun]:
-        return await self._lines.read(lambda con: chores.hung(con, self.now(), margin, limit))
-
-    async def overdue(self, margin: int, limit: int) -> list[HeldRun]:
-        return await self._lines.read(lambda con: chores.overdue(con, self.now(), margin, limit))
-
-    async def expiring(self, limit: int) -> list[RunRow]:
-        return await self._lines.read(lambda con: chores.expiring(con, self.now(), limit))
-
-    async def purge(self, purge: Purge) -> int:
-        return await self._lines.write(lambda con: chores.purge(con, self.now(), purge))
-
-    async def fold(self, limit: int) -> int:
-        if not await self._lines.read(groups.anything_fed):
-            return 0
-        return await self._lines.write(lambda con: groups.fold(con, self.now(), limit))
+    # -- bulk ----------------------------------------------------------------------------------------
 
     async def claim_set(self, lease: int) -> SetRow | None:
         if not await self._lines.read(lambda con: sets.any_set(con, self.now())):
@@ -229,26 +188,6 @@ class SqliteStore(SettingsCalls, StatsCalls):
         turn = sets.Turn(now=self.now(), limit=limit, lease=lease)
         # Letters that a power cut leaves without their marks are found to be decided on.
         return await self._unhurried(lambda con: sets.advance(con, turn, set, marks))
-
-    # -- circuits ------------------------------------------------------------------------------------
-
-    async def circuit(self, tenant: str, key: str, *, counted: int = 1) -> CircuitCase:
-        return await self._lines.read(lambda con: circuits.circuit(con, self.now(), tenant, key, counted))
-
-    async def turn_circuit(self, turn: CircuitTurn) -> Turned:
-        return await self._lines.write(lambda con: circuits.turn_circuit(con, self.now(), turn))
-
-    async def permit(self, ask: Ask) -> Permit:
-        return await self._lines.write(lambda con: circuits.permit(con, self.now(), ask))
-
-    async def circuits_due(self, since: int) -> list[CircuitPlace]:
-        return await self._lines.read(lambda con: circuits.circuits_due(con, self.now(), since))
-
-    async def circuits_since(self, since: int) -> list[CircuitRow]:
-        return await self._lines.read(lambda con: circuits.circuits_since(con, since))
-
-    async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
-        return await self._lines.read(lambda con: circuits.circuits(con, where, limit, cursor))
 
     # -- outbox --------------------------------------------------------------------------------------
 
@@ -361,9 +300,6 @@ class SqliteStore(SettingsCalls, StatsCalls):
         self, set: SetRow, status: SetItemStatus | None, *, limit: int, cursor: str | None
     ) -> Page[SetItemRow]:
         return await self._lines.read(lambda con: sets.set_items(con, set, status, limit, cursor))
-
-    async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
-        return await self._lines.read(lambda con: groups.groups(con, self.now(), where, limit, cursor))
 
     async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
         return await self._lines.read(lambda con: reads.unclaimable(con, self.now(), workflows))

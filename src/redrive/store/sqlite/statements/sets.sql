@@ -161,11 +161,13 @@ SELECT count(*) FROM letters AS l {by} WHERE {conditions};
 DELETE FROM set_items WHERE (set_id, number) IN (
     SELECT i.set_id, i.number
     FROM (SELECT id FROM sets WHERE ended_at IS NOT NULL AND ended_at <= :before ORDER BY ended_at LIMIT 10) AS s
-    CROSS JOIN set_items AS i ON i.set_id = s.id LIMIT :most);
+    CROSS JOIN set_items AS i ON i.set_id = s.id LIMIT :most)
+RETURNING number;
 
 -- name: old_sets
 -- Sets that ended long enough ago, once their letters are gone.
 DELETE FROM sets WHERE id IN (
     SELECT s.id FROM sets AS s WHERE s.ended_at IS NOT NULL AND s.ended_at <= :before
       AND NOT EXISTS (SELECT 1 FROM set_items AS i WHERE i.set_id = s.id)
-    ORDER BY s.ended_at LIMIT 10);
+    ORDER BY s.ended_at LIMIT 10)
+RETURNING id;
