@@ -10,7 +10,7 @@ from redrive.errors import ConfigurationError
 from redrive.store.migrate import known
 from redrive.store.statements import load, parse
 
-SQLITE, POSTGRES = "redrive.store.sqlite", "redrive.store.postgres"
+SHARED, SQLITE, POSTGRES = "redrive.store", "redrive.store.sqlite", "redrive.store.postgres"
 STORES = [SQLITE, POSTGRES]
 
 
@@ -36,9 +36,10 @@ def statements(store: str) -> dict[str, set[str]]:
     return {file.name: set(load(store, file.name)) for file in folder.iterdir()}
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", [SHARED, *STORES])
 def test_every_statement_is_used(store: str) -> None:
-    code = "\n".join([*sources(store).values(), *sources("redrive.store").values()])
+    users = [SHARED, *STORES] if store == SHARED else [SHARED, store]
+    code = "\n".join(text for each in users for text in sources(each).values())
     for file, names in statements(store).items():
         assert f'"{file}"' in code, f"nobody loads {file}"
         for name in names:
@@ -70,13 +71,19 @@ TOGETHER = {
 }  # fmt: skip
 # What only PostgreSQL has: roles, locks where SQLite has one writer, a clock that is its own.
 ONLY_POSTGRES = {
-    "lock_circuit",
     "one_at_a_time", "missing_roles", "me", "backend", "not_member_of", "tenant_tables", "strong_roles",
     "probe", "foreign_rows", "moment", "hold", "cut_off", "publish",
 }  # fmt: skip
 # SQLite migrates beside nobody; on PostgreSQL a person decides when. There, `unfold` drops what it unfolds,
 # one look at the fences serves everybody, and what a letter tells is in its row.
 ONLY_SQLITE = {"any_due", "live_workers", "drop_bundles", "fences_hold", "put_texts"}
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_statement_is_shared_or_the_store_s_own(store: str) -> None:
+    shared = statements(SHARED)
+    twice = {file: names & shared.get(file, set()) for file, names in statements(store).items()}
+    assert {file: names for file, names in twice.items() if names} == {}
 
 
 def test_both_stores_call_the_same_thing_by_the_same_name() -> None:

@@ -32,7 +32,6 @@ __all__ = [
     "SetVerb",
     "conditions_of",
     "letter_scan_sql",
-    "purge_sets",
     "stored",
 ]
 
@@ -245,12 +244,6 @@ class BulkCalls:
         scan = await choose_scan(session, "letters", values, newest_first=True)
         statement = letter_scan_sql(session, "count_letters", scan.path, values, newest_first=True)
         return int(await session.value(statement, **parameters(values)))
-
-
-async def purge_sets(session: Session, before: int, limit: int) -> int:
-    """Remove sets that ended long enough ago, first their letters; return how many rows were removed."""
-    removed = await session.rows(SQL["old_items"], before=before, most=limit)
-    return len(removed) + len(await session.rows(SQL["old_sets"], before=before))
 
 
 def letter_scan_sql(

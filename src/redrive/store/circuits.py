@@ -1,7 +1,8 @@
-"""Circuits as stores keep them: what goes in, what comes out, and what both stores do with it alike."""
+"""Circuits in the store: their records, and the calls that read, change and ask them for permits."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,32 +20,32 @@ from redrive.core.circuit import (
 from redrive.core.transition import AuditWrite
 from redrive.frozen import dataclass
 from redrive.policy import DAY, MOST_FAILURES, Circuit
-from redrive.store.pages import Window
+from redrive.store.named import named
+from redrive.store.pages import Request
+from redrive.store.records import Page
 from redrive.store.selection import CircuitFilter
+from redrive.store.session import Database, Session, Statements, reads, writes
 
 __all__ = [
     "MARKS_KEPT",
     "MOST_COUNTED",
-    "MOST_MARKS",
     "Ask",
+    "CircuitCalls",
     "CircuitCase",
     "CircuitPlace",
     "CircuitRow",
     "CircuitTurn",
     "Permit",
     "Turned",
-    "answer",
-    "case_of",
-    "circuit_row",
-    "fields_of",
-    "list_values",
 ]
+
+SQL = Statements("circuits.sql")
 
 MARKS_KEPT = int(DAY * MICROS)
 """How long marks are kept: as long as the longest window, in microseconds."""
 
 MOST_MARKS = MOST_FAILURES
-"""More marks than a circuit may ask for are never looked at."""
+"""Marks that are read of a circuit: as many as its settings may ask for."""
 
 MOST_COUNTED = 10_000
 """Parked runs are counted up to this many."""
@@ -55,7 +56,7 @@ CircuitPlace = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircuitRow:
-    """One circuit as recorded. Version 0: there is no row yet, because nothing ever happened to it.
+    """One circuit as recorded. Version 0: it has no row yet.
 
     `settings` are the code's, `override` is what a person set instead; `why` and `changed_by` tell about
     the latest change of status. `parked` counts the runs that wait for it.
@@ -79,17 +80,17 @@ class CircuitRow:
 
     @property
     def place(self) -> CircuitPlace:
-        """Which circuit it is."""
+        """The tenant and the key."""
         return self.tenant, self.key
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody may call."""
+        """Whether no run may call."""
         return self.status is CircuitStatus.OPEN
 
     @property
     def state(self) -> CircuitState:
-        """Where it stands, for `core.circuit`."""
+        """The state, for `core.circuit`."""
         return CircuitState(status=self.status, generation=self.generation, until=self.until, wave=self.wave)
 
     @property
@@ -115,7 +116,7 @@ class CircuitCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircuitTurn:
-    """A circuit as it shall stand, if it still has this version. `releases`: so many parked runs go on.
+    """The new state of a circuit that still has this version. `releases`: so many parked runs become due.
 
     `next_wave_at` is when more of them may. `why` and `by` are given where the status changes.
     """
@@ -136,7 +137,7 @@ class CircuitTurn:
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """What became of a turn: `kept`, or refused because somebody else was quicker."""
+    """The result of a turn: `kept`, or refused because the circuit has another version by now."""
 
     kept: bool
     released: int = 0
@@ -144,7 +145,7 @@ class Turned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """A run's wish to call a dependency that may be out of order."""
+    """A run that asks whether it may call a dependency."""
 
     tenant: str
     key: str
@@ -165,64 +166,128 @@ class Permit:
 
 _FIELDS = (
     "id", "tenant", "key", "status", "generation", "version", "until", "wave", "next_wave_at", "settings",
-    "override", "why", "changed_by", "changed_at",
+    "override", "why", "changed_by", "changed_at", "parked",
 )  # fmt: skip
 
 
-def circuit_row(row: Sequence[Any]) -> CircuitRow:
-    """One row of `circuits`, with or without the number of runs that wait for it."""
-    values: dict[str, Any] = dict(zip((*_FIELDS, "parked"), row, strict=False))
+def _circuit_row(row: Sequence[Any]) -> CircuitRow:
+    """Make a record of a row of `circuits`, with or without the number of runs that wait for it."""
+    values: dict[str, Any] = dict(zip(_FIELDS, row, strict=False))
     return CircuitRow(**{**values, "status": CircuitStatus(values["status"])})
 
 
-def case_of(
-    row: Sequence[Any], marks: Sequence[Mark], category: str | None, probing: int, now: int
-) -> CircuitCase:
-    """A circuit as it was read; where there is no row, nothing ever happened to it."""
-    tenant, key, parked = row[1], row[2], row[-1]
-    unheard_of = (0, tenant, key, CircuitStatus.CLOSED, 0, 0, None, 0, 0, None, None, None, None, 0, parked)
-    found = circuit_row(unheard_of if row[0] is None else row)
-    return CircuitCase(row=found, marks=tuple(marks), category=category, probing=probing, now=now)
+def _circuit_case(row: Sequence[Any]) -> CircuitCase:
+    """Make a record of the row of the statement `circuit`. A circuit without a row of its own is closed."""
+    now, *found, probing, bad, good, category = row
+    if found[0] is None:
+        tenant, key, parked = found[1], found[2], found[-1]
+        found = [0, tenant, key, CircuitStatus.CLOSED, 0, 0, None, 0, 0, None, None, None, None, 0, parked]
+    circuit = _circuit_row(found)
+    marks = [Mark(circuit.generation, False, at) for at in json.loads(bad or "[]")]
+    if good is not None:
+        marks.append(Mark(circuit.generation, True, good))
+    return CircuitCase(row=circuit, marks=tuple(marks), category=category, probing=probing, now=now)
 
 
-def list_values(where: CircuitFilter, window: Window) -> dict[str, Any]:
-    """What a list of circuits is narrowed down by, by the names of the conditions."""
-    status = None if where.status is None else str(where.status)
-    values = {"tenant": where.tenant, "status": status, "below": window.below, "above": window.above}
-    return {name: value for name, value in values.items() if value is not None}
+def _answer(case: CircuitCase, ask: Ask, *, permitted: bool, held: bool) -> Permit:
+    """Decide whether one more run may call. `permitted`: the asking run has a permit already.
 
-
-def fields_of(turn: CircuitTurn, now: int) -> dict[str, Any]:
-    """The parameters of the statements that turn a circuit."""
-    return {
-        "tenant": turn.tenant,
-        "key": turn.key,
-        "version": turn.version,
-        "status": turn.state.status.value,
-        "generation": turn.state.generation,
-        "until": turn.state.until,
-        "wave": turn.state.wave,
-        "next_wave_at": turn.next_wave_at,
-        "settings": turn.settings,
-        "override": turn.override,
-        "why": turn.why,
-        "by": turn.by,
-        "changed": int(turn.changed),
-        "now": now,
-    }
-
-
-def answer(case: CircuitCase, ask: Ask, *, mine: bool, lost: bool) -> Permit:
-    """Whether one more may call, given who does already. `mine`: the asker has a permit.
-
-    `lost`: the asker's run is another's by now. A circuit that marks are about to turn admits nobody
-    until they were weighed, or a probe that ended would make room for one too many.
+    `held`: the run is still held under the fence it asks with. A circuit whose marks are about to change
+    its status admits no run until they were weighed; otherwise a probe that just ended would make room
+    for one too many.
     """
     row = case.row
     rules = rules_of(in_force(row.settings or ask.settings, row.override))
     stale = weigh(row.state, rules, case.marks, case.now) != row.state
-    if lost or stale:
+    if stale or not held:
         return Permit(admission=Admission.STAY_OUT, row=row, stale=stale)
-    if mine and row.status is CircuitStatus.HALF_OPEN:
+    if permitted and row.status is CircuitStatus.HALF_OPEN:
         return Permit(admission=Admission.PROBE, row=row)
     return Permit(admission=admit(row.state, rules, case.probing), row=row)
+
+
+class CircuitCalls:
+    """See `redrive.store.port` for what each call promises."""
+
+    database: Database
+
+    @reads()
+    async def circuit(self, session: Session, tenant: str, key: str, *, counted: int = 1) -> CircuitCase:
+        return await _read_case(session, tenant, key, counted)
+
+    @writes()
+    async def turn_circuit(self, session: Session, turn: CircuitTurn) -> Turned:
+        async with session.transaction():
+            now = await session.now()
+            changed = await session.rows(
+                SQL["turn_circuit" if turn.version else "new_circuit"],
+                tenant=turn.tenant,
+                key=turn.key,
+                version=turn.version,
+                status=turn.state.status.value,
+                generation=turn.state.generation,
+                until=turn.state.until,
+                wave=turn.state.wave,
+                next_wave_at=turn.next_wave_at,
+                settings=turn.settings,
+                override=turn.override,
+                why=turn.why,
+                by=turn.by,
+                changed=int(turn.changed),
+                now=now,
+            )
+            if not changed:
+                return Turned(False)
+            if turn.audit:
+                await session.note(turn.audit)
+            if not turn.releases:
+                return Turned(True)
+            released = await session.rows(
+                SQL["release_parked"], tenant=turn.tenant, key=turn.key, releases=turn.releases, now=now
+            )
+            return Turned(True, len(released))
+
+    @writes()
+    async def permit(self, session: Session, ask: Ask) -> Permit:
+        async with session.transaction():
+            # Of several workers that ask at once, each must see the permits of those before it.
+            await session.rows(SQL["lock_circuit"], tenant=ask.tenant, key=ask.key)
+            case = await _read_case(session, ask.tenant, ask.key, 1)
+            asked = {**named(ask), "generation": case.row.generation, "now": case.now}
+            permitted, held = await session.row(SQL["asker"], **asked)
+            permit = _answer(case, ask, permitted=permitted, held=held)
+            if permit.admission is Admission.PROBE:
+                await session.rows(SQL["put_permit"], **asked)
+            return permit
+
+    @reads()
+    async def circuits_due(self, session: Session, since: int) -> list[CircuitPlace]:
+        rows = await session.rows(SQL["circuits_due"], since=since)
+        return [(tenant, key) for tenant, key in rows]
+
+    @reads()
+    async def circuits_since(self, session: Session, since: int) -> list[CircuitRow]:
+        return [_circuit_row(row) for row in await session.rows(SQL["circuits_since"], since=since)]
+
+    @reads()
+    async def circuits(
+        self, session: Session, where: CircuitFilter, *, limit: int, cursor: str | None
+    ) -> Page[CircuitRow]:
+        request = Request.of(limit, cursor)
+        window = request.window
+        status = None if where.status is None else str(where.status)
+        asked = {"tenant": where.tenant, "status": status, "below": window.below, "above": window.above}
+        values = {name: value for name, value in asked.items() if value is not None}
+        parts = SQL.texts(session.dialect)
+        statement = parts["circuits"].format(
+            conditions=" AND ".join(parts[f"circuits.{name}"] for name in values) or "true",
+            order="DESC" if window.down else "ASC",
+        )
+        rows = await session.rows(statement, **values, counted=MOST_COUNTED, most=window.most)
+        return request.page([_circuit_row(row) for row in rows])
+
+
+async def _read_case(session: Session, tenant: str, key: str, counted: int) -> CircuitCase:
+    """Read a circuit and its marks in one statement, so that both are of the same moment."""
+    row = await session.row(SQL["circuit"], tenant=tenant, key=key, counted=counted, most=MOST_MARKS)
+    return _circuit_case(row)

@@ -12,7 +12,7 @@ from redrive.core.quick import in_order
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import AttemptEnd
 from redrive.store.records import AttemptRow, AuditRow, LetterRow, LetterState, PolicyRow, ReplayRow, RunRow
-from redrive.store.workers import KnownItem, WorkerRow
+from redrive.store.workers import KnownItem
 
 __all__ = [
     "attempt_row",
@@ -24,7 +24,6 @@ __all__ = [
     "policy_row",
     "replay_row",
     "run_row",
-    "worker_row",
 ]
 
 # A set of letters reads a hundred thousand of each.
@@ -82,21 +81,6 @@ def letter_state(row: Sequence[Any]) -> LetterState:
     """The few columns of `letters` that deciding takes."""
     public_id, run_id, tenant, status, closed_by, resolution = row
     return _LetterState(public_id, run_id, tenant, _LETTERS[status], closed_by, resolution)
-
-
-def worker_row(row: Sequence[Any]) -> WorkerRow:
-    """One row of `workers`."""
-    id, name, version, state, workflows, started_at, beat_at, lease_until = row
-    return WorkerRow(
-        id=id,
-        name=name,
-        version=version,
-        state=state,
-        workflows=tuple(json.loads(workflows)),
-        started_at=started_at,
-        beat_at=beat_at,
-        lease_until=lease_until,
-    )
 
 
 def policy_row(row: Sequence[Any]) -> PolicyRow:

@@ -11,7 +11,6 @@ from operator import itemgetter
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.store.glances import RunGlance, run_glance
-from redrive.store.lanes import START
 from redrive.store.list_query import filter_values, states_of
 from redrive.store.lists import Query, with_popular
 from redrive.store.pages import Request, Window
@@ -19,6 +18,7 @@ from redrive.store.records import AttemptRow, Page, RunRow
 from redrive.store.rows import attempt_row, entry_row, run_row
 from redrive.store.selection import RunFilter
 from redrive.store.session import Database, Session, Statements, reads
+from redrive.store.workers import START
 
 __all__ = ["RunCalls", "journals", "runs_by_id"]
 

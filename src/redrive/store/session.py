@@ -9,6 +9,8 @@ PostgreSQL with named parameters (`:name`) and tables in schema `redrive`. SQLit
 
     redrive.runs                         runs
     = ANY (CAST(:ids AS text[]))         IN (SELECT value FROM json_each(:ids))
+    = ANY (ARRAY(SELECT ...))            IN (SELECT * FROM (SELECT ...))
+    json_agg(...)                        json_group_array(...)
     FOR UPDATE SKIP LOCKED               (nothing: the writer holds the file's lock)
     COLLATE "C"                          (nothing: SQLite compares bytes anyway)
     /* INDEXED BY runs_due */            INDEXED BY runs_due
@@ -25,7 +27,7 @@ that compares an indexed column with a time the caller has takes it as `:at`: a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import cache, wraps
 from importlib.resources import files
@@ -44,7 +46,6 @@ __all__ = [
     "Verbatim",
     "reads",
     "run_inline",
-    "texts",
     "writes",
 ]
 
@@ -73,7 +74,7 @@ class Statement:
 
     def text(self, dialect: Dialect) -> str:
         """Return the SQL for one of the databases, with named parameters."""
-        return texts(dialect, self._file)[self._name]
+        return _texts(dialect, self._file)[self._name]
 
 
 class Statements:
@@ -85,9 +86,13 @@ class Statements:
     def __getitem__(self, name: str) -> Statement:
         return Statement(self._file, name)
 
+    def texts(self, dialect: Dialect) -> Mapping[str, str]:
+        """Return the SQL of all statements for one of the databases, by name."""
+        return _texts(dialect, self._file)
+
 
 @cache
-def texts(dialect: Dialect, file: str) -> dict[str, str]:
+def _texts(dialect: Dialect, file: str) -> dict[str, str]:
     """Return all statements of a file name by their names, as one of the databases takes them."""
     folders = files(__package__)
     adapt = for_sqlite if dialect == "sqlite" else for_postgres
@@ -110,6 +115,7 @@ def for_sqlite(text: str) -> str:
         .replace("IS DISTINCT FROM", "IS NOT")
         .replace("ILIKE", "LIKE")
     )
+    text = text.replace("= ANY (ARRAY(", "IN (SELECT * FROM (").replace("json_agg(", "json_group_array(")
     text = _HINT.sub(r"\1", _BYTES.sub("", text))
     return _SCHEMA.sub("", _LOCK.sub("", text))
 
@@ -140,6 +146,12 @@ class Session(Protocol):
 
     async def value(self, statement: Statement | str, **params: Any) -> Any:
         """Run a statement and return the first value of its first row, or None."""
+
+    async def write_many(self, statement: Statement, rows: Iterable[Mapping[str, Any]]) -> list[Any]:
+        """Run a statement once for each of these sets of parameters, in order; return the rows of all.
+
+        PostgreSQL gets them in one batch, not one by one.
+        """
 
     async def now(self) -> int:
         """Return the store's time in microseconds since 1970."""

@@ -13,8 +13,8 @@ from redrive.clock import MICROS
 from redrive.core.circuit import CircuitStatus
 from redrive.core.deciding.rollback import AHEAD
 from redrive.frozen import dataclass
-from redrive.store.lanes import MOST_LANES, START
 from redrive.store.session import Database, Session, Statements, reads
+from redrive.store.workers import MOST_LANES, START
 
 __all__ = ["CircuitCount", "Figures", "SinkLag", "StatsCalls"]
 

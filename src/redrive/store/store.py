@@ -4,18 +4,34 @@ from __future__ import annotations
 
 from redrive.store.bulk import BulkCalls
 from redrive.store.catalogue import CatalogueCalls
+from redrive.store.circuits import CircuitCalls
+from redrive.store.groups import GroupCalls
 from redrive.store.letters import LetterCalls
 from redrive.store.messages import MessageCalls
+from redrive.store.recovery import RecoveryCalls
 from redrive.store.runs import RunCalls
 from redrive.store.schedules import ScheduleCalls, Schedules
 from redrive.store.settings import SettingsCalls
 from redrive.store.stats import StatsCalls
 from redrive.store.views import SavedViewCalls, Views
+from redrive.store.workers import WorkerCalls
 
 __all__ = ["SqlStore"]
 
 
-class SqlStore(RunCalls, LetterCalls, BulkCalls, MessageCalls, CatalogueCalls, SettingsCalls, StatsCalls):
+class SqlStore(
+    RunCalls,
+    LetterCalls,
+    GroupCalls,
+    BulkCalls,
+    CircuitCalls,
+    MessageCalls,
+    CatalogueCalls,
+    WorkerCalls,
+    RecoveryCalls,
+    SettingsCalls,
+    StatsCalls,
+):
     """The calls that do not depend on the database. Subclasses add the fast path, leases and notifiers."""
 
     @property

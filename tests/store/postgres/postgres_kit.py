@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,22 @@ from redrive.store.postgres import PostgresStore
 from redrive.store.postgres.address import Address, locate
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line, connect, session
+from redrive.store.postgres.session import PostgresDatabase
 from redrive.store.postgres.sql import in_schema
+
+
+class OneLine:
+    """One connection in the place of a pool."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    async def run(self, work: Callable[[Line], Awaitable[Any]]) -> Any:
+        return await work(self._line)
+
+    async def picture(self, work: Callable[[Line], Awaitable[Any]]) -> Any:
+        async with self._line.picture():
+            return await work(self._line)
 
 
 @dataclass
@@ -57,6 +73,12 @@ class Bench:
             yield Line(con, self.address, settings)
         finally:
             con.terminate()
+
+    def on(self, line: Line) -> PostgresStore:
+        """The store with the calls of its shared modules on this connection."""
+        view = copy(self.store)
+        view.database = PostgresDatabase(OneLine(line), self.time)
+        return view
 
     @property
     def time(self) -> DatabaseClock:

@@ -17,8 +17,9 @@ from store_kit import DAY, LEASE, SECOND, becomes, catalogue, entry, failed_try,
 
 from redrive.core.states import RunStatus, StepStatus
 from redrive.errors import StoreUnavailable
-from redrive.store.postgres import chores
+from redrive.store.postgres import lease
 from redrive.store.postgres import writes as applying
+from redrive.store.postgres.session import PostgresSession
 from redrive.store.postgres.sql import in_schema
 from redrive.store.records import Purge
 from redrive.store.workers import NewWorker
@@ -109,10 +110,11 @@ async def test_a_write_waits_for_a_burial_in_the_middle_and_is_refused(bench: Be
     worker, run = await bench.kit.held()
     bench.clock.move(DAY)
     async with bench.line() as line, line.transaction():
-        assert [row.id for row in (await chores.bury(line, bench.time, certain=True)).graves] == [worker]
-        writing = asyncio.create_task(bench.store.apply([writes(run, entry(0))], worker=worker))
+        graves, writing = await lease.bury(PostgresSession(line, bench.time), certain=True)
+        assert ([row.id for row in graves], writing) == ([worker], [])
+        late = asyncio.create_task(bench.store.apply([writes(run, entry(0))], worker=worker))
         await bench.waits()
-    assert not (await writing)[0].kept
+    assert not (await late)[0].kept
     assert await bench.store.journal(run.id) == []
 
 

@@ -10,7 +10,6 @@ from store_kit import SECOND, buried
 
 from redrive.core.transition import AuditWrite
 from redrive.store.bulk import NewSet
-from redrive.store.postgres import groups
 from redrive.store.selection import GroupFilter
 
 LEASE = 15 * SECOND
@@ -36,7 +35,7 @@ async def test_nodes_that_fold_at_once_take_different_changes_and_add_them_up(be
     await letters(bench, 10)
     async with bench.line() as line:
         async with line.transaction():
-            assert await groups.fold(line, bench.time, 6) == 6
+            assert await bench.on(line).fold(6) == 6
             beside = asyncio.create_task(bench.store.fold(6))
             await bench.waits()  # for the group's row, with changes of its own in hand
         assert await beside == 4
@@ -48,7 +47,7 @@ async def test_what_a_node_took_and_did_not_commit_is_folded_by_another(bench: B
     await letters(bench, 3)
     async with bench.line() as line:
         await line.con.execute("BEGIN")
-        assert await groups.fold(line, bench.time, 10) == 3
+        assert await bench.on(line).fold(10) == 3
         await line.con.execute("ROLLBACK")
     assert await bench.store.fold(10) == 3
     (group,) = (await bench.store.groups(GroupFilter(), limit=10, cursor=None)).items

@@ -17,9 +17,10 @@ from session_kit import postgres_calls
 from store_kit import DAY, SECOND, becomes, entry, writes
 
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
-from redrive.store.postgres import chores, claims, starts, workers
+from redrive.store.postgres import claims, lease, starts
 from redrive.store.postgres import writes as applying
 from redrive.store.postgres.line import Line
+from redrive.store.postgres.session import PostgresSession
 from redrive.store.records import Purge
 from redrive.store.selection import LetterFilter, RunFilter
 from redrive.store.store import SqlStore
@@ -128,7 +129,9 @@ async def the_calls_of_a_day(bench: Bench) -> dict[str, Call]:
         "claim 50 and no suspect": lambda line: claims.claim(line, bench.time, unsuspicious),
         "idle claim": lambda line: claims.claim(line, bench.time, idle),
         "apply": lambda line: applying.apply(line, bench.time, [mark], 1),
-        "beat of a worker with 300 runs": lambda line: workers.beat(line, bench.time, 1, beats),
+        "beat of a worker with 300 runs": lambda line: lease.beat(
+            PostgresSession(line, bench.time), 1, beats
+        ),
         "take": lambda line: applying.apply(line, bench.time, [taken], None),
         "unclaimable": lambda line: postgres_calls(line, bench.time).unclaimable([]),
         **reaping(bench),
@@ -141,12 +144,12 @@ def reaping(bench: Bench) -> dict[str, Call]:
     nothing = Purge(runs=10**15, letters=10**15, workers=10**15, limit=100)
     a_day = replace(nothing, runs=DAY)
     return {
-        "bury": lambda line: chores.bury(line, bench.time, certain=True),
-        "runs of a worker with 300": lambda line: chores.held(line, 1),
-        "hung": lambda line: chores.hung(line, bench.time, 0, 100),
-        "overdue": lambda line: chores.overdue(line, bench.time, 0, 100),
-        "purge of nothing": lambda line: chores.purge(line, bench.time, nothing),
-        "purge of 100 runs": lambda line: chores.purge(line, bench.time, a_day),
+        "bury": lambda line: lease.bury(PostgresSession(line, bench.time), certain=True),
+        "runs of a worker with 300": lambda line: bench.on(line).held(1),
+        "hung": lambda line: bench.on(line).hung(0, 100),
+        "overdue": lambda line: bench.on(line).overdue(0, 100),
+        "purge of nothing": lambda line: bench.on(line).purge(nothing),
+        "purge of 100 runs": lambda line: bench.on(line).purge(a_day),
     }
 
 

@@ -1,7 +1,7 @@
 """Claiming: find lanes with due runs, choose fairly, take under a new fence, bring what it takes to execute.
 
 look      one statement without a lock: lanes, their first runs, what is due  (an idle poll ends here)
-choose    here, by `core.fair`
+choose    here, in turn: see `redrive.store.workers`
 take      one statement: fence + 1 and the worker's name on those that nobody else has taken meanwhile
 journals  of those that were under way before: they are this worker's now, so nobody adds to them
 """
@@ -13,18 +13,31 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from redrive.core.fair import Due, in_turn
 from redrive.core.journal import EntryRow
 from redrive.core.quick import quick
 from redrive.core.states import RunStatus
 from redrive.frozen import dataclass
-from redrive.store.lanes import MOST_LANES, START, Look, delay, earlier, end_of_queue, place, visit
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import load
 from redrive.store.postgres.text import as_given
 from redrive.store.rows import entry_row
-from redrive.store.workers import Claim, Claimed, Claims, Lane
+from redrive.store.workers import (
+    MOST_LANES,
+    START,
+    Claim,
+    Claimed,
+    Claims,
+    Due,
+    Lane,
+    Look,
+    delay,
+    earlier,
+    end_of_queue,
+    in_turn,
+    place,
+    visit,
+)
 
 __all__ = ["claim", "journals", "lanes"]
 

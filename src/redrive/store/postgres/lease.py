@@ -1,7 +1,7 @@
-"""Heartbeats on a connection of their own, in a thread and an event loop of its own.
+"""Leases of workers: heartbeats, and the workers whose lease has run out.
 
-The driver needs a loop, and neither the worker's loop (a step may block it) nor the worker's
-connections (steps may use them all) may delay a heartbeat.
+Heartbeats have a connection, a thread and an event loop to themselves: the driver needs a loop, and
+neither the worker's loop (a step may block it) nor its connections (steps may use them all) may delay one.
 """
 
 from __future__ import annotations
@@ -9,19 +9,24 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from redrive.clock import MICROS
 from redrive.errors import StoreUnavailable
-from redrive.store.postgres import workers
 from redrive.store.postgres.address import Address
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line, connect, session
 from redrive.store.postgres.refusals import NOTHING_LOST, leaves_usable, meaning
-from redrive.store.workers import Beat
+from redrive.store.postgres.session import PostgresSession
+from redrive.store.recovery import dead_workers_with_runs
+from redrive.store.session import Statements
+from redrive.store.workers import Beat, WorkerRow
 
-__all__ = ["LeaseLine"]
+__all__ = ["LeaseLine", "beat", "bury", "cut_off"]
+
+WORKERS = Statements("workers.sql")
+RECOVERY = Statements("recovery.sql")
 
 PATIENCE = 5.0
 """Seconds to wait for an answer, or a third of a shorter lease: the next beat comes soon enough."""
@@ -77,7 +82,7 @@ class LeaseLine:
             async with asyncio.timeout(self._patience):
                 line = await self._connected(worker)
                 async with line.use():
-                    return await workers.beat(line, self._clock, worker, heartbeats)
+                    return await beat(PostgresSession(line, self._clock), worker, heartbeats)
         except BaseException as raised:
             if not leaves_usable(raised):
                 self._on_trouble()
@@ -98,10 +103,48 @@ class LeaseLine:
             settings = session(self._patience)
             self._line = Line(await connect(self._address, settings), self._address, settings)
             async with self._line.use():
-                lease = await workers.lease_of(self._line, worker)
+                lease = await PostgresSession(self._line, self._clock).value(
+                    WORKERS["lease_of"], worker=worker
+                )
             self._patience = min(PATIENCE, max(0.1, (lease or 0) / MICROS / 3))
         return self._line
 
     async def _goodbye(self) -> None:
         if self._line is not None and not self._line.con.is_closed():
             await self._line.con.close(timeout=1.0)
+
+
+async def beat(
+    session: PostgresSession, worker: int, heartbeats: Mapping[tuple[int, int], str | None]
+) -> Beat:
+    """Renew the lease of a live worker and note the signs of life of its steps."""
+    signs = sorted(heartbeats)
+    now, alive, held = await session.row(
+        WORKERS["beat"],
+        worker=worker,
+        runs=[run for run, _ in signs],
+        indexes=[index for _, index in signs],
+        details=[heartbeats[sign] for sign in signs],
+    )
+    return Beat(alive=alive, held=frozenset(held), now=session.clock.heard(now))
+
+
+async def bury(session: PostgresSession, *, certain: bool) -> tuple[list[WorkerRow], list[int]]:
+    """Declare workers dead whose lease has run out, unless they are in the middle of a write.
+
+    Without `certain`, they may not have been able to renew it, and none is declared dead this time.
+    Return the dead or stopped workers that still hold runs, and the gates of those that were writing.
+    """
+    expired = await session.rows(RECOVERY["expired"]) if certain else []
+    buried = {row[0] for row in await session.rows(RECOVERY["bury"])} if expired else set()
+    writing = [gate for id, gate in expired if id not in buried]
+    return await dead_workers_with_runs(session), writing
+
+
+async def cut_off(session: PostgresSession, gates: Sequence[int]) -> int:
+    """End the idle connections that hold these gates; return how many.
+
+    It is done as the user of the URL, who owns these connections.
+    """
+    async with session.line.transaction(role="none"):
+        return len(await session.rows(RECOVERY["cut_off"], gates=gates))

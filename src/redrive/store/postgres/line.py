@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -109,6 +109,12 @@ class Line:
         """Run a statement; return the first value of its first row, or None."""
         row = await self.row(statement, **values)
         return None if row is None else row[0]
+
+    async def many(self, statement: Statement, batch: Iterable[Mapping[str, Any]]) -> list[Any]:
+        """Run a statement for each of these sets of values, sent together; return the rows of all."""
+        text = in_schema(statement.text, self._schema)
+        found: list[Any] = await self.con.fetchmany(text, [statement.arguments(each) for each in batch])
+        return found
 
     async def script(self, text: str) -> None:
         """Run several statements that take no parameters."""

@@ -10,13 +10,14 @@ import asyncpg
 
 from redrive.clock import SystemClock
 from redrive.errors import SchemaMismatch
-from redrive.store.postgres import chores, schema
+from redrive.store.postgres import schema
 from redrive.store.postgres.address import Address, locate
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line, connect, hang_up, put_in_force
 from redrive.store.postgres.lines import until_it_answers
 from redrive.store.postgres.refusals import NOTHING_LOST, ONCE, meaning
 from redrive.store.postgres.roles import prove_confined
+from redrive.store.postgres.session import PostgresSession
 
 __all__ = ["migrate", "prepare"]
 
@@ -48,7 +49,7 @@ async def _prepare(
             await schema.bring_up_to_date(line, address, clock)
         await prove_confined(line, address)
         await _mention_pooler(line, address)
-        clock.heard(await line.value(chores.SQL["moment"], now=clock.given()))
+        await PostgresSession(line, clock).now()  # which the clock learns from
         await put_in_force(line.con, address, settings)
         return line.con
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias, TypeVar
 
@@ -37,9 +37,15 @@ class PostgresSession:
 
     async def rows(self, statement: Statement | str, **params: Any) -> list[Any]:
         prepared = prepare(statement if isinstance(statement, str) else statement.text("postgres"))
-        stored = {name: _stored(value) for name, value in params.items()}
+        return [as_given(row) for row in await self.line.rows(prepared, **self._stored(params))]
+
+    def _stored(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        stored = {
+            name: [as_stored(each) for each in value] if isinstance(value, list | tuple) else as_stored(value)
+            for name, value in params.items()
+        }
         stored.setdefault("now", self.clock.given())
-        return [as_given(row) for row in await self.line.rows(prepared, **stored)]
+        return stored
 
     async def row(self, statement: Statement | str, **params: Any) -> Any:
         rows = await self.rows(statement, **params)
@@ -48,6 +54,13 @@ class PostgresSession:
     async def value(self, statement: Statement | str, **params: Any) -> Any:
         row = await self.row(statement, **params)
         return None if row is None else row[0]
+
+    async def write_many(self, statement: Statement, rows: Iterable[Mapping[str, Any]]) -> list[Any]:
+        batch = [self._stored(params) for params in rows]
+        if not batch:
+            return []
+        found = await self.line.many(prepare(statement.text("postgres")), batch)
+        return [as_given(row) for row in found]
 
     async def now(self) -> int:
         return self.clock.heard(await self.line.value(_MOMENT, now=self.clock.given()))
@@ -67,10 +80,6 @@ class PostgresSession:
 
     def transaction(self) -> AbstractAsyncContextManager[None]:
         return self.line.transaction()
-
-
-def _stored(value: Any) -> Any:
-    return [as_stored(each) for each in value] if isinstance(value, list | tuple) else as_stored(value)
 
 
 class PostgresDatabase:

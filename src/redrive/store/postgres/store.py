@@ -11,20 +11,16 @@ from redrive.core.delivery import Arrived, Carrier, DeliveryMark, Suspects
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.errors import StoreError
 from redrive.store.accounts import Accounts
-from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
+from redrive.store.circuits import CircuitTurn, Turned
 from redrive.store.confined import Confined
 from redrive.store.notices import Notices
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, NewSink, SinkRow
 from redrive.store.port import LeaseLine, People, Transaction
 from redrive.store.postgres import (
-    chores,
-    circuits,
     claims,
-    groups,
     lease,
     outbox,
     starts,
-    workers,
     writes,
 )
 from redrive.store.postgres.accounts import PostgresAccounts
@@ -36,19 +32,10 @@ from redrive.store.postgres.line import session
 from redrive.store.postgres.lines import Lines
 from redrive.store.postgres.notices import PostgresNotices
 from redrive.store.postgres.opening import prepare
-from redrive.store.postgres.session import PostgresDatabase
+from redrive.store.postgres.session import PostgresDatabase, PostgresSession
 from redrive.store.postgres.transactions import StepTransaction
 from redrive.store.records import (
-    GroupPage,
-    HeldRun,
-    Page,
-    Purge,
-    RunRow,
     Started,
-)
-from redrive.store.selection import (
-    CircuitFilter,
-    GroupFilter,
 )
 from redrive.store.session import Database
 from redrive.store.store import SqlStore
@@ -145,13 +132,7 @@ class PostgresStore(SqlStore):
         if worker.lease / MICROS / 3 < self._patience:
             self._patience = worker.lease / MICROS / 3
             await self._lines.change(session(self._patience))
-        return await self._lines.run(lambda line: workers.enlist(line, self._clock, worker, catalogue))
-
-    async def retire(self, worker: int) -> None:
-        await self._lines.run(lambda line: workers.retire(line, worker))
-
-    async def workers(self) -> list[WorkerRow]:
-        return await self._lines.run(workers.workers)
+        return await super().enlist(worker, catalogue)
 
     def lease_line(self) -> LeaseLine:
         return lease.LeaseLine(self._address, self._clock, self._lines.broke)
@@ -176,70 +157,41 @@ class PostgresStore(SqlStore):
     def transaction(self, limit: float) -> Transaction:
         return StepTransaction(self._private, self._clock, self._address.where, limit)
 
-    # -- chores --------------------------------------------------------------------------------------
+    # -- recovery ------------------------------------------------------------------------------------
 
     async def bury(self) -> list[WorkerRow]:
-        # After an outage nobody has beaten for a while: whoever lives gets the time for a beat or two first.
-        # Asked when a connection is at hand: that the last one was cut is known by then.
-        found = await self._lines.run(
-            lambda line: chores.bury(line, self._clock, certain=self._lines.answered_for(AFTER_OUTAGE))
+        # After an outage no worker has renewed its lease for a while: a live one gets time for a beat or two.
+        # This is asked on a connection: if the last one was cut off, that is known by then.
+        graves, writing = await self._lines.run(
+            lambda line: lease.bury(
+                PostgresSession(line, self._clock), certain=self._lines.answered_for(AFTER_OUTAGE)
+            )
         )
-        if found.shut:
-            await self._cut_off(found.shut)
-        return found.graves
+        if writing:
+            await self._cut_off(writing)
+        return graves
 
     async def _cut_off(self, gates: Sequence[int]) -> None:
-        """Workers without a lease write no more; the next round declares them dead."""
+        """Stop the writes of workers without a lease; the next call of `bury` declares them dead."""
         try:
-            ended = await self._lines.run(lambda line: chores.cut_off(line, gates))
+            ended = await self._lines.run(
+                lambda line: lease.cut_off(PostgresSession(line, self._clock), gates)
+            )
         except StoreError as error:
-            log.warning("a worker whose lease has run out holds its lock, and nobody may end that: %s", error)
+            log.warning("could not end the connection of a worker whose lease has run out: %s", error)
             return
         if ended:
             log.warning(
                 "ended %d connections left in the middle of a write by workers without a lease", ended
             )
 
-    async def held(self, worker: int) -> list[HeldRun]:
-        return await self._lines.run(lambda line: chores.held(line, worker))
-
-    async def hung(self, margin: int, limit: int) -> list[HeldRun]:
-        return await self._lines.run(lambda line: chores.hung(line, self._clock, margin, limit))
-
-    async def overdue(self, margin: int, limit: int) -> list[HeldRun]:
-        return await self._lines.run(lambda line: chores.overdue(line, self._clock, margin, limit))
-
-    async def expiring(self, limit: int) -> list[RunRow]:
-        return await self._lines.run(lambda line: chores.expiring(line, self._clock, limit))
-
-    async def purge(self, purge: Purge) -> int:
-        return await self._lines.run(lambda line: chores.purge(line, self._clock, purge))
-
-    async def fold(self, limit: int) -> int:
-        return await self._lines.run(lambda line: groups.fold(line, self._clock, limit))
-
     # -- circuits ------------------------------------------------------------------------------------
 
-    async def circuit(self, tenant: str, key: str, *, counted: int = 1) -> CircuitCase:
-        return await self._lines.run(lambda line: circuits.circuit(line, self._clock, tenant, key, counted))
-
     async def turn_circuit(self, turn: CircuitTurn) -> Turned:
-        turned = await self._lines.run(lambda line: circuits.turn_circuit(line, self._clock, turn))
+        turned = await super().turn_circuit(turn)
         if turned.kept and (turned.released or turn.changed):
             self._bell.ring()
         return turned
-
-    async def permit(self, ask: Ask) -> Permit:
-        return await self._lines.run(lambda line: circuits.permit(line, self._clock, ask))
-
-    async def circuits_due(self, since: int) -> list[CircuitPlace]:
-        return await self._lines.run(lambda line: circuits.circuits_due(line, self._clock, since))
-
-    async def circuits_since(self, since: int) -> list[CircuitRow]:
-        return await self._lines.run(lambda line: circuits.circuits_since(line, since))
-
-    async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
-        return await self._lines.run(lambda line: circuits.circuits(line, where, limit, cursor))
 
     # -- outbox --------------------------------------------------------------------------------------
 
@@ -278,9 +230,6 @@ class PostgresStore(SqlStore):
         return await self._lines.run(lambda line: outbox.remove_sink(line, self._clock, name, audit))
 
     # -- reading -------------------------------------------------------------------------------------
-
-    async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
-        return await self._lines.run(lambda line: groups.groups(line, self._clock, where, limit, cursor))
 
     async def blocked_keys(self, *, tenant: str | None = None, limit: int) -> list[BlockedKey]:
         return await self._lines.run(lambda line: outbox.blocked_keys(line, tenant, limit))

@@ -1,7 +1,7 @@
 """Claiming: find lanes with due runs, choose fairly, take under a new fence, bring what it takes to execute.
 
     look      without a lock: which lanes are there, and is anything due?
-    choose    under the write lock: the oldest due runs of those lanes, picked by `core.fair`
+    choose    under the write lock: the oldest due runs of those lanes, chosen in turn
     take      fence + 1, and the worker's name on them
     gather    inputs, options, journals
 
@@ -17,14 +17,27 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from redrive.core.fair import Due, in_turn
 from redrive.core.journal import EntryRow
 from redrive.core.quick import in_order
 from redrive.core.states import RunStatus
-from redrive.store.lanes import MOST_LANES, START, Look, delay, earlier, end_of_queue, place, visit
 from redrive.store.rows import entry_row
 from redrive.store.statements import load
-from redrive.store.workers import Claim, Claimed, Claims, Lane
+from redrive.store.workers import (
+    MOST_LANES,
+    START,
+    Claim,
+    Claimed,
+    Claims,
+    Due,
+    Lane,
+    Look,
+    delay,
+    earlier,
+    end_of_queue,
+    in_turn,
+    place,
+    visit,
+)
 
 __all__ = ["journals", "lanes", "look", "nothing", "take"]
 

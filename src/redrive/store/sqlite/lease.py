@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Mapping
 
 from redrive.clock import MICROS, Clock
-from redrive.store.sqlite import workers
+from redrive.store.session import Statements
 from redrive.store.sqlite.connection import Address, connect
 from redrive.store.sqlite.lines import Inline, in_turn
 from redrive.store.sqlite.refusals import meaning
@@ -14,6 +14,8 @@ from redrive.store.sqlite.turn import Turn
 from redrive.store.workers import Beat
 
 __all__ = ["FileLease", "MemoryLease"]
+
+SQL = Statements("workers.sql").texts("sqlite")
 
 _Beats = Mapping[tuple[int, int], str | None]
 
@@ -37,7 +39,7 @@ class FileLease:
             return in_turn(
                 self._connected(worker),
                 self._turn,
-                lambda con: workers.beat(con, self._clock.now(), worker, heartbeats),
+                lambda con: _beat(con, self._clock.now(), worker, heartbeats),
                 self._address.path,
                 self._patience,
             )
@@ -54,7 +56,8 @@ class FileLease:
         """Connects at the first beat, on the thread that beats."""
         if self._con is None:
             self._con = connect(self._address, busy=PATIENCE)
-            self._patience = min(PATIENCE, (workers.lease_of(self._con, worker) or 0) / MICROS / 3)
+            found = self._con.execute(SQL["lease_of"], {"worker": worker}).fetchone()
+            self._patience = min(PATIENCE, (found[0] if found else 0) / MICROS / 3)
             self._con.execute(f"PRAGMA busy_timeout = {int(self._patience * 1000)}")
         return self._con
 
@@ -70,9 +73,24 @@ class MemoryLease:
         """Renew the lease; StoreUnavailable while a transactional step has the connection."""
         return self._lines.now(
             lambda con: self._lines.locked(
-                con, lambda con: workers.beat(con, self._clock.now(), worker, heartbeats), wait=0.05
+                con, lambda con: _beat(con, self._clock.now(), worker, heartbeats), wait=0.05
             )
         )
 
     def close(self) -> None:
         """Nothing to give back."""
+
+
+def _beat(con: sqlite3.Connection, now: int, worker: int, heartbeats: _Beats) -> Beat:
+    """Renew the lease of a live worker and note the signs of life of its steps."""
+    alive = bool(con.execute(SQL["renew"], {"now": now, "worker": worker}).fetchall())
+    if alive:
+        con.executemany(
+            SQL["step_beat"],
+            [
+                {"now": now, "worker": worker, "run": run, "idx": index, "details": details}
+                for (run, index), details in sorted(heartbeats.items())
+            ],
+        )
+    held = frozenset(row[0] for row in con.execute(SQL["held_ids"], {"worker": worker}))
+    return Beat(alive=alive, held=held, now=now)

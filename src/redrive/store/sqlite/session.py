@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any, TypeAlias, TypeVar
 
@@ -43,6 +43,9 @@ class SqliteSession:
     async def value(self, statement: Statement | str, **params: Any) -> Any:
         row = await self.row(statement, **params)
         return None if row is None else row[0]
+
+    async def write_many(self, statement: Statement, rows: Iterable[Mapping[str, Any]]) -> list[Any]:
+        return [found for params in rows for found in await self.rows(statement, **params)]
 
     async def now(self) -> int:
         return self._clock()

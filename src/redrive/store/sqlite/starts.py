@@ -138,7 +138,7 @@ def put_index(con: sqlite3.Connection, run: int, tenant: str, index: Iterable[tu
 
 def drop_index(con: sqlite3.Connection, runs: Sequence[int]) -> None:
     """Forget what runs could be searched by."""
-    con.execute(SQL["drop_index"], (json.dumps(runs),))
+    con.execute(SQL["drop_index"], {"runs": json.dumps(runs)})
 
 
 def _run_row(id: int, run: NewRun, now: int, taker: _Taker | None) -> tuple[object, ...]:

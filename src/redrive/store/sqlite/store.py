@@ -9,32 +9,18 @@ from redrive.clock import Clock
 from redrive.core.delivery import Arrived, Carrier, DeliveryMark, Suspects
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.store.accounts import Accounts
-from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.confined import Confined
 from redrive.store.notices import Notices
 from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, NewSink, SinkRow
 from redrive.store.port import LeaseLine, People, Transaction
 from redrive.store.records import (
-    GroupPage,
-    HeldRun,
-    Page,
-    Purge,
-    RunRow,
     Started,
-)
-from redrive.store.selection import (
-    CircuitFilter,
-    GroupFilter,
 )
 from redrive.store.session import Database
 from redrive.store.sqlite import (
-    chores,
-    circuits,
     claims,
-    groups,
     outbox,
     starts,
-    workers,
     writes,
 )
 from redrive.store.sqlite.accounts import SqliteAccounts
@@ -48,7 +34,7 @@ from redrive.store.sqlite.schema import prepare
 from redrive.store.sqlite.session import SqliteDatabase
 from redrive.store.sqlite.transactions import StepTransaction
 from redrive.store.store import SqlStore
-from redrive.store.workers import Catalogue, Claim, Claims, NewWorker, WorkerRow
+from redrive.store.workers import Claim, Claims
 
 __all__ = ["SqliteStore"]
 
@@ -123,15 +109,6 @@ class SqliteStore(SqlStore):
 
     # -- workers -------------------------------------------------------------------------------------
 
-    async def enlist(self, worker: NewWorker, catalogue: Catalogue) -> int:
-        return await self._lines.write(lambda con: workers.enlist(con, self.now(), worker, catalogue))
-
-    async def retire(self, worker: int) -> None:
-        await self._lines.write(lambda con: workers.retire(con, worker))
-
-    async def workers(self) -> list[WorkerRow]:
-        return await self._lines.read(workers.workers)
-
     def lease_line(self) -> LeaseLine:
         if isinstance(self._lines, Inline):
             return MemoryLease(self._lines, self._clock)
@@ -162,52 +139,7 @@ class SqliteStore(SqlStore):
     def transaction(self, limit: float) -> Transaction:
         return StepTransaction(self._lines, self._clock, limit)
 
-    # -- chores --------------------------------------------------------------------------------------
-
-    async def bury(self) -> list[WorkerRow]:
-        if await self._lines.read(lambda con: chores.anybody_to_bury(con, self.now())):
-            await self._lines.write(lambda con: chores.bury(con, self.now()))
-        return await self._lines.read(chores.graves)
-
-    async def held(self, worker: int) -> list[HeldRun]:
-        return await self._lines.read(lambda con: chores.held(con, worker))
-
-    async def hung(self, margin: int, limit: int) -> list[HeldRun]:
-        return await self._lines.read(lambda con: chores.hung(con, self.now(), margin, limit))
-
-    async def overdue(self, margin: int, limit: int) -> list[HeldRun]:
-        return await self._lines.read(lambda con: chores.overdue(con, self.now(), margin, limit))
-
-    async def expiring(self, limit: int) -> list[RunRow]:
-        return await self._lines.read(lambda con: chores.expiring(con, self.now(), limit))
-
-    async def purge(self, purge: Purge) -> int:
-        return await self._lines.write(lambda con: chores.purge(con, self.now(), purge))
-
-    async def fold(self, limit: int) -> int:
-        if not await self._lines.read(groups.anything_fed):
-            return 0
-        return await self._lines.write(lambda con: groups.fold(con, self.now(), limit))
-
-    # -- circuits ------------------------------------------------------------------------------------
-
-    async def circuit(self, tenant: str, key: str, *, counted: int = 1) -> CircuitCase:
-        return await self._lines.read(lambda con: circuits.circuit(con, self.now(), tenant, key, counted))
-
-    async def turn_circuit(self, turn: CircuitTurn) -> Turned:
-        return await self._lines.write(lambda con: circuits.turn_circuit(con, self.now(), turn))
-
-    async def permit(self, ask: Ask) -> Permit:
-        return await self._lines.write(lambda con: circuits.permit(con, self.now(), ask))
-
-    async def circuits_due(self, since: int) -> list[CircuitPlace]:
-        return await self._lines.read(lambda con: circuits.circuits_due(con, self.now(), since))
-
-    async def circuits_since(self, since: int) -> list[CircuitRow]:
-        return await self._lines.read(lambda con: circuits.circuits_since(con, since))
-
-    async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
-        return await self._lines.read(lambda con: circuits.circuits(con, where, limit, cursor))
+    # -- bulk ----------------------------------------------------------------------------------------
 
     # -- outbox --------------------------------------------------------------------------------------
 
@@ -249,9 +181,6 @@ class SqliteStore(SqlStore):
         return await self._lines.write(lambda con: outbox.remove_sink(con, self.now(), name, audit))
 
     # -- reading -------------------------------------------------------------------------------------
-
-    async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
-        return await self._lines.read(lambda con: groups.groups(con, self.now(), where, limit, cursor))
 
     async def blocked_keys(self, *, tenant: str | None = None, limit: int) -> list[BlockedKey]:
         return await self._lines.read(lambda con: outbox.blocked_keys(con, tenant, limit))

@@ -1,4 +1,4 @@
--- Claiming due runs. A lane is one (tenant, queue, rank, workflow); see core/fair.py.
+-- Claiming due runs. A lane is one (tenant, queue, rank, workflow); see store/workers.py.
 
 -- name: lanes
 -- The first run of each lane behind a place: the index is leapt through from lane to lane.

@@ -1,4 +1,4 @@
--- Claiming due runs. A lane is one (tenant, queue, rank, workflow); see core/fair.py.
+-- Claiming due runs. A lane is one (tenant, queue, rank, workflow); see store/workers.py.
 
 -- name: claimer
 -- The version of a worker that may claim.

@@ -40,7 +40,7 @@ INSERT INTO run_index (field, value, run, tenant) VALUES (?, ?, ?, ?) ON CONFLIC
 
 -- name: drop_index
 -- Runs that can be searched by this no longer.
-DELETE FROM run_index WHERE run IN (SELECT value FROM json_each(?));
+DELETE FROM run_index WHERE run IN (SELECT value FROM json_each(:runs));
 
 -- name: insert_key
 -- Bind an idempotency key to its run; only an expired one can be in the way, and gives up its place.

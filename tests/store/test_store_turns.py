@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.fair import Due, in_turn
+from redrive.store.workers import Due, in_turn
 
 
 def queue(tenant: str, count: int, *, rank: int = 0, first: int = 1, name: str = "default") -> list[Due]:

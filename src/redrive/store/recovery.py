@@ -1,0 +1,164 @@
+"""Recovery and purging: dead workers, hung and overdue runs, expired letters, and data kept long enough.
+
+Every call is short, bounded, and safe to make from several processes at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from redrive.store.circuits import MARKS_KEPT
+from redrive.store.notice_rows import TOLD_KEPT
+from redrive.store.records import HeldRun, Purge, RunRow
+from redrive.store.rows import entry_row, run_row
+from redrive.store.session import Database, Session, Statement, Statements, reads, writes
+from redrive.store.workers import WorkerRow, worker_row
+
+__all__ = ["RecoveryCalls", "dead_workers_with_runs"]
+
+SQL = Statements("recovery.sql")
+CIRCUITS = Statements("circuits.sql")
+NOTICES = Statements("notices.sql")
+OUTBOX = Statements("outbox.sql")
+SETS = Statements("sets.sql")
+STARTS = Statements("starts.sql")
+
+
+class RecoveryCalls:
+    """See `redrive.store.port` for what each call promises."""
+
+    database: Database
+
+    @writes(begin=False)
+    async def bury(self, session: Session) -> list[WorkerRow]:
+        # Most of the time no lease has run out, and the write lock is not needed.
+        if await session.rows(SQL["expired"]):
+            async with session.transaction():
+                await session.rows(SQL["bury"])
+        return await dead_workers_with_runs(session)
+
+    @reads()
+    async def held(self, session: Session, worker: int) -> list[HeldRun]:
+        return await _with_open_entries(session, await session.rows(SQL["held"], worker=worker))
+
+    @reads()
+    async def hung(self, session: Session, margin: int, limit: int) -> list[HeldRun]:
+        rows = await session.rows(SQL["hung"], margin=margin, most=limit)
+        return await _with_open_entries(session, rows)
+
+    @reads()
+    async def overdue(self, session: Session, margin: int, limit: int) -> list[HeldRun]:
+        rows = await session.rows(SQL["overdue"], margin=margin, most=limit)
+        return await _with_open_entries(session, rows)
+
+    @reads()
+    async def expiring(self, session: Session, limit: int) -> list[RunRow]:
+        return [run_row(row) for row in await session.rows(SQL["expiring"], most=limit)]
+
+    @writes()
+    async def purge(self, session: Session, purge: Purge) -> int:
+        most = purge.limit
+        async with session.transaction():
+            now = await session.now()
+            letters_before = now - purge.letters
+            removed = await _purge_letters(session, letters_before, most)
+            removed += await _purge_runs(session, now, purge)
+            removed += await _count(session, SETS["old_items"], before=letters_before, most=most)
+            removed += await _count(session, SETS["old_sets"], before=letters_before)
+            removed += await _purge_keys(session, now, most)
+            for name in ("old_marks", "old_probes"):
+                removed += await _count(session, CIRCUITS[name], before=now - MARKS_KEPT, most=most)
+            removed += await _count(session, SQL["old_workers"], before=now - purge.workers, most=most)
+            removed += await _purge_messages(session, now - purge.messages, most)
+            removed += await _purge_notifications(session, now - TOLD_KEPT, letters_before, most)
+            removed += await _count(session, SQL["old_audit"], before=now - purge.audit, most=most)
+        return removed
+
+
+async def dead_workers_with_runs(session: Session) -> list[WorkerRow]:
+    """Return the dead or stopped workers that still hold runs."""
+    return [worker_row(row) for row in await session.rows(SQL["graves"])]
+
+
+async def _with_open_entries(session: Session, rows: Sequence[Any]) -> list[HeldRun]:
+    runs = [run_row(row) for row in rows]
+    if not runs:
+        return []
+    found = await session.rows(SQL["open_entries"], runs=[run.id for run in runs])
+    entries = {
+        run: tuple(entry_row(row[1:]) for row in group) for run, group in groupby(found, key=itemgetter(0))
+    }
+    return [HeldRun(run=run, worker=run.worker, open=entries.get(run.id, ())) for run in runs]
+
+
+async def _count(session: Session, statement: Statement, **params: Any) -> int:
+    """Run a statement that returns a row for each row it removed; return how many."""
+    return len(await session.rows(statement, **params))
+
+
+async def _purge_letters(session: Session, before: int, most: int) -> int:
+    gone = [row[0] for row in await session.rows(SQL["old_letters"], before=before, most=most)]
+    if gone:
+        await session.rows(SQL["old_replays"], letters=gone)
+    return len(gone)
+
+
+async def _purge_runs(session: Session, now: int, purge: Purge) -> int:
+    """Remove runs that ended long enough ago, then those beyond the number that their workflow keeps."""
+    names = [row[0] for row in await session.rows(SQL["ended_workflows"])]
+    old = await session.rows(SQL["old_runs"], names=names, before=now - purge.runs, most=purge.limit)
+    await _drop_runs(session, now, old)
+    surplus: list[Any] = []
+    for keep, these in purge.numbers(names).items():
+        most = purge.limit - len(surplus)
+        surplus += await session.rows(SQL["surplus_runs"], names=these, keep=keep, most=most)
+    await _drop_runs(session, now, surplus)
+    return len(old) + len(surplus)
+
+
+async def _drop_runs(session: Session, now: int, old: Sequence[Any]) -> None:
+    """Drop runs with all their rows. A run that a key still names keeps its state and its result."""
+    if not old:
+        return
+    ids = [id for id, _ in old]
+    for name in ("drop_replays", "drop_entries", "drop_attempts", "drop_inputs"):
+        await session.rows(SQL[name], runs=ids)
+    await session.rows(STARTS["drop_index"], runs=ids)
+    await session.rows(SQL["mark_purged"], runs=[id for id, named in old if named], now=now)
+    await _drop_states(session, [id for id, named in old if not named])
+
+
+async def _drop_states(session: Session, runs: list[int]) -> None:
+    for name in ("drop_results", "drop_runs"):
+        await session.rows(SQL[name], runs=runs)
+
+
+async def _purge_keys(session: Session, now: int, most: int) -> int:
+    old = await session.rows(SQL["old_keys"], most=most, now=now)
+    if old:
+        await session.write_many(
+            SQL["drop_key"], ({"tenant": tenant, "key": key, "now": now} for tenant, key, _ in old)
+        )
+        bare = await session.rows(SQL["purged_before"], runs=[run for _, _, run in old])
+        await _drop_states(session, [row[0] for row in bare])
+    return len(old)
+
+
+async def _purge_messages(session: Session, before: int, most: int) -> int:
+    gone = [row[0] for row in await session.rows(OUTBOX["old_messages"], before=before, most=most)]
+    await session.rows(OUTBOX["old_deliveries"], messages=gone)
+    await session.rows(OUTBOX["old_bundles"], before=before, most=most)
+    return len(gone)
+
+
+async def _purge_notifications(session: Session, facts_before: int, before: int, most: int) -> int:
+    await session.rows(NOTICES["missing_lanes"])
+    removed = 0
+    for name in ("old_notices", "old_lanes"):
+        removed += await _count(session, NOTICES[name], before=facts_before, most=most)
+    gone = [row[0] for row in await session.rows(NOTICES["old_notifications"], before=before, most=most)]
+    await session.rows(NOTICES["old_reads"], notifications=gone)
+    return removed + len(gone)

@@ -1,0 +1,34 @@
+-- Recovery and purging, where SQLite and PostgreSQL differ: dead workers, and runs that were kept long enough.
+
+-- name: bury
+-- Declare workers dead whose lease has run out.
+UPDATE workers SET state = 'DEAD' WHERE state = 'LIVE' AND lease_until < :now;
+
+-- name: expired
+-- Workers whose lease has run out; read without a lock.
+SELECT id FROM workers WHERE state = 'LIVE' AND lease_until < :now;
+
+-- name: old_runs
+-- Runs that ended, and whose letters were closed, long enough ago, and whether a key still names them.
+SELECT r.id, EXISTS (SELECT 1 FROM idempotency AS k WHERE k.run = r.id)
+FROM json_each(:names) AS n CROSS JOIN runs AS r INDEXED BY runs_finished ON r.workflow = n.value
+WHERE r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS NULL AND r.finished_at <= :before
+  AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.run = r.id AND (l.closed_at IS NULL OR l.closed_at > :before))
+LIMIT :most;
+
+-- name: surplus_runs
+-- Finished runs beyond the last of their workflow, and whether a key still names them; an open letter keeps its run.
+WITH newest (workflow, id) AS MATERIALIZED (
+    SELECT n.value, (SELECT r.id FROM runs AS r INDEXED BY runs_finished
+                     WHERE r.workflow = n.value AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING'
+                       AND r.purged_at IS NULL
+                     ORDER BY r.finished_at DESC, r.id DESC LIMIT 1 OFFSET :keep)
+    FROM json_each(:names) AS n
+)
+SELECT r.id, EXISTS (SELECT 1 FROM idempotency AS k WHERE k.run = r.id)
+FROM newest CROSS JOIN runs AS last ON last.id = newest.id
+CROSS JOIN runs AS r INDEXED BY runs_finished ON r.workflow = newest.workflow
+WHERE (r.finished_at, r.id) <= (last.finished_at, last.id)
+  AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM letters AS l WHERE l.run = r.id AND l.closed_at IS NULL)
+LIMIT :most;

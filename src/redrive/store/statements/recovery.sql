@@ -1,0 +1,151 @@
+-- Recovery and purging: what dead workers held, what hangs, what is overdue, what was kept long enough.
+-- Several nodes do this at once: rows that one of them has locked are left to it by the others.
+-- OFFSET 0 keeps PostgreSQL's planner from looking for a row by another index than the one that is meant.
+
+-- name: graves
+-- Dead or stopped workers that still hold runs.
+SELECT w.id, w.name, w.version, w.state, w.workflows, w.started_at, w.beat_at, w.lease_until FROM redrive.workers AS w
+WHERE w.state <> 'LIVE' AND EXISTS (SELECT 1 FROM redrive.runs AS r WHERE r.worker = w.id LIMIT 1 OFFSET 0)
+ORDER BY w.id;
+
+-- name: held
+-- The runs that a worker holds.
+SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
+       r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, i.input, i.options
+FROM redrive.runs AS r LEFT JOIN redrive.inputs AS i ON i.run = r.id
+WHERE r.worker = CAST(:worker AS bigint)
+ORDER BY r.id;
+
+-- name: hung
+-- Runs in whose present claim an attempt passed its limit.
+WITH late AS MATERIALIZED (
+    SELECT e.run, MIN(e.limit_at) AS since FROM redrive.entries AS e /* INDEXED BY entries_limited */
+    WHERE e.limit_at IS NOT NULL AND e.limit_at < :now - CAST(:margin AS bigint) AND e.superseded = 0
+      AND e.fence = (SELECT holder.fence FROM redrive.runs AS holder
+                     WHERE holder.id = e.run AND holder.worker IS NOT NULL)
+    GROUP BY e.run ORDER BY MIN(e.limit_at) LIMIT CAST(:most AS bigint)
+)
+SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
+       r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, i.input, i.options
+FROM late /* CROSS */ JOIN redrive.runs AS r ON r.id = late.run LEFT JOIN redrive.inputs AS i ON i.run = r.id
+ORDER BY late.since;
+
+-- name: overdue
+-- Unfinished runs that passed their deadline.
+SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
+       r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, i.input, i.options
+FROM redrive.runs AS r /* INDEXED BY runs_deadline */ LEFT JOIN redrive.inputs AS i ON i.run = r.id
+WHERE r.deadline IS NOT NULL AND r.finished_at IS NULL AND r.status <> 'COMPENSATING'
+  AND r.deadline < :now - CAST(:margin AS bigint)
+ORDER BY r.deadline LIMIT CAST(:most AS bigint);
+
+-- name: open_entries
+-- The entries of these runs that have not ended.
+SELECT run, idx, key, kind, name, status, attempt, done, first_at, began_at, ended_at, wake_at, limit_at, input,
+       output, failure, options, superseded, loose, heartbeat_at, heartbeat
+FROM redrive.entries
+WHERE run = ANY (CAST(:runs AS bigint[])) AND ended_at IS NULL AND superseded = 0
+ORDER BY run, idx;
+
+-- name: expiring
+-- Runs with open letters that were not decided on in time.
+SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
+       r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout, i.input, i.options
+FROM redrive.letters AS l /* INDEXED BY letters_expiring */
+/* CROSS */ JOIN redrive.runs AS r ON r.id = l.run LEFT JOIN redrive.inputs AS i ON i.run = r.id
+WHERE l.status = 'OPEN' AND l.expires_at <= :now ORDER BY l.expires_at LIMIT CAST(:most AS bigint);
+
+-- name: old_letters
+-- Letters that were closed long enough ago.
+DELETE FROM redrive.letters WHERE id = ANY (ARRAY(
+    SELECT l.id FROM redrive.letters AS l /* INDEXED BY letters_closed */
+    WHERE l.closed_at IS NOT NULL AND l.closed_at <= CAST(:before AS bigint)
+    ORDER BY l.closed_at LIMIT CAST(:most AS bigint) FOR UPDATE SKIP LOCKED))
+RETURNING public_id;
+
+-- name: old_replays
+-- The lineage of letters that are gone.
+DELETE FROM redrive.replays WHERE letter = ANY (CAST(:letters AS text[]));
+
+-- name: ended_workflows
+-- The workflows with finished runs that are not purged yet: the index is read once for each.
+WITH RECURSIVE names (workflow) AS (
+    SELECT (SELECT r.workflow FROM redrive.runs AS r /* INDEXED BY runs_finished */
+            WHERE r.workflow > '' AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING' AND r.purged_at IS NULL
+            ORDER BY r.workflow, r.finished_at, r.id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT r.workflow FROM redrive.runs AS r /* INDEXED BY runs_finished */
+            WHERE r.workflow > names.workflow AND r.finished_at IS NOT NULL AND r.status <> 'DLQ_PENDING'
+              AND r.purged_at IS NULL
+            ORDER BY r.workflow, r.finished_at, r.id LIMIT 1)
+    FROM names WHERE names.workflow IS NOT NULL
+)
+SELECT workflow FROM names WHERE workflow IS NOT NULL;
+
+-- name: mark_purged
+-- Mark runs of which the state and the result are kept while their keys live.
+UPDATE redrive.runs SET purged_at = :now WHERE id = ANY (CAST(:runs AS bigint[]));
+
+-- name: drop_replays
+-- The replays of purged runs that never had a letter.
+DELETE FROM redrive.replays AS p
+WHERE p.letter = ANY (ARRAY(
+          SELECT 'dl-' || r.public_id FROM redrive.runs AS r WHERE r.id = ANY (CAST(:runs AS bigint[]))))
+  AND NOT EXISTS (SELECT 1 FROM redrive.letters AS l WHERE l.public_id = p.letter LIMIT 1 OFFSET 0);
+
+-- name: drop_entries
+-- The journal of purged runs.
+DELETE FROM redrive.entries WHERE run = ANY (CAST(:runs AS bigint[]));
+
+-- name: drop_attempts
+-- The failed attempts of purged runs.
+DELETE FROM redrive.attempts WHERE run = ANY (CAST(:runs AS bigint[]));
+
+-- name: drop_inputs
+-- The inputs of purged runs.
+DELETE FROM redrive.inputs WHERE run = ANY (CAST(:runs AS bigint[]));
+
+-- name: drop_results
+-- The results of purged runs.
+DELETE FROM redrive.results WHERE run = ANY (CAST(:runs AS bigint[]));
+
+-- name: drop_runs
+-- The purged runs themselves.
+DELETE FROM redrive.runs WHERE id = ANY (CAST(:runs AS bigint[]));
+
+-- name: old_keys
+-- Idempotency keys that have expired, unless their run is unfinished, or a letter could still replay it.
+SELECT k.tenant, k.key, k.run FROM redrive.idempotency AS k /* INDEXED BY idempotency_expiring */
+WHERE k.expires_at <= :now
+  AND NOT EXISTS (SELECT 1 FROM redrive.runs AS r WHERE r.id = k.run AND r.finished_at IS NULL LIMIT 1 OFFSET 0)
+  AND NOT EXISTS (SELECT 1 FROM redrive.letters AS l
+                  WHERE l.public_id = 'dl-' || k.run_id AND l.status IN ('OPEN', 'REPLAYING') LIMIT 1 OFFSET 0)
+ORDER BY k.expires_at LIMIT CAST(:most AS bigint) FOR UPDATE OF k SKIP LOCKED;
+
+-- name: drop_key
+-- An expired key.
+DELETE FROM redrive.idempotency WHERE tenant = :tenant AND key = :key AND expires_at <= :now;
+
+-- name: purged_before
+-- Those of these runs of which only the state and the result are left.
+SELECT id FROM redrive.runs WHERE id = ANY (CAST(:runs AS bigint[])) AND purged_at IS NOT NULL;
+
+-- name: old_workers
+-- Workers that ended long ago and hold nothing.
+DELETE FROM redrive.workers WHERE id = ANY (ARRAY(
+    SELECT w.id FROM redrive.workers AS w
+    WHERE w.state <> 'LIVE' AND w.lease_until <= CAST(:before AS bigint)
+      AND NOT EXISTS (SELECT 1 FROM redrive.runs AS r WHERE r.worker = w.id LIMIT 1 OFFSET 0)
+    ORDER BY w.id LIMIT CAST(:most AS bigint) FOR UPDATE SKIP LOCKED))
+RETURNING id;
+
+-- name: old_audit
+-- Lines of the audit log that were kept long enough. They are in order of time, so the oldest ones are enough to read.
+DELETE FROM redrive.audit WHERE id = ANY (ARRAY(
+    SELECT oldest.id FROM (SELECT a.id, a.at FROM redrive.audit AS a ORDER BY a.id LIMIT CAST(:most AS bigint)) AS oldest
+    WHERE oldest.at <= CAST(:before AS bigint)))
+RETURNING id;
