@@ -20,7 +20,7 @@ from redrive.clock import Clock, SystemClock
 from redrive.core.transition import Answer, Transition
 from redrive.store.accounts import Accounts
 from redrive.store.faults import Gate, Plan, no_faults
-from redrive.store.notices import Notices
+from redrive.store.notifications import Notices
 from redrive.store.passing import AnyCall, passed_on
 from redrive.store.port import LeaseLine, People, Store, Transaction
 from redrive.store.schedules import Schedules
@@ -119,7 +119,7 @@ class _FaultyAccounts:
 
 
 class _FaultyNotices:
-    """The calls of `redrive.store.notices`, each named `notices.` and its own name."""
+    """The calls of `redrive.store.notifications`, each named `notices.` and its own name."""
 
     def __init__(self, inner: Notices, gate: Gate) -> None:
         self._inner = inner

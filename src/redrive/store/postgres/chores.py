@@ -8,9 +8,12 @@ from operator import itemgetter
 from typing import Any
 
 from redrive.frozen import dataclass
-from redrive.store.postgres import circuits, notices, outbox, sets, starts
+from redrive.store.notifications import purge_notifications
+from redrive.store.outbox import purge_messages
+from redrive.store.postgres import circuits, sets, starts
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
+from redrive.store.postgres.session import PostgresSession
 from redrive.store.postgres.sql import load
 from redrive.store.postgres.text import as_given
 from redrive.store.records import HeldRun, Purge, RunRow
@@ -87,8 +90,9 @@ async def purge(line: Line, clock: DatabaseClock, purge: Purge) -> int:
         removed += await _drop_keys(line, now, purge.limit)
         removed += await circuits.purge(line, now, purge.limit)
         removed += await _removed(line, "old_workers", now - purge.workers, purge.limit)
-        removed += await outbox.purge(line, now - purge.messages, purge.limit)
-        removed += await notices.purge(line, now, now - purge.letters, purge.limit)
+        session = PostgresSession(line, clock)
+        removed += await purge_messages(session, now - purge.messages, purge.limit)
+        removed += await purge_notifications(session, now, now - purge.letters, purge.limit)
         removed += await _removed(line, "old_audit", now - purge.audit, purge.limit)
     return removed
 

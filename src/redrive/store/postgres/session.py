@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias, TypeVar
 
-from redrive.core.transition import AuditWrite
+from redrive.core.transition import AuditWrite, Transition
+from redrive.store.postgres import messages
 from redrive.store.postgres.confined import AnyLines
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.desk import note
@@ -21,12 +22,14 @@ Result = TypeVar("Result")
 Work: TypeAlias = Callable[[Session], Coroutine[Any, Any, Result]]
 
 _MOMENT = load("chores.sql")["moment"]
+_PUBLISH = load("outbox.sql")["publish"]
 
 
 class PostgresSession:
     """A session on one connection. Texts with NUL characters are stored and returned as they were given."""
 
     dialect: Dialect = "postgres"
+    single_writer = False
 
     def __init__(self, line: Line, clock: DatabaseClock) -> None:
         self.line = line
@@ -58,6 +61,11 @@ class PostgresSession:
 
     async def note(self, lines: Iterable[AuditWrite]) -> None:
         await note(self.line, self.clock, lines)
+
+    async def publish(self, transitions: Sequence[Transition], now: int) -> None:
+        columns = messages.columns(transitions)
+        if columns is not None:
+            await self.line.rows(_PUBLISH, **columns, now=now)
 
     def transaction(self) -> AbstractAsyncContextManager[None]:
         return self.line.transaction()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from copy import copy
+from typing import Any
 
 from redrive.clock import MICROS, Clock
-from redrive.core.delivery import Arrived, Carrier, DeliveryMark, Suspects
+from redrive.core.delivery import Carrier
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
@@ -15,9 +16,12 @@ from redrive.errors import StoreError
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.confined import Confined
+from redrive.store.filters import Found
 from redrive.store.glances import Facets, RunGlance
-from redrive.store.notices import Notices
-from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
+from redrive.store.notifications import Notices, NotificationCalls
+from redrive.store.outbox import DeliveryFloors, OutboxCalls
+from redrive.store.outbox_records import DeliveryDecision, message_row
+from redrive.store.pages import Window
 from redrive.store.port import LeaseLine, People, Transaction
 from redrive.store.postgres import (
     chores,
@@ -27,8 +31,6 @@ from redrive.store.postgres import (
     groups,
     lease,
     lists,
-    messages,
-    outbox,
     reads,
     sets,
     starts,
@@ -42,9 +44,8 @@ from redrive.store.postgres.confined import TenantLines
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import session
 from redrive.store.postgres.lines import Lines
-from redrive.store.postgres.notices import PostgresNotices
 from redrive.store.postgres.opening import prepare
-from redrive.store.postgres.session import PostgresDatabase
+from redrive.store.postgres.session import PostgresDatabase, PostgresSession
 from redrive.store.postgres.transactions import StepTransaction
 from redrive.store.records import (
     AttemptRow,
@@ -65,10 +66,9 @@ from redrive.store.selection import (
     CircuitFilter,
     GroupFilter,
     LetterFilter,
-    OutboxFilter,
     RunFilter,
 )
-from redrive.store.session import Database
+from redrive.store.session import Database, Session
 from redrive.store.sets import ItemMark, NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
 from redrive.store.settings import SettingsCalls
 from redrive.store.stats import StatsCalls
@@ -92,7 +92,7 @@ TRANSACTIONS = 4
 """Connections for transactional steps, beside those of the engine."""
 
 
-class PostgresStore(SettingsCalls, StatsCalls):
+class PostgresStore(OutboxCalls, SettingsCalls, StatsCalls):
     """A store in one schema of a PostgreSQL database. `redrive.store.port` says what each call promises."""
 
     def __init__(self, url: str, clock: Clock) -> None:
@@ -100,7 +100,7 @@ class PostgresStore(SettingsCalls, StatsCalls):
         self._real_clock = clock
         self._clock = DatabaseClock(clock)
         self._patience = PATIENCE
-        self._floors = outbox.Floors()
+        self.delivery_floors = DeliveryFloors()
         self._new_lines()
 
     def _new_lines(self) -> None:
@@ -150,7 +150,7 @@ class PostgresStore(SettingsCalls, StatsCalls):
 
     @property
     def notices(self) -> Notices:
-        return PostgresNotices(self._lines, self._clock)
+        return NotificationCalls(self.database)
 
     @property
     def schedules(self) -> Schedules:
@@ -278,31 +278,6 @@ class PostgresStore(SettingsCalls, StatsCalls):
     async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
         return await self._lines.run(lambda line: circuits.circuits(line, where, limit, cursor))
 
-    # -- outbox --------------------------------------------------------------------------------------
-
-    async def put_sinks(self, sinks: Sequence[NewSink]) -> None:
-        await self._lines.run(lambda line: outbox.put_sinks(line, self._clock, sinks))
-
-    async def claim_deliveries(
-        self, sink: str, *, limit: int, lease: int, suspects: Suspects = Suspects.TAKE
-    ) -> Deliveries:
-        return await self._lines.run(
-            lambda line: outbox.claim_deliveries(
-                line, self._clock, self._floors, sink, limit, lease, suspects
-            )
-        )
-
-    async def note_deliveries(
-        self,
-        sink: str,
-        marks: Sequence[DeliveryMark],
-        audit: Sequence[AuditWrite] = (),
-        arrived: Sequence[Arrived] = (),
-    ) -> None:
-        await self._lines.run(
-            lambda line: outbox.note_deliveries(line, self._clock, sink, marks, audit, arrived)
-        )
-
     # -- people --------------------------------------------------------------------------------------
 
     async def triage(self, triage: Triage) -> bool:
@@ -318,15 +293,6 @@ class PostgresStore(SettingsCalls, StatsCalls):
         return await self._lines.run(
             lambda line: sets.change_set(line, self._clock, public_id, change, audit)
         )
-
-    async def decide_deliveries(self, decision: DeliveryDecision) -> int:
-        changed = await self._lines.run(lambda line: outbox.decide_deliveries(line, self._clock, decision))
-        if changed:
-            self._bell.ring()
-        return changed
-
-    async def remove_sink(self, name: str, audit: AuditWrite) -> bool:
-        return await self._lines.run(lambda line: outbox.remove_sink(line, self._clock, name, audit))
 
     # -- reading -------------------------------------------------------------------------------------
 
@@ -395,19 +361,17 @@ class PostgresStore(SettingsCalls, StatsCalls):
     async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
         return await self._lines.run(lambda line: reads.unclaimable(line, self._clock, workflows))
 
-    async def message(self, public_id: str, *, tenant: str | None = None) -> MessageRow | None:
-        return await self._lines.run(lambda line: messages.message(line, public_id, tenant))
+    async def _list_messages(self, session: Session, values: dict[str, Any], window: Window) -> Found:
+        assert isinstance(session, PostgresSession)
+        return await lists.Query(session.line, "messages", values, message_row).fetch(window, None)
 
-    async def messages(self, where: OutboxFilter, *, limit: int, cursor: str | None) -> Page[MessageRow]:
-        return await self._lines.run(lambda line: messages.messages(line, where, limit, cursor))
+    # -- waking other processes ----------------------------------------------------------------------
 
-    async def blocked_keys(self, *, tenant: str | None = None, limit: int) -> list[BlockedKey]:
-        return await self._lines.run(lambda line: outbox.blocked_keys(line, tenant, limit))
-
-    async def sinks(self) -> list[SinkRow]:
-        return await self._lines.run(outbox.sinks)
-
-    # -- settings ------------------------------------------------------------------------------------
+    async def decide_deliveries(self, decision: DeliveryDecision) -> int:
+        changed = await super().decide_deliveries(decision)
+        if changed:
+            self._bell.ring()
+        return changed
 
     async def resume(self, workflow: str, audit: AuditWrite) -> None:
         await super().resume(workflow, audit)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from redrive.store.notifications import purge_notifications
+from redrive.store.outbox import purge_messages
 from redrive.store.records import HeldRun, Purge, RunRow
 from redrive.store.rows import entry_row, run_row, worker_row
-from redrive.store.sqlite import circuits, notices, outbox, sets, starts
+from redrive.store.session import run_inline
+from redrive.store.sqlite import circuits, sets, starts
+from redrive.store.sqlite.session import SqliteSession
 from redrive.store.statements import load
 from redrive.store.workers import WorkerRow
 
@@ -68,8 +73,9 @@ def purge(con: sqlite3.Connection, now: int, purge: Purge) -> int:
     removed += _drop_keys(con, now, purge.limit)
     removed += circuits.purge(con, now, purge.limit)
     removed += _removed(con, "old_workers", now - purge.workers, purge.limit)
-    removed += outbox.purge(con, now - purge.messages, purge.limit)
-    removed += notices.purge(con, now, now - purge.letters, purge.limit)
+    session = SqliteSession(con, lambda: now, nullcontext)
+    removed += run_inline(purge_messages(session, now - purge.messages, purge.limit))
+    removed += run_inline(purge_notifications(session, now, now - purge.letters, purge.limit))
     old = {"before": now - purge.audit, "most": purge.limit}
     removed += con.execute(SQL["old_audit"], old).rowcount
     return removed

@@ -1,4 +1,4 @@
-"""Messages: writing them with the transitions they belong to, and reading them."""
+"""Messages: writing them with the transitions they belong to."""
 
 from __future__ import annotations
 
@@ -9,16 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from redrive.core.delivery import Bundle, Carrier
 from redrive.core.states import DeliveryStatus
 from redrive.core.transition import MessageWrite, Transition
-from redrive.store.outbox import MessageRow
-from redrive.store.outbox_rows import delivery_row, message_row, wanted_messages, with_deliveries
-from redrive.store.pages import Request
-from redrive.store.records import Page
-from redrive.store.selection import OutboxFilter
-from redrive.store.sqlite.lists import Query, json_list
 from redrive.store.sqlite.many import write_many
 from redrive.store.statements import load
 
-__all__ = ["message", "messages", "publish"]
+__all__ = ["publish"]
 
 SQL = load(__package__, "outbox.sql")
 
@@ -106,24 +100,3 @@ def _bundle_rows(rows: Sequence[_Said], until: Mapping[str, int]) -> list[tuple[
         for tenant, bundle, ids in found.values()
         for sink in bundle.sinks
     ]
-
-
-def message(con: sqlite3.Connection, public_id: str, tenant: str | None) -> MessageRow | None:
-    """One message with its deliveries."""
-    row = con.execute(SQL["message_by_id"], {"message": public_id, "tenant": tenant}).fetchone()
-    return None if row is None else _with_deliveries(con, [message_row(row)])[0]
-
-
-def messages(
-    con: sqlite3.Connection, where: OutboxFilter, limit: int, cursor: str | None
-) -> Page[MessageRow]:
-    """A page of messages with their deliveries, newest first."""
-    request = Request.of(limit, cursor)
-    query = Query(con, "messages", wanted_messages(where, json_list), message_row)
-    found = query.fetch(request.window, None)
-    return request.page(_with_deliveries(con, found.rows), found.reached)
-
-
-def _with_deliveries(con: sqlite3.Connection, rows: Sequence[MessageRow]) -> list[MessageRow]:
-    found = con.execute(SQL["deliveries_of"], {"messages": json.dumps([row.id for row in rows])})
-    return with_deliveries(rows, [(row[0], delivery_row(row[1:])) for row in found])

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any, TypeAlias, TypeVar
 
-from redrive.core.transition import AuditWrite
+from redrive.core.transition import AuditWrite, Transition
 from redrive.store.session import Dialect, Session, Statement, run_inline
 from redrive.store.sqlite.connection import picture, unhurried
 from redrive.store.sqlite.lines import Inline, Threaded, exclusive
+from redrive.store.sqlite.messages import publish
 from redrive.store.sqlite.writes import note
 
 __all__ = ["SqliteDatabase", "SqliteSession"]
@@ -24,9 +25,10 @@ class SqliteSession:
     """A session on one connection. It never suspends."""
 
     dialect: Dialect = "sqlite"
+    single_writer = True
 
     def __init__(self, con: sqlite3.Connection, clock: Callable[[], int], lock: Lock) -> None:
-        self._con = con
+        self.con = con
         self._clock = clock
         self._lock = lock
 
@@ -34,7 +36,7 @@ class SqliteSession:
         text = statement if isinstance(statement, str) else statement.text("sqlite")
         bound = {name: _bound(value) for name, value in params.items()}
         bound.setdefault("now", self._clock())
-        return self._con.execute(text, bound).fetchall()
+        return self.con.execute(text, bound).fetchall()
 
     async def row(self, statement: Statement | str, **params: Any) -> Any:
         rows = await self.rows(statement, **params)
@@ -55,14 +57,17 @@ class SqliteSession:
         return changed
 
     async def note(self, lines: Iterable[AuditWrite]) -> None:
-        note(self._con, self._clock(), lines)
+        note(self.con, self._clock(), lines)
+
+    async def publish(self, transitions: Sequence[Transition], now: int) -> None:
+        publish(self.con, now, transitions)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        if self._con.in_transaction:
+        if self.con.in_transaction:
             yield
         else:
-            with self._lock(self._con):
+            with self._lock(self.con):
                 yield
 
 

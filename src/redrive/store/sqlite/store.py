@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from redrive.clock import Clock
-from redrive.core.delivery import Arrived, Carrier, DeliveryMark, Suspects
+from redrive.core.delivery import Carrier
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.confined import Confined
+from redrive.store.filters import Found
 from redrive.store.glances import Facets, RunGlance
-from redrive.store.notices import Notices
-from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
+from redrive.store.notifications import Notices, NotificationCalls
+from redrive.store.outbox import OutboxCalls
+from redrive.store.outbox_records import message_row
+from redrive.store.pages import Window
 from redrive.store.port import LeaseLine, People, Transaction
 from redrive.store.records import (
     AttemptRow,
@@ -36,10 +40,9 @@ from redrive.store.selection import (
     CircuitFilter,
     GroupFilter,
     LetterFilter,
-    OutboxFilter,
     RunFilter,
 )
-from redrive.store.session import Database
+from redrive.store.session import Database, Session
 from redrive.store.sets import ItemMark, NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
 from redrive.store.settings import SettingsCalls
 from redrive.store.sqlite import (
@@ -49,8 +52,6 @@ from redrive.store.sqlite import (
     desk,
     groups,
     lists,
-    messages,
-    outbox,
     reads,
     sets,
     starts,
@@ -63,9 +64,8 @@ from redrive.store.sqlite.connection import Address, locate, unhurried
 from redrive.store.sqlite.lease import FileLease, MemoryLease
 from redrive.store.sqlite.line import Result, Work
 from redrive.store.sqlite.lines import Inline, Threaded
-from redrive.store.sqlite.notices import SqliteNotices
 from redrive.store.sqlite.schema import prepare
-from redrive.store.sqlite.session import SqliteDatabase
+from redrive.store.sqlite.session import SqliteDatabase, SqliteSession
 from redrive.store.sqlite.transactions import StepTransaction
 from redrive.store.stats import StatsCalls
 from redrive.store.views import SavedViewCalls, Views
@@ -74,7 +74,7 @@ from redrive.store.workers import Catalogue, Claim, Claims, KnownItem, NewWorker
 __all__ = ["SqliteStore"]
 
 
-class SqliteStore(SettingsCalls, StatsCalls):
+class SqliteStore(OutboxCalls, SettingsCalls, StatsCalls):
     """A store in one SQLite file, or in memory. See `redrive.store.port` for what each call promises."""
 
     def __init__(self, url: str, clock: Clock) -> None:
@@ -135,7 +135,7 @@ class SqliteStore(SettingsCalls, StatsCalls):
 
     @property
     def notices(self) -> Notices:
-        return SqliteNotices(self._lines, self.now)
+        return NotificationCalls(self.database)
 
     @property
     def schedules(self) -> Schedules:
@@ -250,37 +250,6 @@ class SqliteStore(SettingsCalls, StatsCalls):
     async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
         return await self._lines.read(lambda con: circuits.circuits(con, where, limit, cursor))
 
-    # -- outbox --------------------------------------------------------------------------------------
-
-    async def put_sinks(self, sinks: Sequence[NewSink]) -> None:
-        await self._lines.write(lambda con: outbox.put_sinks(con, self.now(), sinks))
-
-    async def claim_deliveries(
-        self, sink: str, *, limit: int, lease: int, suspects: Suspects = Suspects.TAKE
-    ) -> Deliveries:
-        def look_then_take(con: sqlite3.Connection) -> Deliveries:
-            now = self.now()
-            if not outbox.any_due(con, now, sink):
-                return Deliveries(items=(), now=now, next_at=outbox.next_delivery(con, now, sink))
-            with unhurried(con):  # a claim that a power cut undoes is made again
-                return self._lines.locked(
-                    con, lambda con: outbox.claim_deliveries(con, self.now(), sink, limit, lease, suspects)
-                )
-
-        return await self._lines.visit(look_then_take)
-
-    async def note_deliveries(
-        self,
-        sink: str,
-        marks: Sequence[DeliveryMark],
-        audit: Sequence[AuditWrite] = (),
-        arrived: Sequence[Arrived] = (),
-    ) -> None:
-        # What a power cut makes us forget is delivered once more.
-        await self._unhurried(
-            lambda con: outbox.note_deliveries(con, self.now(), sink, marks, audit, arrived)
-        )
-
     # -- people --------------------------------------------------------------------------------------
 
     async def triage(self, triage: Triage) -> bool:
@@ -294,12 +263,6 @@ class SqliteStore(SettingsCalls, StatsCalls):
 
     async def change_set(self, public_id: str, change: SetChange, audit: AuditWrite) -> bool:
         return await self._lines.write(lambda con: sets.change_set(con, self.now(), public_id, change, audit))
-
-    async def decide_deliveries(self, decision: DeliveryDecision) -> int:
-        return await self._lines.write(lambda con: outbox.decide_deliveries(con, self.now(), decision))
-
-    async def remove_sink(self, name: str, audit: AuditWrite) -> bool:
-        return await self._lines.write(lambda con: outbox.remove_sink(con, self.now(), name, audit))
 
     # -- reading -------------------------------------------------------------------------------------
 
@@ -368,14 +331,7 @@ class SqliteStore(SettingsCalls, StatsCalls):
     async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
         return await self._lines.read(lambda con: reads.unclaimable(con, self.now(), workflows))
 
-    async def message(self, public_id: str, *, tenant: str | None = None) -> MessageRow | None:
-        return await self._lines.read(lambda con: messages.message(con, public_id, tenant))
-
-    async def messages(self, where: OutboxFilter, *, limit: int, cursor: str | None) -> Page[MessageRow]:
-        return await self._lines.read(lambda con: messages.messages(con, where, limit, cursor))
-
-    async def blocked_keys(self, *, tenant: str | None = None, limit: int) -> list[BlockedKey]:
-        return await self._lines.read(lambda con: outbox.blocked_keys(con, tenant, limit))
-
-    async def sinks(self) -> list[SinkRow]:
-        return await self._lines.read(outbox.sinks)
+    async def _list_messages(self, session: Session, values: dict[str, Any], window: Window) -> Found:
+        assert isinstance(session, SqliteSession)
+        bound = {name: lists.json_list(value) if isinstance(value, list) else value for name, value in values.items()}
+        return lists.Query(session.con, "messages", bound, message_row).fetch(window, None)
