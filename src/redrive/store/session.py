@@ -25,7 +25,7 @@ In a shared statement `:now` is the store's time. Sessions fill it in unless the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cache, wraps
 from importlib.resources import files
@@ -85,6 +85,10 @@ class Statements:
 
     def __getitem__(self, name: str) -> Statement:
         return Statement(self._file, name)
+
+    def texts(self, dialect: Dialect) -> Mapping[str, str]:
+        """Return the SQL of all statements for one of the databases, by name."""
+        return _texts(dialect, self._file)
 
 
 @cache
