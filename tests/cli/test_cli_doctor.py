@@ -14,8 +14,8 @@ from redrive.clock import MICROS
 from redrive.core.deciding.rollback import AHEAD
 from redrive.core.states import RunStatus
 from redrive.core.transition import RunWrite, Transition
-from redrive.store.stats import Figures, SinkLag
 from redrive.store.postgres.address import locate
+from redrive.store.stats import Figures, SinkLag
 from redrive.store.workers import Claim, NewWorker
 from redrive.testing import VirtualClock, engine
 

@@ -1,9 +1,9 @@
 """Store calls for the outbox: sinks, messages, claiming deliveries and noting their results.
 
 On PostgreSQL any number of relays claim at once. A claim locks the due deliveries that it finds and skips
-those that another relay has locked. A delivery that must not go yet waits behind an earlier one of its key. The
-claim locks that earlier one while it writes this: a relay that finishes it has either done so before, and then
-nothing waits for it, or does so afterwards, and then sees what waits.
+those that another relay has locked. A delivery that must not go yet waits behind an earlier one of its key.
+The claim locks that earlier one while it writes this: a relay that finishes it has either done so before, and
+then nothing waits for it, or does so afterwards, and then sees what waits.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ class OutboxCalls:
         return request.page(await _with_deliveries(session, found.rows), found.reached)
 
     async def _list_messages(self, session: Session, values: dict[str, Any], window: Window) -> Found:
-        """Return the messages of a window, read along one index. Each store has its own way to insist on it."""
+        """Return the messages of a window, read along one index, which each database is told in its own way."""
         raise NotImplementedError
 
 

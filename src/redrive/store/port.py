@@ -23,7 +23,14 @@ from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.glances import Facets, RunGlance
 from redrive.store.notifications import Notices
-from redrive.store.outbox_records import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
+from redrive.store.outbox_records import (
+    BlockedKey,
+    Deliveries,
+    DeliveryDecision,
+    MessageRow,
+    NewSink,
+    SinkRow,
+)
 from redrive.store.records import (
     AttemptRow,
     AuditRow,

@@ -22,7 +22,7 @@ __all__ = ["SealedNotices"]
 
 
 class SealedNotices:
-    """The calls of `redrive.store.notifications`, with texts sealed on the way in and opened on the way out."""
+    """The calls of `redrive.store.notifications`, with texts encrypted in the store."""
 
     def __init__(self, inner: Notices, sealer: Sealer) -> None:
         self._inner = inner

@@ -178,13 +178,18 @@ def test_figures_are_counted_along_an_index(con: sqlite3.Connection, name: str, 
     """They walk, but along rows that wait, and stop at a limit: never through a whole table."""
     found = plan(con, text("figures", name))
     assert all(any(step in line for line in found) for step in steps), found
-    assert not [line for line in found if re.fullmatch(r"SCAN (runs|letters|deliveries|messages|r|l|d|m)", line)]
+    assert not [
+        line for line in found if re.fullmatch(r"SCAN (runs|letters|deliveries|messages|r|l|d|m)", line)
+    ]
 
 
 @pytest.mark.parametrize(
     ("name", "steps"),
     [
-        ("any_due", ["deliveries_due (sink=? AND available_at>? AND available_at<?)", "bundles_open (sink=?"]),
+        (
+            "any_due",
+            ["deliveries_due (sink=? AND available_at>? AND available_at<?)", "bundles_open (sink=?"],
+        ),
         ("due_deliveries", ["deliveries_due (sink=? AND available_at>? AND available_at<?)"]),
         ("next_delivery", ["deliveries_due (sink=? AND available_at>?)", "bundles_open (sink=?)"]),
         ("first_others", ["deliveries_in_order (sink=? AND tenant=? AND key=? AND message<?)"]),

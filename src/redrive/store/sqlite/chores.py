@@ -73,7 +73,7 @@ def purge(con: sqlite3.Connection, now: int, purge: Purge) -> int:
     removed += _drop_keys(con, now, purge.limit)
     removed += circuits.purge(con, now, purge.limit)
     removed += _removed(con, "old_workers", now - purge.workers, purge.limit)
-    session = SqliteSession(con, lambda: now, nullcontext)
+    session = SqliteSession(con, lambda: now, lambda _: nullcontext())
     removed += run_inline(purge_messages(session, now - purge.messages, purge.limit))
     removed += run_inline(purge_notifications(session, now, now - purge.letters, purge.limit))
     old = {"before": now - purge.audit, "most": purge.limit}

@@ -333,5 +333,8 @@ class SqliteStore(OutboxCalls, SettingsCalls, StatsCalls):
 
     async def _list_messages(self, session: Session, values: dict[str, Any], window: Window) -> Found:
         assert isinstance(session, SqliteSession)
-        bound = {name: lists.json_list(value) if isinstance(value, list) else value for name, value in values.items()}
+        bound = {
+            name: lists.json_list(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
         return lists.Query(session.con, "messages", bound, message_row).fetch(window, None)
