@@ -288,7 +288,7 @@ class OutboxCalls:
         return request.page(await _with_deliveries(session, found.rows), found.reached)
 
     async def _list_messages(self, session: Session, values: dict[str, Any], window: Window) -> Found:
-        """Return the messages of a window, read along one index, which each database is told in its own way."""
+        """Return the messages of a window. Each database has its own way to read along one index."""
         raise NotImplementedError
 
 
