@@ -155,7 +155,7 @@ class OutboxCalls:
             # A relay that finds nothing must not make the other writers wait.
             now = await session.now()
             if not await session.rows(SQL["any_due"], sink=sink, now=now):
-                next_at = await session.value(SQL["next_delivery"], sink=sink, now=now)
+                next_at = await session.value(SQL["next_delivery"], sink=sink, at=now)
                 return Deliveries(items=(), now=now, next_at=next_at)
         async with session.transaction():
             now = await session.now()
@@ -173,7 +173,7 @@ class OutboxCalls:
             if items:
                 messages = [each.message.id for each in items]
                 await session.rows(SQL["take_deliveries"], sink=sink, messages=messages, until=now + lease)
-        next_at = None if rows else await session.value(SQL["next_delivery"], sink=sink, now=now)
+        next_at = None if rows else await session.value(SQL["next_delivery"], sink=sink, at=now)
         return Deliveries(items=items, now=now, more=found.more, suspects=left, next_at=next_at)
 
     async def _due_deliveries(
@@ -364,7 +364,7 @@ async def _wait_behind(session: Session, sink: str, back: dict[int, int]) -> Non
 
 async def _expired_bundles(session: Session, sink: str, now: int) -> list[int]:
     """Return the bundles of a sink whose lease has expired."""
-    return [row[0] for row in await session.rows(SQL["expired_bundles"], sink=sink, now=now)]
+    return [row[0] for row in await session.rows(SQL["expired_bundles"], sink=sink, at=now)]
 
 
 async def _unfold_bundles(session: Session, bundles: Iterable[int], sink: str | None) -> None:

@@ -25,7 +25,7 @@ In a shared statement `:now` is the store's time. Sessions fill it in unless the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cache, wraps
 from importlib.resources import files
@@ -43,6 +43,7 @@ __all__ = [
     "Statements",
     "reads",
     "run_inline",
+    "texts",
     "writes",
 ]
 
@@ -52,7 +53,7 @@ Params = ParamSpec("Params")
 
 _SCHEMA = re.compile(r"\bredrive\.")
 _ANY = re.compile(r"= ANY \(CAST\(:(\w+) AS \w+\[\]\)\)")
-_ALL = re.compile(r"<> ALL \(CAST\(:(\w+) AS \w+\[\]\)\)")
+_NOT_ANY = re.compile(r"<> ALL \(CAST\(:(\w+) AS \w+\[\]\)\)")
 _UNNEST = re.compile(r"unnest\(((?:CAST\(:\w+ AS \w+\[\]\)(?:, )?)+)\) AS (\w+) \(([\w, ]+)\)")
 _ARRAY = re.compile(r"CAST\(:(\w+) AS \w+\[\]\)")
 _LOCK = re.compile(r"\s+FOR (?:NO KEY UPDATE|UPDATE|SHARE)(?: OF \w+)?(?: SKIP LOCKED)?")
@@ -74,7 +75,7 @@ class Statement:
 
     def text(self, dialect: Dialect) -> str:
         """Return the SQL for one of the databases, with named parameters."""
-        return _texts(dialect, self._file)[self._name]
+        return texts(dialect, self._file)[self._name]
 
 
 class Statements:
@@ -86,13 +87,10 @@ class Statements:
     def __getitem__(self, name: str) -> Statement:
         return Statement(self._file, name)
 
-    def texts(self, dialect: Dialect) -> Mapping[str, str]:
-        """Return the SQL of all statements for one of the databases, by name."""
-        return _texts(dialect, self._file)
-
 
 @cache
-def _texts(dialect: Dialect, file: str) -> dict[str, str]:
+def texts(dialect: Dialect, file: str) -> dict[str, str]:
+    """Return all statements of a file name by their names, as one of the databases takes them."""
     folders = files(__package__)
     adapt = for_sqlite if dialect == "sqlite" else for_postgres
     shared, own = folders / "statements" / file, folders / dialect / "statements" / file
@@ -108,7 +106,7 @@ def _texts(dialect: Dialect, file: str) -> dict[str, str]:
 def for_sqlite(text: str) -> str:
     """Return a shared statement as SQLite takes it."""
     text = _ANY.sub(r"IN (SELECT value FROM json_each(:\1))", text)
-    text = _ALL.sub(r"NOT IN (SELECT value FROM json_each(:\1))", text)
+    text = _NOT_ANY.sub(r"NOT IN (SELECT value FROM json_each(:\1))", text)
     text = _UNNEST.sub(_zip_arrays, _OFFSET.sub("", text)).replace("= ANY (ARRAY(", "IN (SELECT * FROM (")
     text = _HINT.sub(r"\1", _BYTES.sub("", text))
     return _SCHEMA.sub("", _LOCK.sub("", text))

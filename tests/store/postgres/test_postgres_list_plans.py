@@ -16,7 +16,9 @@ from list_cases import ASKED, FILL, PLACES, ROWS, TEXTS, allowed, cursor
 from postgres_kit import Bench
 from test_postgres_plans import plan, scans
 
-from redrive.store.postgres import lists, messages, sets
+from redrive.store.outbox_records import filter_values, message_row
+from redrive.store.pages import Request
+from redrive.store.postgres import lists, sets
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.roles import acting_for
 from redrive.store.postgres.sql import Statement
@@ -25,11 +27,17 @@ from redrive.store.selection import AuditFilter, LetterFilter, OutboxFilter, Run
 from redrive.store.sets import NewSet
 from redrive.store.wanted import conditions_of, stored
 
+
+async def list_messages(line: Line, where: OutboxFilter, limit: int, cursor: str | None) -> None:
+    query = lists.Query(line, "messages", filter_values(where), message_row)
+    await query.fetch(Request.of(limit, cursor).window, None)
+
+
 LISTS: dict[type[Any], Callable[..., Any]] = {
     RunFilter: lists.runs,
     LetterFilter: lists.letters,
     AuditFilter: lists.audit,
-    OutboxFilter: messages.messages,
+    OutboxFilter: list_messages,
 }
 LISTED = re.compile(r"FROM redrive\.(runs|letters|audit|messages) AS [rlam] ")
 NUMBERS = f"generate_series(1, {ROWS}) AS s (n)"

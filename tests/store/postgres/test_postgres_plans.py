@@ -16,12 +16,12 @@ from postgres_kit import Bench, opened
 
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import Statement, in_schema, prepare
-from redrive.store.session import Statements
+from redrive.store.session import texts
 
 
 def load(file: str) -> dict[str, Statement]:
     """Return the statements of a file as PostgreSQL gets them."""
-    return {name: prepare(text) for name, text in Statements(f"{file}.sql").texts("postgres").items()}
+    return {name: prepare(text) for name, text in texts("postgres", f"{file}.sql").items()}
 
 
 FILES = ("starts", "claims", "workers", "reads", "chores", "settings")

@@ -11,16 +11,27 @@ import pytest
 from list_cases import ASKED, FILL, NO_TEXTS, PLACES, ROWS, allowed, cursor
 
 from redrive.store.migrate import known
+from redrive.store.outbox_records import filter_values, message_row
+from redrive.store.pages import Request
 from redrive.store.selection import AuditFilter, LetterFilter, OutboxFilter, RunFilter
 from redrive.store.sets import NewSet
-from redrive.store.sqlite import lists, messages, schema, sets
+from redrive.store.sqlite import lists, schema, sets
 from redrive.store.wanted import conditions_of, stored
+
+
+def list_messages(con: sqlite3.Connection, where: OutboxFilter, limit: int, cursor: str | None) -> None:
+    values = {
+        name: lists.json_list(value) if isinstance(value, list) else value
+        for name, value in filter_values(where).items()
+    }
+    lists.Query(con, "messages", values, message_row).fetch(Request.of(limit, cursor).window, None)
+
 
 LISTS: dict[type[Any], Callable[..., Any]] = {
     RunFilter: lists.runs,
     LetterFilter: lists.letters,
     AuditFilter: lists.audit,
-    OutboxFilter: messages.messages,
+    OutboxFilter: list_messages,
 }
 NUMBERS = (
     f"(WITH RECURSIVE s (n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM s WHERE n < {ROWS}) SELECT n FROM s)"

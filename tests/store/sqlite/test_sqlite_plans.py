@@ -11,7 +11,7 @@ import pytest
 from redrive.core.transition import AuditWrite
 from redrive.store.migrate import known
 from redrive.store.selection import AuditFilter
-from redrive.store.session import Statements
+from redrive.store.session import texts
 from redrive.store.sqlite import lists, schema, writes
 
 PACKAGE = "redrive.store.sqlite"
@@ -24,10 +24,10 @@ BOUNDED = {"old_audit"}  # walks along the oldest rows, as many as it may remove
 
 def text(file: str, name: str) -> str:
     """Return a statement as SQLite gets it."""
-    return Statements(f"{file}.sql")[name].text("sqlite")
+    return texts("sqlite", f"{file}.sql")[name]
 
 
-STATEMENTS = [(file, name) for file in FILES for name in Statements(f"{file}.sql").texts("sqlite")]
+STATEMENTS = [(file, name) for file in FILES for name in texts("sqlite", f"{file}.sql")]
 
 
 class Anything(dict[str, int]):

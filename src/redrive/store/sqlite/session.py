@@ -28,7 +28,7 @@ class SqliteSession:
     single_writer = True
 
     def __init__(self, con: sqlite3.Connection, clock: Callable[[], int], lock: Lock) -> None:
-        self.con = con
+        self._con = con
         self._clock = clock
         self._lock = lock
 
@@ -36,7 +36,7 @@ class SqliteSession:
         text = statement if isinstance(statement, str) else statement.text("sqlite")
         bound = {name: _bound(value) for name, value in params.items()}
         bound.setdefault("now", self._clock())
-        return self.con.execute(text, bound).fetchall()
+        return self._con.execute(text, bound).fetchall()
 
     async def row(self, statement: Statement | str, **params: Any) -> Any:
         rows = await self.rows(statement, **params)
@@ -57,17 +57,17 @@ class SqliteSession:
         return changed
 
     async def note(self, lines: Iterable[AuditWrite]) -> None:
-        note(self.con, self._clock(), lines)
+        note(self._con, self._clock(), lines)
 
     async def publish(self, transitions: Sequence[Transition], now: int) -> None:
-        publish(self.con, now, transitions)
+        publish(self._con, now, transitions)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        if self.con.in_transaction:
+        if self._con.in_transaction:
             yield
         else:
-            with self._lock(self.con):
+            with self._lock(self._con):
                 yield
 
 

@@ -337,4 +337,4 @@ class SqliteStore(OutboxCalls, SettingsCalls, StatsCalls):
             name: lists.json_list(value) if isinstance(value, list) else value
             for name, value in values.items()
         }
-        return lists.Query(session.con, "messages", bound, message_row).fetch(window, None)
+        return lists.Query(session._con, "messages", bound, message_row).fetch(window, None)

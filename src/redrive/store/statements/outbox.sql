@@ -45,7 +45,7 @@ WHERE d.sink = :name AND d.finished_at IS NULL;
 -- name: expired_bundles
 -- Bundles that their relay did not finish within the lease.
 SELECT b.id FROM redrive.bundles AS b /* INDEXED BY bundles_open */
-WHERE b.sink = :sink AND b.finished_at IS NULL AND b.lease_until <= :now;
+WHERE b.sink = :sink AND b.finished_at IS NULL AND b.lease_until <= :at;
 
 -- name: bundle_of
 -- The bundle of a message.
@@ -65,12 +65,12 @@ WHERE b.id = ANY (CAST(:bundles AS bigint[])) AND (CAST(:sink AS text) IS NULL O
 
 -- name: next_delivery
 -- When the next delivery is due, or the next lease on one expires.
-SELECT min(next.at) FROM (
-    SELECT min(d.available_at) AS at FROM redrive.deliveries AS d /* INDEXED BY deliveries_due */
-    WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at > :now
+SELECT min(next.time) FROM (
+    SELECT min(d.available_at) AS time FROM redrive.deliveries AS d /* INDEXED BY deliveries_due */
+    WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at > :at
     UNION ALL
     SELECT min(d.lease_until) FROM redrive.deliveries AS d /* INDEXED BY deliveries_due */
-    WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at <= :now AND d.lease_until > :now
+    WHERE d.sink = :sink AND d.available_at IS NOT NULL AND d.available_at <= :at AND d.lease_until > :at
     UNION ALL
     SELECT min(b.lease_until) FROM redrive.bundles AS b /* INDEXED BY bundles_open */
     WHERE b.sink = :sink AND b.finished_at IS NULL) AS next;
