@@ -15,8 +15,8 @@ from bench.ours.witness import Witness, check_settings
 from redrive import Redrive, RetryPolicy
 from redrive.app import Workflow
 from redrive.desk.sets import LetterSet
+from redrive.store.bulk import SetStatus
 from redrive.store.selection import LetterFilter
-from redrive.store.sets import SetStatus
 
 __all__ = ["replays"]
 

@@ -18,8 +18,8 @@ from redrive.desk.preview import DryRun
 from redrive.desk.replaying import Replay
 from redrive.desk.shapes import DeadLetter
 from redrive.errors import Conflict, DataRefused, InputError, NotAllowed, NotFound
+from redrive.store.bulk import NewSet
 from redrive.store.selection import AuditFilter, LetterFilter
-from redrive.store.sets import NewSet
 from redrive.testing import Crash, Engine, engine, faults
 from redrive.worker import requests
 

@@ -20,8 +20,8 @@ from redrive.clock import MICROS
 from redrive.core.auditing import set_refused
 from redrive.core.rate import Rate
 from redrive.errors import DataRefused, InputError
+from redrive.store.bulk import ItemMark, SetChange, SetItemRow, SetRow, SetVerb
 from redrive.store.port import Store
-from redrive.store.sets import ItemMark, SetChange, SetItemRow, SetRow, SetVerb
 
 __all__ = ["SetWorker"]
 

@@ -27,11 +27,11 @@ from redrive.desk.shaping import Shaper
 from redrive.errors import InputError, NotFound
 from redrive.policy import RetryPolicy
 from redrive.settle.settler import LocalSettler
+from redrive.store.bulk import SetChange, SetVerb
 from redrive.store.glances import Facets
 from redrive.store.port import People
 from redrive.store.records import LetterRow, Page, Triage
 from redrive.store.selection import AuditFilter, GroupFilter, LetterFilter
-from redrive.store.sets import SetChange, SetVerb
 
 __all__ = ["DeadLetters", "ReplayOptions"]
 

@@ -23,12 +23,12 @@ from redrive.desk.shaping import Shaper
 from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.frozen import dataclass
-from redrive.store.filters import states
+from redrive.store.bulk import NewSet, SetChange, SetItemRow, SetItemStatus, SetRow, SetStatus, SetVerb
+from redrive.store.list_query import states_of
 from redrive.store.port import People
 from redrive.store.records import Page
 from redrive.store.seal import is_sealed
 from redrive.store.selection import AuditFilter, LetterFilter
-from redrive.store.sets import NewSet, SetChange, SetItemRow, SetItemStatus, SetRow, SetStatus, SetVerb
 
 __all__ = ["DryRunOfMany", "LetterSet", "Refusal", "SetItem", "Sets"]
 
@@ -324,7 +324,7 @@ def _meant(what: LetterFilter | Iterable[str], tenant: str | None) -> _Meant:
 
 
 def _filtered(where: LetterFilter, tenant: str | None) -> _Meant:
-    wanted = states(where.status, LetterStatus)
+    wanted = states_of(where.status, LetterStatus)
     if wanted is not None and LetterStatus.OPEN.value not in wanted:
         raise InputError(f"only open letters are decided on, and the filter wants {', '.join(wanted)}")
     if None not in (tenant, where.tenant) and tenant != where.tenant:

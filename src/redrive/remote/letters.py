@@ -14,8 +14,8 @@ from redrive.desk.shapes import DeadLetter
 from redrive.errors import InputError
 from redrive.remote.client import Client
 from redrive.remote.reading import policy_json, query_of, read, said
-from redrive.store.filters import states
 from redrive.store.glances import Facets
+from redrive.store.list_query import states_of
 from redrive.store.records import Page
 from redrive.store.selection import LetterFilter
 
@@ -239,7 +239,7 @@ def _meant(letters: LetterFilter | Iterable[str]) -> dict[str, Any]:
     """The letters that are meant; of those that a filter names, the open ones."""
     if not isinstance(letters, LetterFilter):
         return {"ids": [*letters]}
-    wanted = states(letters.status, LetterStatus)
+    wanted = states_of(letters.status, LetterStatus)
     if wanted is not None and LetterStatus.OPEN.value not in wanted:
         raise InputError(f"only open letters are decided on, and the filter wants {', '.join(wanted)}")
     filter = {name: value for name, value in query_of(letters).items() if name != "status"}

@@ -21,6 +21,7 @@ from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.errors import InputError, NotAllowed
 from redrive.store.accounts import Accounts
+from redrive.store.bulk import NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
 from redrive.store.circuits import CircuitCase, CircuitRow, CircuitTurn, Turned
 from redrive.store.confined_notices import ConfinedNotices
 from redrive.store.confined_schedules import ConfinedSchedules
@@ -49,7 +50,6 @@ from redrive.store.selection import (
     OutboxFilter,
     RunFilter,
 )
-from redrive.store.sets import NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
 from redrive.store.views import Views
 from redrive.store.workers import KnownItem
 

@@ -29,7 +29,7 @@ from redrive.core.states import DeliveryStatus
 from redrive.core.topics import Pattern
 from redrive.core.transition import AuditWrite
 from redrive.frozen import dataclass
-from redrive.store.filters import Found
+from redrive.store.lists import Query
 from redrive.store.outbox_records import (
     BlockedKey,
     ClaimedDelivery,
@@ -46,7 +46,7 @@ from redrive.store.outbox_records import (
     mark_values,
     message_row,
 )
-from redrive.store.pages import Request, Window
+from redrive.store.pages import Request
 from redrive.store.records import Page
 from redrive.store.selection import OutboxFilter
 from redrive.store.session import Database, Session, Statements, reads, writes
@@ -284,12 +284,9 @@ class OutboxCalls:
         self, session: Session, where: OutboxFilter, *, limit: int, cursor: str | None
     ) -> Page[MessageRow]:
         request = Request.of(limit, cursor)
-        found = await self._list_messages(session, filter_values(where), request.window)
+        query = Query(session, "messages", filter_values(where), message_row)
+        found = await query.fetch(request.window, None)
         return request.page(await _with_deliveries(session, found.rows), found.reached)
-
-    async def _list_messages(self, session: Session, values: dict[str, Any], window: Window) -> Found:
-        """Return the messages of a window. Each database has its own way to read along one index."""
-        raise NotImplementedError
 
 
 # -- due deliveries ------------------------------------------------------------------------------------

@@ -214,7 +214,7 @@ def mark_values(mark: DeliveryMark, now: int, unfinished: set[int]) -> dict[str,
 
 
 def filter_values(where: OutboxFilter) -> dict[str, Any]:
-    """Return what a filter asks for, by the names of the conditions in `outbox.sql`."""
+    """Return what a filter asks for, by the names of the conditions in `lists.sql`."""
     plain = {name: getattr(where, name) for name in ("tenant", "key", "run_id", "since", "until")}
     found = {name: value for name, value in plain.items() if value is not None}
     if where.topic is not None:

@@ -20,6 +20,7 @@ from redrive.core.journal import EntryRow
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.errors import ConfigurationError, InputError
 from redrive.store.accounts import Accounts
+from redrive.store.bulk import ItemMark, NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
 from redrive.store.circuits import CircuitTurn, Turned
 from redrive.store.glances import Facets, RunGlance
 from redrive.store.notifications import Notices
@@ -54,7 +55,6 @@ from redrive.store.selection import (
     OutboxFilter,
     RunFilter,
 )
-from redrive.store.sets import ItemMark, NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
 from redrive.store.views import Views
 from redrive.store.workers import Claim, Claimed, Claims
 

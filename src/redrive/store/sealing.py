@@ -35,12 +35,12 @@ from redrive.core.transition import (
 from redrive.core.verdict import Verdict
 from redrive.errors import ConfigurationError
 from redrive.store.accounts import AnswerRow
+from redrive.store.bulk import ItemMark, NewSet, SetItemRow, SetRow
 from redrive.store.notifications import NewNotice, NewNotification, NoticeRow, NotificationRow, RuleRow
 from redrive.store.outbox_records import BlockedKey, DeliveryRow, MessageRow
 from redrive.store.records import AttemptRow, AuditRow, GroupRow, LetterRow, ReplayRow, RunRow
 from redrive.store.seal import SEALED_ERROR, Keyring, is_sealed
 from redrive.store.selection import LetterFilter, RunFilter
-from redrive.store.sets import ItemMark, NewSet, SetItemRow, SetRow
 from redrive.store.views import NewView, ViewRow
 from redrive.store.workers import Claimed
 

@@ -18,8 +18,13 @@ PostgreSQL with named parameters (`:name`) and tables in schema `redrive`. SQLit
     COLLATE "C"                          (nothing: SQLite compares bytes anyway)
     /* INDEXED BY runs_due */            INDEXED BY runs_due
     /* CROSS */ JOIN                     CROSS JOIN, which keeps the order of the tables
+    IS NOT DISTINCT FROM                 =  (values in conditions are never NULL)
+    IS DISTINCT FROM                     IS NOT
+    ILIKE                                LIKE
 
-In a shared statement `:now` is the store's time. Sessions fill it in unless the caller passes one.
+In a shared statement `:now` is the store's time. Sessions fill it in unless the caller passes one. A
+statement that compares an indexed column with a time the caller has takes it as `:at`: a plain parameter
+plans better.
 """
 
 from __future__ import annotations
@@ -41,6 +46,7 @@ __all__ = [
     "Session",
     "Statement",
     "Statements",
+    "Verbatim",
     "reads",
     "run_inline",
     "texts",
@@ -108,6 +114,11 @@ def for_sqlite(text: str) -> str:
     text = _ANY.sub(r"IN (SELECT value FROM json_each(:\1))", text)
     text = _NOT_ANY.sub(r"NOT IN (SELECT value FROM json_each(:\1))", text)
     text = _UNNEST.sub(_zip_arrays, _OFFSET.sub("", text)).replace("= ANY (ARRAY(", "IN (SELECT * FROM (")
+    text = (
+        text.replace("IS NOT DISTINCT FROM", "=")
+        .replace("IS DISTINCT FROM", "IS NOT")
+        .replace("ILIKE", "LIKE")
+    )
     text = _HINT.sub(r"\1", _BYTES.sub("", text))
     return _SCHEMA.sub("", _LOCK.sub("", text))
 
@@ -124,6 +135,12 @@ def _zip_arrays(found: re.Match[str]) -> str:
 def for_postgres(text: str) -> str:
     """Return a shared statement with the server's own time for `:now`, unless a session gives another."""
     return _NOW.sub(_SERVER_TIME, text)
+
+
+class Verbatim(str):
+    """A text that is sent as it is, without what a database does to texts that it cannot hold."""
+
+    __slots__ = ()
 
 
 class Session(Protocol):
@@ -160,6 +177,9 @@ class Session(Protocol):
 
         One transaction. Returns whether anything changed.
         """
+
+    def index_order(self) -> AbstractAsyncContextManager[None]:
+        """Hold the planner to indexes that give rows in the order of a list."""
 
     def transaction(self) -> AbstractAsyncContextManager[None]:
         """Commit everything inside together, or nothing. Within another transaction it is part of that."""

@@ -127,23 +127,22 @@ class StatsCalls:
 
 
 async def _due_by_lane(session: Session, now: int) -> list[LaneCount]:
-    tenant, queue, rank, workflow = START.tenant, START.queue, START.rank, START.workflow
-    lanes = await session.rows(
-        LANES, tenant=tenant, queue=queue, rank=rank, workflow=workflow, most=MOST_LANES
+    start = {"tenant": START.tenant, "queue": START.queue, "rank": START.rank, "workflow": START.workflow}
+    lanes = [row[:4] for row in await session.rows(LANES, **start, most=MOST_LANES) if row[4] <= now]
+    if not lanes:
+        return []
+    tenants, queues, ranks, workflows = map(list, zip(*lanes, strict=True))
+    # PostgreSQL takes the lanes as columns, SQLite as rows.
+    rows = await session.rows(
+        SQL["due_by_lane"],
+        tenants=tenants,
+        queues=queues,
+        ranks=ranks,
+        workflows=workflows,
+        lanes=[list(lane) for lane in lanes],
+        per_lane=LIMITS["per_lane"],
+        now=now,
+        late=LATE,
+        ahead=AHEAD,
     )
-    counts = []
-    for tenant, queue, rank, workflow, first_due in lanes:
-        if first_due <= now:
-            row = await session.row(
-                SQL["due_by_lane"],
-                tenant=tenant,
-                queue=queue,
-                rank=rank,
-                workflow=workflow,
-                per_lane=LIMITS["per_lane"],
-                now=now,
-                late=LATE,
-                ahead=AHEAD,
-            )
-            counts.append(LaneCount(workflow, *row))
-    return [count for count in counts if count.due]
+    return [LaneCount(*row) for row in rows]

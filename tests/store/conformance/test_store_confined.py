@@ -16,6 +16,7 @@ from redrive.core.rate import Rate
 from redrive.core.states import RunStatus
 from redrive.core.transition import Transition
 from redrive.errors import InputError, NotAllowed
+from redrive.store.bulk import NewSet, SetChange, SetVerb
 from redrive.store.circuits import CircuitTurn
 from redrive.store.outbox_records import DeliveryChoice, DeliveryDecision
 from redrive.store.port import People
@@ -28,7 +29,6 @@ from redrive.store.selection import (
     OutboxFilter,
     RunFilter,
 )
-from redrive.store.sets import NewSet, SetChange, SetVerb
 
 HALF_OPEN = CircuitState(status=CircuitStatus.HALF_OPEN, generation=2)
 CLOSED = CircuitState(status=CircuitStatus.CLOSED, generation=3)

@@ -10,9 +10,9 @@ from store_kit import DAY, Kit, becomes, buried
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transition import AuditWrite, LetterMove, NewRun, Reopening, RunWrite, Transition
 from redrive.errors import InputError
+from redrive.store.bulk import NewSet
 from redrive.store.records import Purge
 from redrive.store.selection import LetterFilter, RunFilter
-from redrive.store.sets import NewSet
 from redrive.store.workers import Claimed
 
 ORDER = (("order_id", "42"), ("customer.email", "ann@example.org"))

@@ -13,9 +13,9 @@ from redrive.core.keys import job_key
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transition import AuditWrite
 from redrive.errors import InputError
+from redrive.store.bulk import NewSet
 from redrive.store.records import Page
 from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
-from redrive.store.sets import NewSet
 
 
 async def listed(kit: Kit, limit: int = 50, cursor: str | None = None, **where) -> list[str]:
@@ -276,10 +276,8 @@ async def test_each_filter_of_letters_filters(kit: Kit) -> None:
 @pytest.fixture
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages look through three rows at a time, and more than one run is many."""
-    monkeypatch.setattr("redrive.store.ways.SCANNED", 3)
-    for store in ("sqlite", "postgres"):
-        monkeypatch.setattr(f"redrive.store.{store}.ways.SCANNED", 3)
-        monkeypatch.setattr(f"redrive.store.{store}.lists.FEW", 1)
+    monkeypatch.setattr("redrive.store.list_query.SCANNED", 3)
+    monkeypatch.setattr("redrive.store.list_query.FEW", 1)
 
 
 async def scattered(kit: Kit) -> list[str]:

@@ -12,9 +12,7 @@ from redrive.core.rate import Rate
 from redrive.core.states import RunStatus
 from redrive.core.transition import AuditWrite
 from redrive.errors import InputError
-from redrive.store.records import Purge
-from redrive.store.selection import AuditFilter, LetterFilter
-from redrive.store.sets import (
+from redrive.store.bulk import (
     ItemMark,
     NewSet,
     SetChange,
@@ -24,6 +22,8 @@ from redrive.store.sets import (
     SetStatus,
     SetVerb,
 )
+from redrive.store.records import Purge
+from redrive.store.selection import AuditFilter, LetterFilter
 from redrive.store.workers import Claimed
 
 LEASE = 15 * SECOND
@@ -354,8 +354,7 @@ async def test_a_set_that_does_not_exist_is_not_stopped(kit: Kit) -> None:
 async def test_a_set_larger_than_one_listing_is_listed_whole_and_each_letter_once(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.store.sqlite.sets.GATHERED", 4)
-    monkeypatch.setattr("redrive.store.postgres.sets.GATHERED", 4)
+    monkeypatch.setattr("redrive.store.bulk.GATHERED", 4)
     runs = await letters(kit, 10)
     await begun(kit, where=LetterFilter())
     row = await claimed(kit)

@@ -7,13 +7,15 @@ from postgres_kit import Bench
 from test_postgres_plans import bench as bench
 from test_postgres_plans import plan, scans
 
-from redrive.store.postgres import groups, sets, starts
+from redrive.store.postgres import groups, starts
 from redrive.store.postgres.sql import prepare
+from redrive.store.session import texts
 
+SETS = texts("postgres", "sets.sql")
 STATEMENTS = {
     name: statement
-    for module in (groups, sets, starts)
-    for name, statement in module.SQL.items()
+    for found in (groups.SQL, {name: prepare(text) for name, text in SETS.items()}, starts.SQL)
+    for name, statement in found.items()
     if "." not in name and "{" not in statement.text
 }
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -74,8 +76,8 @@ async def test_pages_of_groups_come_in_order(bench: Bench, names: list[str], ind
 
 @pytest.mark.parametrize("status", ["all", "PENDING", "DONE", "FAILED"])
 async def test_pages_of_a_set_come_in_order(bench: Bench, status: str) -> None:
-    wanted = f"{sets.PARTS[f'items.{status}']} AND {sets.PARTS['items.below']}"
+    wanted = f"{SETS[f'items.{status}']} AND {SETS['items.below']}"
     async with bench.line() as line:
-        lines = await plan(line, prepare(sets.PARTS["items"].format(conditions=wanted, order="DESC")))
+        lines = await plan(line, prepare(SETS["items"].format(conditions=wanted, order="DESC")))
     assert [each for each in scans(lines) if "set_id = " in each and "number < " in each], lines
     assert not [each for each in lines if "Sort" in each], lines

@@ -14,30 +14,23 @@ from typing import Any
 import pytest
 from list_cases import ASKED, FILL, PLACES, ROWS, TEXTS, allowed, cursor
 from postgres_kit import Bench
+from session_kit import postgres_calls
 from test_postgres_plans import plan, scans
 
-from redrive.store.outbox_records import filter_values, message_row
-from redrive.store.pages import Request
-from redrive.store.postgres import lists, sets
+from redrive.store.bulk import NewSet, conditions_of, letter_scan_sql, stored
+from redrive.store.lists import choose_scan
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.roles import acting_for
-from redrive.store.postgres.sql import Statement
-from redrive.store.postgres.ways import PLANS
+from redrive.store.postgres.session import PostgresSession
+from redrive.store.postgres.sql import Statement, prepare
 from redrive.store.selection import AuditFilter, LetterFilter, OutboxFilter, RunFilter
-from redrive.store.sets import NewSet
-from redrive.store.wanted import conditions_of, stored
-
-
-async def list_messages(line: Line, where: OutboxFilter, limit: int, cursor: str | None) -> None:
-    query = lists.Query(line, "messages", filter_values(where), message_row)
-    await query.fetch(Request.of(limit, cursor).window, None)
-
+from redrive.store.store import SqlStore
 
 LISTS: dict[type[Any], Callable[..., Any]] = {
-    RunFilter: lists.runs,
-    LetterFilter: lists.letters,
-    AuditFilter: lists.audit,
-    OutboxFilter: list_messages,
+    RunFilter: SqlStore.runs,
+    LetterFilter: SqlStore.letters,
+    AuditFilter: SqlStore.audit,
+    OutboxFilter: SqlStore.messages,
 }
 LISTED = re.compile(r"FROM redrive\.(runs|letters|audit|messages) AS [rlam] ")
 NUMBERS = f"generate_series(1, {ROWS}) AS s (n)"
@@ -94,7 +87,9 @@ async def test_each_filter_is_read_along_an_index_in_order(bench: Bench, known: 
                 for asked, index in cases:
                     for place in PLACES:
                         line.plans.clear()
-                        await LISTS[kind](line, kind(tenant=tenant, **asked), 10, cursor(place))
+                        calls = postgres_calls(line, bench.time)
+                        where = kind(tenant=tenant, **asked)
+                        await LISTS[kind](calls, where, limit=10, cursor=cursor(place))
                         assert line.plans
                         for lines in line.plans:
                             good = belongs(lines) or is_good(lines, allowed(kind, index, tenant), place)
@@ -125,7 +120,8 @@ def is_good(lines: list[str], indexes: set[str], place: str | None) -> bool:
 async def _pages_begin_at_their_cursor(bench: Bench) -> None:
     """A tenant's letters in all states, of which most have none: the planner would go along the ids."""
     async with explaining(bench, "a") as line:
-        await lists.letters(line, LetterFilter(tenant="a"), 10, cursor("<200"))
+        calls = postgres_calls(line, bench.time)
+        await calls.letters(LetterFilter(tenant="a"), limit=10, cursor=cursor("<200"))
     assert len(line.plans) == 5
     for lines in line.plans:
         (met,) = scans(lines)
@@ -141,8 +137,11 @@ async def _sets_are_listed_in_order(bench: Bench) -> None:
     ):
         new = NewSet(public_id="s", tenant="a", action="REPLAY", by="ann", where=where, request="{}")
         values = conditions_of(stored(new) or "", above=0, upto=ROWS)
-        async with bench.line() as line, line.transaction(**PLANS):
-            choice = await sets.choose(line, "letters", values, newest_first=False)
-            lines = await plan(line, sets._along("gather", choice.way, values, newest_first=False))
+        async with bench.line() as line:
+            session = PostgresSession(line, bench.time)
+            async with session.index_order():
+                scan = await choose_scan(session, "letters", values, newest_first=False)
+                text = letter_scan_sql(session, "gather", scan.path, values, newest_first=False)
+                lines = await plan(line, prepare(text))
         assert [each.partition(":")[0] for each in scans(lines)] == [index], lines
         assert not [each for each in lines if "Sort" in each or "Seq Scan" in each], lines

@@ -14,19 +14,15 @@ import pytest
 import pytest_asyncio
 from postgres_kit import Bench, opened
 
+from redrive.store.postgres import circuits
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import Statement, in_schema, prepare
 from redrive.store.session import texts
 
-
-def load(file: str) -> dict[str, Statement]:
-    """Return the statements of a file as PostgreSQL gets them."""
-    return {name: prepare(text) for name, text in texts("postgres", f"{file}.sql").items()}
-
-
-FILES = ("starts", "claims", "workers", "reads", "chores", "settings")
-STATEMENTS = {name: statement for file in FILES for name, statement in load(file).items()}
-CIRCUITS, FIGURES, OUTBOX = load("circuits"), load("figures"), load("outbox")
+FILES = ("starts", "claims", "workers", "runs", "letters", "catalogue", "chores", "settings")
+STATEMENTS = {
+    name: prepare(text) for file in FILES for name, text in texts("postgres", f"{file}.sql").items()
+}
 SMALL = {"workers"}  # a row for each worker of the last day
 WHOLE = {"all_workers", "policies", "paused", "old_workers", "bury", "graves"}  # of a small table
 BOUNDED = {"old_audit"}  # walks along the oldest rows, as many as it may remove and not more
@@ -139,7 +135,7 @@ RELAYED = (
 @pytest.mark.parametrize("name", RELAYED)
 async def test_the_relay_finds_deliveries_and_messages_by_index(bench: Bench, name: str) -> None:
     async with bench.line() as line:
-        lines = await plan(line, OUTBOX[name])
+        lines = await plan(line, prepare(texts("postgres", "outbox.sql")[name]))
     found = scans(lines)
     assert [each for each in lines if re.search(r"Seq Scan on|Hash Join|Merge Join|Bitmap", each)] == []
     assert found
@@ -181,7 +177,7 @@ async def test_circuits_and_who_waits_for_them_are_found_by_index(
     bench: Bench, name: str, indexes: list[str]
 ) -> None:
     async with bench.line() as line:
-        lines = await plan(line, CIRCUITS[name])
+        lines = await plan(line, circuits.SQL[name])
     found = scans(lines)
     assert [index for index in indexes if not any(each.startswith(index) for each in found)] == [], lines
     assert [each for each in lines if re.search(r"Seq Scan on|Hash Join|Merge Join|Bitmap", each)] == []
@@ -196,7 +192,7 @@ async def test_circuits_and_who_waits_for_them_are_found_by_index(
     [
         ("open_letters", ["groups_open: ", "letter_feed_pkey: "]),
         ("oldest_letter", ["letters_by_status: status = 'OPEN'"]),
-        ("due_by_lane", ["runs_due: tenant = $4 AND queue = $5 AND rank = $6 AND workflow = $7"]),
+        ("due_by_lane", ["runs_due: tenant = lane.tenant AND queue = lane.queue AND rank = lane.rank"]),
         ("suspects", ["runs_suspect: ", "runs_held: "]),
         ("parked", ["runs_parked: "]),
         ("lags", ["deliveries_due: sink = ", "deliveries_behind: sink = "]),
@@ -205,7 +201,7 @@ async def test_circuits_and_who_waits_for_them_are_found_by_index(
 async def test_figures_are_counted_along_an_index(bench: Bench, name: str, indexes: list[str]) -> None:
     """They walk, but along rows that wait, and stop at a limit: never through a whole table."""
     async with bench.line() as line:
-        lines = await plan(line, FIGURES[name])
+        lines = await plan(line, prepare(texts("postgres", "figures.sql")[name]))
     found = scans(lines)
     assert all(any(each.startswith(index) for each in found) for index in indexes), lines
     assert not [each for each in lines if re.search(r"Seq Scan on (runs|letters|deliveries|messages)", each)]

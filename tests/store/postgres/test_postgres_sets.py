@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from postgres_kit import Bench
+from session_kit import postgres_calls
 from store_kit import SECOND, buried
 
 from redrive.core.transition import AuditWrite
-from redrive.store.postgres import groups, sets
+from redrive.store.bulk import NewSet
+from redrive.store.postgres import groups
 from redrive.store.selection import GroupFilter
-from redrive.store.sets import NewSet
 
 LEASE = 15 * SECOND
 
@@ -26,7 +27,7 @@ async def test_a_set_that_somebody_is_taking_is_passed_over(bench: Bench) -> Non
     new = NewSet(public_id="s", tenant="", action="IGNORE", by="ann", letters=("l",))
     await bench.store.begin_set(new, AuditWrite(event="e", tenant="", by="ann", subject="s", token="t"))
     async with bench.line() as line, line.transaction():
-        assert await sets.claim_set(line, bench.time, LEASE) is not None
+        assert await postgres_calls(line, bench.time).claim_set(LEASE) is not None
         assert await bench.store.claim_set(LEASE) is None
     assert await bench.store.claim_set(LEASE) is None
 

@@ -13,14 +13,16 @@ from typing import Any, TypeAlias
 
 import pytest
 from postgres_kit import Bench, eventually, opened
+from session_kit import postgres_calls
 from store_kit import DAY, SECOND, becomes, entry, writes
 
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
-from redrive.store.postgres import chores, claims, lists, reads, starts, workers
+from redrive.store.postgres import chores, claims, starts, workers
 from redrive.store.postgres import writes as applying
 from redrive.store.postgres.line import Line
 from redrive.store.records import Purge
 from redrive.store.selection import LetterFilter, RunFilter
+from redrive.store.store import SqlStore
 from redrive.store.workers import Claim
 
 MOST = 1500
@@ -128,7 +130,7 @@ async def the_calls_of_a_day(bench: Bench) -> dict[str, Call]:
         "apply": lambda line: applying.apply(line, bench.time, [mark], 1),
         "beat of a worker with 300 runs": lambda line: workers.beat(line, bench.time, 1, beats),
         "take": lambda line: applying.apply(line, bench.time, [taken], None),
-        "unclaimable": lambda line: reads.unclaimable(line, bench.time, []),
+        "unclaimable": lambda line: postgres_calls(line, bench.time).unclaimable([]),
         **reaping(bench),
         **looking(bench, run.public_id, run.id),
     }  # fmt: skip
@@ -161,15 +163,22 @@ def looking(bench: Bench, public_id: str, run: int) -> dict[str, Call]:
     ]
     letters = [LetterFilter(), LetterFilter(tenant="tenant3"), LetterFilter(fingerprint="f")]
     letters += [LetterFilter(status=status) for status in LetterStatus]
+
+    def calls(line: Line) -> SqlStore:
+        return postgres_calls(line, bench.time)
+
     return {
-        "run": lambda line: reads.run(line, public_id, None),
-        "journal": lambda line: reads.journal(line, run),
-        "attempts": lambda line: reads.attempts(line, run),
-        "letter": lambda line: reads.letter(line, "letter7", None),
-        "letter of a run": lambda line: reads.letter_of(line, run),
-        **{f"runs {said(one)}": lambda line, one=one: lists.runs(line, one, 20, None) for one in filters},
+        "run": lambda line: calls(line).run(public_id),
+        "journal": lambda line: calls(line).journal(run),
+        "attempts": lambda line: calls(line).attempts(run),
+        "letter": lambda line: calls(line).letter("letter7"),
+        "letter of a run": lambda line: calls(line).letter_of(run),
         **{
-            f"letters {said(one)}": lambda line, one=one: lists.letters(line, one, 20, None)
+            f"runs {said(one)}": lambda line, one=one: calls(line).runs(one, limit=20, cursor=None)
+            for one in filters
+        },
+        **{
+            f"letters {said(one)}": lambda line, one=one: calls(line).letters(one, limit=20, cursor=None)
             for one in letters
         },
     }

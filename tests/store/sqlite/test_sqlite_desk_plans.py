@@ -9,13 +9,15 @@ from collections.abc import Iterator
 import pytest
 
 from redrive.store.migrate import known
-from redrive.store.sqlite import groups, schema, sets, starts
+from redrive.store.session import texts
+from redrive.store.sqlite import groups, schema, starts
 
 PACKAGE = "redrive.store.sqlite"
+SETS = texts("sqlite", "sets.sql")
 STATEMENTS = {
     name: text
-    for module in (groups, sets, starts)
-    for name, text in module.SQL.items()
+    for found in (groups.SQL, SETS, starts.SQL)
+    for name, text in found.items()
     if "." not in name and "{" not in text
 }
 # In order of their key, as far as the limit goes: a queue that is taken from its front.
@@ -96,7 +98,7 @@ def test_pages_of_groups_come_in_order(
     ],
 )
 def test_pages_of_a_set_come_in_order(con: sqlite3.Connection, status: str, index: str) -> None:
-    wanted = f"{sets.SQL[f'items.{status}']} AND {sets.SQL['items.below']}"
-    steps = plan(con, sets.SQL["items"].format(conditions=wanted, order="DESC"))
+    wanted = f"{SETS[f'items.{status}']} AND {SETS['items.below']}"
+    steps = plan(con, SETS["items"].format(conditions=wanted, order="DESC"))
     assert any(index in step for step in steps), steps
     assert not any("TEMP B-TREE" in step for step in steps), steps

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from letter_kit import failed, reopens, taken_by
 from store_kit import HOUR, Kit, noted
 
-from redrive.store.sets import ItemMark, NewSet, SetItemStatus
+from redrive.store.bulk import ItemMark, NewSet, SetItemStatus
 
 
 async def waits_for_the_disk(kit: Kit, work: Callable[[], Awaitable[object]]) -> bool:

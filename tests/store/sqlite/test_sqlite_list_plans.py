@@ -9,29 +9,20 @@ from typing import Any
 
 import pytest
 from list_cases import ASKED, FILL, NO_TEXTS, PLACES, ROWS, allowed, cursor
+from session_kit import run_inline, sqlite_calls, sqlite_session
 
+from redrive.store.bulk import NewSet, conditions_of, letter_scan_sql, stored
+from redrive.store.lists import choose_scan
 from redrive.store.migrate import known
-from redrive.store.outbox_records import filter_values, message_row
-from redrive.store.pages import Request
 from redrive.store.selection import AuditFilter, LetterFilter, OutboxFilter, RunFilter
-from redrive.store.sets import NewSet
-from redrive.store.sqlite import lists, schema, sets
-from redrive.store.wanted import conditions_of, stored
-
-
-def list_messages(con: sqlite3.Connection, where: OutboxFilter, limit: int, cursor: str | None) -> None:
-    values = {
-        name: lists.json_list(value) if isinstance(value, list) else value
-        for name, value in filter_values(where).items()
-    }
-    lists.Query(con, "messages", values, message_row).fetch(Request.of(limit, cursor).window, None)
-
+from redrive.store.sqlite import schema
+from redrive.store.store import SqlStore
 
 LISTS: dict[type[Any], Callable[..., Any]] = {
-    RunFilter: lists.runs,
-    LetterFilter: lists.letters,
-    AuditFilter: lists.audit,
-    OutboxFilter: list_messages,
+    RunFilter: SqlStore.runs,
+    LetterFilter: SqlStore.letters,
+    AuditFilter: SqlStore.audit,
+    OutboxFilter: SqlStore.messages,
 }
 NUMBERS = (
     f"(WITH RECURSIVE s (n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM s WHERE n < {ROWS}) SELECT n FROM s)"
@@ -71,6 +62,10 @@ def plans(con: sqlite3.Connection, work: Callable[[], Any]) -> list[list[str]]:
     return [[row[3] for row in con.execute(f"EXPLAIN QUERY PLAN {text}")] for text in listed]
 
 
+def listed(con: sqlite3.Connection, where: Any, place: str | None) -> Any:
+    return run_inline(LISTS[type(where)](sqlite_calls(con), where, limit=10, cursor=place))
+
+
 @pytest.mark.parametrize("tenant", [None, "a", "b"])
 @pytest.mark.parametrize("kind", LISTS)
 def test_each_filter_is_read_along_an_index_in_order(
@@ -79,7 +74,7 @@ def test_each_filter_is_read_along_an_index_in_order(
     for asked, index in ASKED[kind]:
         for place in PLACES:
             where, place_of = kind(tenant=tenant, **asked), cursor(place)
-            found = plans(con, lambda where=where, at=place_of: LISTS[kind](con, where, 10, at))
+            found = plans(con, lambda where=where, at=place_of: listed(con, where, at))
             for steps in found:
                 assert is_good(steps, allowed(kind, index, tenant), place), (asked, place, steps)
 
@@ -96,7 +91,7 @@ def is_good(steps: list[str], indexes: set[str], place: str | None) -> bool:
 
 def test_a_page_behind_a_cursor_does_not_come_past_what_is_newer(con: sqlite3.Connection) -> None:
     """A tenant's letters in all states, of which most have none: the planner would go along the ids."""
-    for steps in plans(con, lambda: lists.letters(con, LetterFilter(tenant="a"), 10, cursor("<200"))):
+    for steps in plans(con, lambda: listed(con, LetterFilter(tenant="a"), cursor("<200"))):
         assert any(
             "letters_of_tenant_by_status (tenant=? AND status=? AND id<?)" in step for step in steps
         ), steps
@@ -115,8 +110,9 @@ def test_a_set_is_listed_in_order_of_an_index(
 ) -> None:
     new = NewSet(public_id="s", tenant="a", action="REPLAY", by="ann", where=where, request="{}")
     values = conditions_of(stored(new) or "", above=0, upto=ROWS)
-    way = sets.choose(con, "letters", values, newest_first=False).way
-    statement = sets._along("gather", values, way)
+    session = sqlite_session(con)
+    scan = run_inline(choose_scan(session, "letters", values, newest_first=False))
+    statement = letter_scan_sql(session, "gather", scan.path, values, newest_first=False)
     given = {**values, "set": 1, "set_tenant": "a", "most": 10}
     steps = [row[3] for row in con.execute(f"EXPLAIN QUERY PLAN {statement}", given)]
     assert any(index in step for step in steps), steps

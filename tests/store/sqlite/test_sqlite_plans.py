@@ -7,25 +7,22 @@ import sqlite3
 from collections.abc import Iterator
 
 import pytest
+from session_kit import run_inline, sqlite_calls
 
 from redrive.core.transition import AuditWrite
 from redrive.store.migrate import known
 from redrive.store.selection import AuditFilter
 from redrive.store.session import texts
-from redrive.store.sqlite import lists, schema, writes
+from redrive.store.sqlite import schema, writes
 
 PACKAGE = "redrive.store.sqlite"
 LARGE = {"runs", "entries", "attempts", "inputs", "results", "letters", "idempotency", "replays", "audit"}
 ALIASES = {"r", "e", "i", "o", "l", "k", "a", "held", "head", "holder"}
-FILES = ("starts", "writes", "claims", "workers", "reads", "chores", "settings", "desk")
+FILES = (
+    "starts", "writes", "claims", "workers", "runs", "letters", "catalogue", "chores", "settings",
+)  # fmt: skip
 
 BOUNDED = {"old_audit"}  # walks along the oldest rows, as many as it may remove and not more
-
-
-def text(file: str, name: str) -> str:
-    """Return a statement as SQLite gets it."""
-    return texts("sqlite", f"{file}.sql")[name]
-
 
 STATEMENTS = [(file, name) for file in FILES for name in texts("sqlite", f"{file}.sql")]
 
@@ -61,7 +58,7 @@ def scans(steps: list[str]) -> list[str]:
 
 @pytest.mark.parametrize(("file", "name"), STATEMENTS, ids=lambda value: value)
 def test_no_statement_walks_through_a_large_table(con: sqlite3.Connection, file: str, name: str) -> None:
-    steps = plan(con, text(file, name))
+    steps = plan(con, texts("sqlite", f"{file}.sql")[name])
     assert scans(steps) == (["SCAN audit"] if name in BOUNDED else [])
 
 
@@ -100,18 +97,18 @@ def test_no_statement_walks_through_a_large_table(con: sqlite3.Connection, file:
         ("writes", "reopen_run", "INTEGER PRIMARY KEY (rowid=?)"),
         ("writes", "end_replay", "PRIMARY KEY (letter=?)"),
         ("writes", "put_replay", "PRIMARY KEY (letter=?)"),
-        ("desk", "letters_by_id", "sqlite_autoindex_letters_1 (public_id=?)"),
-        ("desk", "letters_of_runs", "sqlite_autoindex_runs_1 (public_id=?)"),
-        ("desk", "letters_of_runs", "sqlite_autoindex_letters_2 (run=?)"),
-        ("desk", "replays", "PRIMARY KEY (letter=?)"),
-        ("desk", "triage", "sqlite_autoindex_letters_1 (public_id=?)"),
+        ("letters", "letters_by_id", "sqlite_autoindex_letters_1 (public_id=?)"),
+        ("letters", "letters_of_runs", "sqlite_autoindex_runs_1 (public_id=?)"),
+        ("letters", "letters_of_runs", "sqlite_autoindex_letters_2 (run=?)"),
+        ("letters", "replays", "PRIMARY KEY (letter=?)"),
+        ("letters", "triage", "sqlite_autoindex_letters_1 (public_id=?)"),
         ("chores", "old_replays", "PRIMARY KEY (letter=?)"),
         ("chores", "old_audit", "INTEGER PRIMARY KEY"),
         ("chores", "old_letters", "letters_closed (closed_at>? AND closed_at<?)"),
     ],
 )
 def test_each_uses_the_index_made_for_it(con: sqlite3.Connection, file: str, name: str, index: str) -> None:
-    steps = plan(con, text(file, name))
+    steps = plan(con, texts("sqlite", f"{file}.sql")[name])
     assert any(index in step for step in steps), steps
 
 
@@ -149,7 +146,7 @@ def test_each_uses_the_index_made_for_it(con: sqlite3.Connection, file: str, nam
 def test_circuits_and_who_waits_for_them_are_found_by_index(
     con: sqlite3.Connection, name: str, indexes: list[str]
 ) -> None:
-    steps = plan(con, text("circuits", name))
+    steps = plan(con, texts("sqlite", "circuits.sql")[name])
     assert [index for index in indexes if not any(index in step for step in steps)] == [], steps
     # What a subquery gave may be walked through, and the row that a recursion begins with.
     walked = [
@@ -165,7 +162,7 @@ def test_circuits_and_who_waits_for_them_are_found_by_index(
     [
         ("open_letters", ["SCAN g USING INDEX groups_open", "SCAN f"]),
         ("oldest_letter", ["SEARCH l USING INDEX letters_by_status (status=?)"]),
-        ("due_by_lane", ["SEARCH r USING INDEX runs_due (tenant=? AND queue=? AND rank=? AND workflow=?"]),
+        ("due_by_lane", ["SEARCH runs USING INDEX runs_due (tenant=? AND queue=? AND rank=? AND workflow=?"]),
         ("suspects", ["USING INDEX runs_suspect", "USING INDEX runs_held"]),
         ("parked", ["USING INDEX runs_parked"]),
         (
@@ -176,7 +173,7 @@ def test_circuits_and_who_waits_for_them_are_found_by_index(
 )
 def test_figures_are_counted_along_an_index(con: sqlite3.Connection, name: str, steps: list[str]) -> None:
     """They walk, but along rows that wait, and stop at a limit: never through a whole table."""
-    found = plan(con, text("figures", name))
+    found = plan(con, texts("sqlite", "figures.sql")[name])
     assert all(any(step in line for line in found) for step in steps), found
     assert not [
         line for line in found if re.fullmatch(r"SCAN (runs|letters|deliveries|messages|r|l|d|m)", line)
@@ -216,7 +213,7 @@ def test_figures_are_counted_along_an_index(con: sqlite3.Connection, name: str, 
 def test_the_relay_finds_deliveries_and_messages_by_index(
     con: sqlite3.Connection, name: str, steps: list[str]
 ) -> None:
-    found = plan(con, text("outbox", name))
+    found = plan(con, texts("sqlite", "outbox.sql")[name])
     assert [step for step in steps if not any(step in line for line in found)] == [], found
     # Dead deliveries and open bundles are few, and what a subquery or a list gave may be walked through.
     few = r"SCAN (\w+ VIRTUAL|CONSTANT|w\b|weighed|due|next|others|\(|\d|d USING INDEX deliveries_dead)"
@@ -230,7 +227,8 @@ def test_a_time_long_ago_is_not_looked_for_row_by_row(con: sqlite3.Connection) -
     ticks: list[int] = []
     con.set_progress_handler(lambda: ticks.append(1), 100)
     try:
-        page = lists.audit(con, AuditFilter(until=3_600_000_000), 10, None)
+        where = AuditFilter(until=3_600_000_000)
+        page = run_inline(sqlite_calls(con).audit(where, limit=10, cursor=None))
     finally:
         con.set_progress_handler(None, 0)
         con.execute("DELETE FROM audit")

@@ -228,7 +228,7 @@ def told(one: LetterSet) -> str:
 
 def follow(place: Place, id: str, output: Output) -> None:
     """Wait until every letter of a set was decided on; 1 if some were refused or it was stopped."""
-    from redrive.store.sets import SetStatus
+    from redrive.store.bulk import SetStatus
 
     try:
         one, failures = ask(place, lambda app: _until_done(app, id, output))

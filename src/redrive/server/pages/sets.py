@@ -22,8 +22,8 @@ from redrive.server.pages.drawing import show, view_of
 from redrive.server.pages.forms import CHECK, DO, Form, Sent, pages, to
 from redrive.server.pages.wishes import OUTPUTS, Wish, wish_of
 from redrive.server.routes.shared import Id
+from redrive.store.bulk import SetItemStatus
 from redrive.store.selection import LetterFilter
-from redrive.store.sets import SetItemStatus
 
 __all__ = ["PATH", "TYPED_ABOVE", "Effect", "effects_of", "routes"]
 

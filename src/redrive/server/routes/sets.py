@@ -14,9 +14,9 @@ from redrive.errors import InputError
 from redrive.server.asking import Asked, Asking, needs
 from redrive.server.routes.letters import Mode
 from redrive.server.routes.shared import Body, Cursor, Id, Limit, Reason, Text, policy_of, router, searched
+from redrive.store.bulk import SetItemStatus
 from redrive.store.records import Page
 from redrive.store.selection import LetterFilter
-from redrive.store.sets import SetItemStatus
 
 __all__ = ["routes"]
 

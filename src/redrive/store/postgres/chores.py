@@ -8,9 +8,10 @@ from operator import itemgetter
 from typing import Any
 
 from redrive.frozen import dataclass
+from redrive.store.bulk import purge_sets
 from redrive.store.notifications import purge_notifications
 from redrive.store.outbox import purge_messages
-from redrive.store.postgres import circuits, sets, starts
+from redrive.store.postgres import circuits, starts
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.session import PostgresSession
@@ -86,11 +87,11 @@ async def purge(line: Line, clock: DatabaseClock, purge: Purge) -> int:
         old = await line.rows(SQL["old_runs"], names=names, before=now - purge.runs, most=purge.limit)
         removed += await _drop_runs(line, now, old)
         removed += await _drop_runs(line, now, await _surplus(line, purge, names))
-        removed += await sets.purge(line, now - purge.letters, purge.limit)
+        session = PostgresSession(line, clock)
+        removed += await purge_sets(session, now - purge.letters, purge.limit)
         removed += await _drop_keys(line, now, purge.limit)
         removed += await circuits.purge(line, now, purge.limit)
         removed += await _removed(line, "old_workers", now - purge.workers, purge.limit)
-        session = PostgresSession(line, clock)
         removed += await purge_messages(session, now - purge.messages, purge.limit)
         removed += await purge_notifications(session, now, now - purge.letters, purge.limit)
         removed += await _removed(line, "old_audit", now - purge.audit, purge.limit)

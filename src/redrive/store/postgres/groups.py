@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from redrive.store import statements
-from redrive.store.filters import conditions
 from redrive.store.folding import HOUR, TREND, GroupChange, Hours, folded, group_rows, named
+from redrive.store.list_query import bounded
 from redrive.store.pages import Request, Window
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
@@ -92,11 +92,11 @@ async def groups(
 
 
 async def _select(line: Line, now: int, values: dict[str, Any], window: Window) -> list[GroupRow]:
-    bounded = conditions(values, window)
-    wanted = " AND ".join(PARTS[f"groups.{name}"] for name in bounded)
+    within = bounded(values, window)
+    wanted = " AND ".join(PARTS[f"groups.{name}"] for name in within)
     order = "DESC" if window.down else "ASC"
     statement = prepare(PARTS["groups"].format(conditions=wanted, order=order))
-    rows = [as_given(row) for row in await line.rows(statement, **bounded, most=window.most)]
+    rows = [as_given(row) for row in await line.rows(statement, **within, most=window.most)]
     hours = await line.rows(
         SQL["hours"],
         tenant=[row[1] for row in rows],

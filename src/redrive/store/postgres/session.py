@@ -21,6 +21,9 @@ __all__ = ["PostgresDatabase", "PostgresSession"]
 Result = TypeVar("Result")
 Work: TypeAlias = Callable[[Session], Coroutine[Any, Any, Result]]
 
+LIST_PLANS = {"enable_sort": "off", "random_page_cost": "0", "seq_page_cost": "0"}
+"""Settings that hold the planner to rows that come in order, and to the index with the fewest of them."""
+
 _MOMENT = load("chores.sql")["moment"]
 _PUBLISH = load("outbox.sql")["publish"]
 
@@ -37,7 +40,7 @@ class PostgresSession:
 
     async def rows(self, statement: Statement | str, **params: Any) -> list[Any]:
         prepared = prepare(statement if isinstance(statement, str) else statement.text("postgres"))
-        stored = {name: as_stored(value) for name, value in params.items()}
+        stored = {name: _stored(value) for name, value in params.items()}
         stored.setdefault("now", self.clock.given())
         return [as_given(row) for row in await self.line.rows(prepared, **stored)]
 
@@ -67,8 +70,15 @@ class PostgresSession:
         if columns is not None:
             await self.line.rows(_PUBLISH, **columns, now=now)
 
+    def index_order(self) -> AbstractAsyncContextManager[None]:
+        return self.line.transaction(**LIST_PLANS)
+
     def transaction(self) -> AbstractAsyncContextManager[None]:
         return self.line.transaction()
+
+
+def _stored(value: Any) -> Any:
+    return [as_stored(each) for each in value] if isinstance(value, list | tuple) else as_stored(value)
 
 
 class PostgresDatabase:

@@ -5,34 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from copy import copy
-from typing import Any
 
 from redrive.clock import MICROS, Clock
 from redrive.core.delivery import Carrier
-from redrive.core.journal import EntryRow
-from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.errors import StoreError
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.confined import Confined
-from redrive.store.filters import Found
-from redrive.store.glances import Facets, RunGlance
-from redrive.store.notifications import Notices, NotificationCalls
-from redrive.store.outbox import DeliveryFloors, OutboxCalls
-from redrive.store.outbox_records import DeliveryDecision, message_row
-from redrive.store.pages import Window
+from redrive.store.outbox import DeliveryFloors
+from redrive.store.outbox_records import DeliveryDecision
 from redrive.store.port import LeaseLine, People, Transaction
 from redrive.store.postgres import (
     chores,
     circuits,
     claims,
-    desk,
     groups,
     lease,
-    lists,
-    reads,
-    sets,
     starts,
     workers,
     writes,
@@ -45,35 +34,23 @@ from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import session
 from redrive.store.postgres.lines import Lines
 from redrive.store.postgres.opening import prepare
-from redrive.store.postgres.session import PostgresDatabase, PostgresSession
+from redrive.store.postgres.session import PostgresDatabase
 from redrive.store.postgres.transactions import StepTransaction
 from redrive.store.records import (
-    AttemptRow,
-    AuditRow,
-    Case,
     GroupPage,
     HeldRun,
-    LetterRow,
     Page,
     Purge,
     RunRow,
     Started,
-    Triage,
 )
-from redrive.store.schedules import ScheduleCalls, Schedules
 from redrive.store.selection import (
-    AuditFilter,
     CircuitFilter,
     GroupFilter,
-    LetterFilter,
-    RunFilter,
 )
-from redrive.store.session import Database, Session
-from redrive.store.sets import ItemMark, NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
-from redrive.store.settings import SettingsCalls
-from redrive.store.stats import StatsCalls
-from redrive.store.views import SavedViewCalls, Views
-from redrive.store.workers import Catalogue, Claim, Claims, KnownItem, NewWorker, WorkerRow
+from redrive.store.session import Database
+from redrive.store.store import SqlStore
+from redrive.store.workers import Catalogue, Claim, Claims, NewWorker, WorkerRow
 
 __all__ = ["PostgresStore"]
 
@@ -92,7 +69,7 @@ TRANSACTIONS = 4
 """Connections for transactional steps, beside those of the engine."""
 
 
-class PostgresStore(OutboxCalls, SettingsCalls, StatsCalls):
+class PostgresStore(SqlStore):
     """A store in one schema of a PostgreSQL database. `redrive.store.port` says what each call promises."""
 
     def __init__(self, url: str, clock: Clock) -> None:
@@ -147,18 +124,6 @@ class PostgresStore(OutboxCalls, SettingsCalls, StatsCalls):
     @property
     def accounts(self) -> Accounts:
         return PostgresAccounts(self._lines, self._clock, self._address)
-
-    @property
-    def notices(self) -> Notices:
-        return NotificationCalls(self.database)
-
-    @property
-    def schedules(self) -> Schedules:
-        return ScheduleCalls(self.database)
-
-    @property
-    def views(self) -> Views:
-        return SavedViewCalls(self.database)
 
     # -- accepting work ------------------------------------------------------------------------------
 
@@ -247,14 +212,6 @@ class PostgresStore(OutboxCalls, SettingsCalls, StatsCalls):
     async def fold(self, limit: int) -> int:
         return await self._lines.run(lambda line: groups.fold(line, self._clock, limit))
 
-    async def claim_set(self, lease: int) -> SetRow | None:
-        return await self._lines.run(lambda line: sets.claim_set(line, self._clock, lease))
-
-    async def advance(
-        self, set: SetRow, marks: Sequence[ItemMark], *, limit: int, lease: int
-    ) -> list[SetItemRow] | None:
-        return await self._lines.run(lambda line: sets.advance(line, self._clock, set, marks, limit, lease))
-
     # -- circuits ------------------------------------------------------------------------------------
 
     async def circuit(self, tenant: str, key: str, *, counted: int = 1) -> CircuitCase:
@@ -278,92 +235,10 @@ class PostgresStore(OutboxCalls, SettingsCalls, StatsCalls):
     async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
         return await self._lines.run(lambda line: circuits.circuits(line, where, limit, cursor))
 
-    # -- people --------------------------------------------------------------------------------------
-
-    async def triage(self, triage: Triage) -> bool:
-        return await self._lines.run(lambda line: desk.triage(line, self._clock, triage))
-
-    async def note(self, lines: Sequence[AuditWrite]) -> None:
-        await self._lines.run(lambda line: desk.note(line, self._clock, lines))
-
-    async def begin_set(self, new: NewSet, audit: AuditWrite) -> None:
-        await self._lines.run(lambda line: sets.begin_set(line, self._clock, new, audit))
-
-    async def change_set(self, public_id: str, change: SetChange, audit: AuditWrite) -> bool:
-        return await self._lines.run(
-            lambda line: sets.change_set(line, self._clock, public_id, change, audit)
-        )
-
     # -- reading -------------------------------------------------------------------------------------
-
-    async def run(self, public_id: str, *, tenant: str | None = None) -> RunRow | None:
-        return await self._lines.run(lambda line: reads.run(line, public_id, tenant))
-
-    async def runs_by_id(self, public_ids: Sequence[str]) -> list[RunRow]:
-        return await self._lines.run(lambda line: reads.runs_by_id(line, public_ids))
-
-    async def runs(self, where: RunFilter, *, limit: int, cursor: str | None) -> Page[RunRow]:
-        return await self._lines.run(lambda line: lists.runs(line, where, limit, cursor))
-
-    async def journal(self, run: int) -> list[EntryRow]:
-        return await self._lines.run(lambda line: reads.journal(line, run))
-
-    async def attempts(self, run: int) -> list[AttemptRow]:
-        return await self._lines.run(lambda line: reads.attempts(line, run))
-
-    async def letter(self, public_id: str, *, tenant: str | None = None) -> LetterRow | None:
-        return await self._lines.run(lambda line: reads.letter(line, public_id, tenant))
-
-    async def letter_of(self, run: int) -> LetterRow | None:
-        return await self._lines.run(lambda line: reads.letter_of(line, run))
-
-    async def cases(self, ids: Sequence[str]) -> list[Case]:
-        return await self._lines.picture(lambda line: desk.cases(line, ids))
-
-    async def audit(self, where: AuditFilter, *, limit: int, cursor: str | None) -> Page[AuditRow]:
-        return await self._lines.run(lambda line: lists.audit(line, where, limit, cursor))
-
-    async def known(self, names: Sequence[str]) -> list[KnownItem]:
-        return await self._lines.run(lambda line: desk.known(line, names))
-
-    async def workflows(self) -> list[KnownItem]:
-        return await self._lines.run(desk.workflows)
-
-    async def letters(self, where: LetterFilter, *, limit: int, cursor: str | None) -> Page[LetterRow]:
-        return await self._lines.run(lambda line: lists.letters(line, where, limit, cursor))
-
-    async def facets(self, where: LetterFilter, *, most: int) -> Facets:
-        return await self._lines.run(lambda line: lists.facets(line, where, most))
-
-    async def glances(self, where: RunFilter, *, most: int, oldest: bool = False) -> list[RunGlance]:
-        return await self._lines.run(lambda line: lists.glances(line, where, most, oldest=oldest))
-
-    async def count_letters(self, where: LetterFilter) -> int:
-        return await self._lines.run(lambda line: sets.count_letters(line, where))
-
-    async def set_of(self, public_id: str) -> SetRow | None:
-        return await self._lines.run(lambda line: sets.set_of(line, public_id))
-
-    async def sets(self, tenant: str | None, *, limit: int, cursor: str | None) -> Page[SetRow]:
-        return await self._lines.run(lambda line: sets.list_sets(line, tenant, limit, cursor))
-
-    async def set_endings(self, set: SetRow) -> dict[RunStatus, int]:
-        return await self._lines.run(lambda line: sets.set_endings(line, set))
-
-    async def set_items(
-        self, set: SetRow, status: SetItemStatus | None, *, limit: int, cursor: str | None
-    ) -> Page[SetItemRow]:
-        return await self._lines.run(lambda line: sets.set_items(line, set, status, limit, cursor))
 
     async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
         return await self._lines.run(lambda line: groups.groups(line, self._clock, where, limit, cursor))
-
-    async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
-        return await self._lines.run(lambda line: reads.unclaimable(line, self._clock, workflows))
-
-    async def _list_messages(self, session: Session, values: dict[str, Any], window: Window) -> Found:
-        assert isinstance(session, PostgresSession)
-        return await lists.Query(session.line, "messages", values, message_row).fetch(window, None)
 
     # -- waking other processes ----------------------------------------------------------------------
 

@@ -10,12 +10,13 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from redrive.store.bulk import purge_sets
 from redrive.store.notifications import purge_notifications
 from redrive.store.outbox import purge_messages
 from redrive.store.records import HeldRun, Purge, RunRow
 from redrive.store.rows import entry_row, run_row, worker_row
 from redrive.store.session import run_inline
-from redrive.store.sqlite import circuits, sets, starts
+from redrive.store.sqlite import circuits, starts
 from redrive.store.sqlite.session import SqliteSession
 from redrive.store.statements import load
 from redrive.store.workers import WorkerRow
@@ -69,11 +70,11 @@ def purge(con: sqlite3.Connection, now: int, purge: Purge) -> int:
     names = [name for (name,) in con.execute(SQL["ended_workflows"])]
     removed += _drop_runs(con, now, _old_runs(con, now, purge, names))
     removed += _drop_runs(con, now, _surplus(con, purge, names))
-    removed += sets.purge(con, now - purge.letters, purge.limit)
+    session = SqliteSession(con, lambda: now, lambda _: nullcontext())
+    removed += run_inline(purge_sets(session, now - purge.letters, purge.limit))
     removed += _drop_keys(con, now, purge.limit)
     removed += circuits.purge(con, now, purge.limit)
     removed += _removed(con, "old_workers", now - purge.workers, purge.limit)
-    session = SqliteSession(con, lambda: now, lambda _: nullcontext())
     removed += run_inline(purge_messages(session, now - purge.messages, purge.limit))
     removed += run_inline(purge_notifications(session, now, now - purge.letters, purge.limit))
     old = {"before": now - purge.audit, "most": purge.limit}

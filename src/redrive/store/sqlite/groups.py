@@ -7,8 +7,8 @@ import sqlite3
 from dataclasses import asdict
 from typing import Any
 
-from redrive.store.filters import conditions
 from redrive.store.folding import HOUR, TREND, GroupChange, folded, group_rows, named
+from redrive.store.list_query import bounded
 from redrive.store.pages import Request, Window
 from redrive.store.records import GroupPage, GroupRow
 from redrive.store.selection import GroupFilter
@@ -69,11 +69,11 @@ def groups(
 
 
 def _select(con: sqlite3.Connection, now: int, values: dict[str, Any], window: Window) -> list[GroupRow]:
-    bounded = conditions(values, window)
-    wanted = " AND ".join(SQL[f"groups.{name}"] for name in bounded)
+    within = bounded(values, window)
+    wanted = " AND ".join(SQL[f"groups.{name}"] for name in within)
     order = "DESC" if window.down else "ASC"
     statement = SQL["groups"].format(conditions=wanted, order=order)
-    rows = con.execute(statement, {**bounded, "most": window.most}).fetchall()
+    rows = con.execute(statement, {**within, "most": window.most}).fetchall()
     asked = {
         "groups": json.dumps([row[1:3] for row in rows], ensure_ascii=False),
         "since": now // HOUR - TREND,

@@ -4,56 +4,32 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from redrive.clock import Clock
 from redrive.core.delivery import Carrier
-from redrive.core.journal import EntryRow
-from redrive.core.states import RunStatus
-from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
+from redrive.core.transition import Answer, NewRun, Transition
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.confined import Confined
-from redrive.store.filters import Found
-from redrive.store.glances import Facets, RunGlance
-from redrive.store.notifications import Notices, NotificationCalls
-from redrive.store.outbox import OutboxCalls
-from redrive.store.outbox_records import message_row
-from redrive.store.pages import Window
 from redrive.store.port import LeaseLine, People, Transaction
 from redrive.store.records import (
-    AttemptRow,
-    AuditRow,
-    Case,
     GroupPage,
     HeldRun,
-    LetterRow,
     Page,
     Purge,
     RunRow,
     Started,
-    Triage,
 )
-from redrive.store.schedules import ScheduleCalls, Schedules
 from redrive.store.selection import (
-    AuditFilter,
     CircuitFilter,
     GroupFilter,
-    LetterFilter,
-    RunFilter,
 )
-from redrive.store.session import Database, Session
-from redrive.store.sets import ItemMark, NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
-from redrive.store.settings import SettingsCalls
+from redrive.store.session import Database
 from redrive.store.sqlite import (
     chores,
     circuits,
     claims,
-    desk,
     groups,
-    lists,
-    reads,
-    sets,
     starts,
     workers,
     writes,
@@ -65,16 +41,15 @@ from redrive.store.sqlite.lease import FileLease, MemoryLease
 from redrive.store.sqlite.line import Result, Work
 from redrive.store.sqlite.lines import Inline, Threaded
 from redrive.store.sqlite.schema import prepare
-from redrive.store.sqlite.session import SqliteDatabase, SqliteSession
+from redrive.store.sqlite.session import SqliteDatabase
 from redrive.store.sqlite.transactions import StepTransaction
-from redrive.store.stats import StatsCalls
-from redrive.store.views import SavedViewCalls, Views
-from redrive.store.workers import Catalogue, Claim, Claims, KnownItem, NewWorker, WorkerRow
+from redrive.store.store import SqlStore
+from redrive.store.workers import Catalogue, Claim, Claims, NewWorker, WorkerRow
 
 __all__ = ["SqliteStore"]
 
 
-class SqliteStore(OutboxCalls, SettingsCalls, StatsCalls):
+class SqliteStore(SqlStore):
     """A store in one SQLite file, or in memory. See `redrive.store.port` for what each call promises."""
 
     def __init__(self, url: str, clock: Clock) -> None:
@@ -132,18 +107,6 @@ class SqliteStore(OutboxCalls, SettingsCalls, StatsCalls):
     @property
     def accounts(self) -> Accounts:
         return SqliteAccounts(self._lines, self.now)
-
-    @property
-    def notices(self) -> Notices:
-        return NotificationCalls(self.database)
-
-    @property
-    def schedules(self) -> Schedules:
-        return ScheduleCalls(self.database)
-
-    @property
-    def views(self) -> Views:
-        return SavedViewCalls(self.database)
 
     # -- accepting work ------------------------------------------------------------------------------
 
@@ -218,18 +181,6 @@ class SqliteStore(OutboxCalls, SettingsCalls, StatsCalls):
             return 0
         return await self._lines.write(lambda con: groups.fold(con, self.now(), limit))
 
-    async def claim_set(self, lease: int) -> SetRow | None:
-        if not await self._lines.read(lambda con: sets.any_set(con, self.now())):
-            return None
-        return await self._lines.write(lambda con: sets.claim_set(con, self.now(), lease))
-
-    async def advance(
-        self, set: SetRow, marks: Sequence[ItemMark], *, limit: int, lease: int
-    ) -> list[SetItemRow] | None:
-        turn = sets.Turn(now=self.now(), limit=limit, lease=lease)
-        # Letters that a power cut leaves without their marks are found to be decided on.
-        return await self._unhurried(lambda con: sets.advance(con, turn, set, marks))
-
     # -- circuits ------------------------------------------------------------------------------------
 
     async def circuit(self, tenant: str, key: str, *, counted: int = 1) -> CircuitCase:
@@ -250,91 +201,7 @@ class SqliteStore(OutboxCalls, SettingsCalls, StatsCalls):
     async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
         return await self._lines.read(lambda con: circuits.circuits(con, where, limit, cursor))
 
-    # -- people --------------------------------------------------------------------------------------
-
-    async def triage(self, triage: Triage) -> bool:
-        return await self._lines.write(lambda con: desk.triage(con, self.now(), triage))
-
-    async def note(self, lines: Sequence[AuditWrite]) -> None:
-        await self._lines.write(lambda con: writes.note(con, self.now(), lines))
-
-    async def begin_set(self, new: NewSet, audit: AuditWrite) -> None:
-        await self._lines.write(lambda con: sets.begin_set(con, self.now(), new, audit))
-
-    async def change_set(self, public_id: str, change: SetChange, audit: AuditWrite) -> bool:
-        return await self._lines.write(lambda con: sets.change_set(con, self.now(), public_id, change, audit))
-
     # -- reading -------------------------------------------------------------------------------------
-
-    async def run(self, public_id: str, *, tenant: str | None = None) -> RunRow | None:
-        return await self._lines.read(lambda con: reads.run(con, public_id, tenant))
-
-    async def runs_by_id(self, public_ids: Sequence[str]) -> list[RunRow]:
-        return await self._lines.read(lambda con: reads.runs_by_id(con, public_ids))
-
-    async def runs(self, where: RunFilter, *, limit: int, cursor: str | None) -> Page[RunRow]:
-        return await self._lines.read(lambda con: lists.runs(con, where, limit, cursor))
-
-    async def journal(self, run: int) -> list[EntryRow]:
-        return await self._lines.read(lambda con: reads.journal(con, run))
-
-    async def attempts(self, run: int) -> list[AttemptRow]:
-        return await self._lines.read(lambda con: reads.attempts(con, run))
-
-    async def letter(self, public_id: str, *, tenant: str | None = None) -> LetterRow | None:
-        return await self._lines.read(lambda con: reads.letter(con, public_id, tenant))
-
-    async def letter_of(self, run: int) -> LetterRow | None:
-        return await self._lines.read(lambda con: reads.letter_of(con, run))
-
-    async def cases(self, ids: Sequence[str]) -> list[Case]:
-        return await self._lines.read(lambda con: desk.cases(con, ids))
-
-    async def audit(self, where: AuditFilter, *, limit: int, cursor: str | None) -> Page[AuditRow]:
-        return await self._lines.read(lambda con: lists.audit(con, where, limit, cursor))
-
-    async def known(self, names: Sequence[str]) -> list[KnownItem]:
-        return await self._lines.read(lambda con: desk.known(con, names))
-
-    async def workflows(self) -> list[KnownItem]:
-        return await self._lines.read(desk.workflows)
-
-    async def letters(self, where: LetterFilter, *, limit: int, cursor: str | None) -> Page[LetterRow]:
-        return await self._lines.read(lambda con: lists.letters(con, where, limit, cursor))
-
-    async def facets(self, where: LetterFilter, *, most: int) -> Facets:
-        return await self._lines.read(lambda con: lists.facets(con, where, most))
-
-    async def glances(self, where: RunFilter, *, most: int, oldest: bool = False) -> list[RunGlance]:
-        return await self._lines.read(lambda con: lists.glances(con, where, most, oldest=oldest))
-
-    async def count_letters(self, where: LetterFilter) -> int:
-        return await self._lines.read(lambda con: sets.count_letters(con, where))
-
-    async def set_of(self, public_id: str) -> SetRow | None:
-        return await self._lines.read(lambda con: sets.set_of(con, public_id))
-
-    async def sets(self, tenant: str | None, *, limit: int, cursor: str | None) -> Page[SetRow]:
-        return await self._lines.read(lambda con: sets.list_sets(con, tenant, limit, cursor))
-
-    async def set_endings(self, set: SetRow) -> dict[RunStatus, int]:
-        return await self._lines.read(lambda con: sets.set_endings(con, set))
-
-    async def set_items(
-        self, set: SetRow, status: SetItemStatus | None, *, limit: int, cursor: str | None
-    ) -> Page[SetItemRow]:
-        return await self._lines.read(lambda con: sets.set_items(con, set, status, limit, cursor))
 
     async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
         return await self._lines.read(lambda con: groups.groups(con, self.now(), where, limit, cursor))
-
-    async def unclaimable(self, workflows: Sequence[str]) -> dict[str, int]:
-        return await self._lines.read(lambda con: reads.unclaimable(con, self.now(), workflows))
-
-    async def _list_messages(self, session: Session, values: dict[str, Any], window: Window) -> Found:
-        assert isinstance(session, SqliteSession)
-        bound = {
-            name: lists.json_list(value) if isinstance(value, list) else value
-            for name, value in values.items()
-        }
-        return lists.Query(session._con, "messages", bound, message_row).fetch(window, None)

@@ -17,19 +17,6 @@ GROUP BY counted.workflow;
 SELECT l.created_at FROM redrive.letters AS l /* INDEXED BY letters_by_status */
 WHERE l.status = 'OPEN' ORDER BY l.id LIMIT 1;
 
--- name: due_by_lane
--- The due runs of one lane: how many, how many are overdue, the first. A rollback is made due some time before it is,
--- so that it goes first.
-SELECT COUNT(*), COUNT(*) FILTER (WHERE first.since <= CAST(:now AS bigint) - CAST(:late AS bigint)), MIN(first.since)
-FROM (SELECT r.available_at + CASE WHEN r.status = 'COMPENSATING'
-                                        AND r.available_at + CAST(:ahead AS bigint) <= CAST(:now AS bigint)
-                                   THEN CAST(:ahead AS bigint) ELSE 0 END AS since
-      FROM redrive.runs AS r /* INDEXED BY runs_due */
-      WHERE r.worker IS NULL AND r.available_at IS NOT NULL AND r.deaths = 0
-        AND r.tenant = :tenant AND r.queue = :queue AND r.rank = :rank AND r.workflow = :workflow
-        AND r.available_at <= CAST(:now AS bigint)
-      ORDER BY r.available_at, r.id LIMIT CAST(:per_lane AS bigint)) AS first;
-
 -- name: suspects
 -- Runs that a worker died with, whether they wait or are tried again.
 SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM redrive.runs AS r /* INDEXED BY runs_suspect */

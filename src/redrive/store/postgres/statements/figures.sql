@@ -21,3 +21,21 @@ SELECT s.name,
               WHERE b.sink = s.name AND b.finished_at IS NULL))
 FROM redrive.sinks AS s ORDER BY s.name;
 
+-- name: due_by_lane
+-- The due runs of these lanes: how many, how many are overdue, the first. A rollback is made due some time before it is,
+-- to go before others; it waits since that time was over.
+SELECT lane.workflow, due.runs, due.late, due.since
+FROM unnest(CAST(:tenants AS text[]), CAST(:queues AS text[]), CAST(:ranks AS bigint[]), CAST(:workflows AS text[]))
+    AS lane (tenant, queue, rank, workflow)
+CROSS JOIN LATERAL (
+    SELECT COUNT(*) AS runs, COUNT(*) FILTER (WHERE first.since <= CAST(:now AS bigint) - CAST(:late AS bigint)) AS late,
+           MIN(first.since) AS since
+    FROM (SELECT r.available_at + CASE WHEN r.status = 'COMPENSATING'
+                                            AND r.available_at + CAST(:ahead AS bigint) <= CAST(:now AS bigint)
+                                       THEN CAST(:ahead AS bigint) ELSE 0 END AS since
+          FROM redrive.runs AS r
+          WHERE r.worker IS NULL AND r.available_at IS NOT NULL AND r.deaths = 0
+            AND r.tenant = lane.tenant AND r.queue = lane.queue AND r.rank = lane.rank AND r.workflow = lane.workflow
+            AND r.available_at <= CAST(:now AS bigint)
+          ORDER BY r.available_at, r.id LIMIT CAST(:per_lane AS bigint)) AS first) AS due
+WHERE due.runs > 0;

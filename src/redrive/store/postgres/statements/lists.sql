@@ -1,65 +1,12 @@
--- Lists of runs, letters and audit lines: the body of a query, and the conditions it is put together from.
--- No index serves IS NOT DISTINCT FROM: the way to the rows is said apart (ways.py), and the planner gets no other.
-
--- name: runs
--- A page of runs; the conditions and the order are filled in.
-SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
-       r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
-       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout
-FROM redrive.runs AS r WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
-
--- name: runs.glances
--- The same rows as a page of runs, with little about each.
-SELECT r.id, r.status, r.created_at, r.available_at
-FROM redrive.runs AS r WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
-
--- name: runs.tenant
--- Runs of one tenant.
-r.tenant IS NOT DISTINCT FROM :tenant;
-
--- name: runs.workflow
--- Runs of one workflow.
-r.workflow IS NOT DISTINCT FROM :workflow;
-
--- name: runs.status
--- Runs in one state.
-r.status IS NOT DISTINCT FROM :status;
-
--- name: runs.indexed
--- Said in addition for states that the index by state covers, so that the planner knows it may be used.
-r.status <> 'SUCCESS' AND r.status <> 'RUNNING';
-
--- name: runs.succeeded
--- Said in addition for runs that succeeded, for the same reason.
-r.status = 'SUCCESS';
+-- Parts of list queries that PostgreSQL needs in its own form.
 
 -- name: runs.held
 -- Said in addition for runs that a worker holds: they are few, and have an index of their own.
 r.id = ANY (ARRAY(SELECT held.id FROM redrive.runs AS held WHERE held.worker IS NOT NULL ORDER BY held.worker));
 
--- name: runs.correlation_id
--- Runs that belong together.
-r.correlation_id IS NOT DISTINCT FROM :correlation_id;
-
 -- name: runs.idempotency_key
 -- Runs started with this key.
 r.id = ANY (ARRAY(SELECT k.run FROM redrive.idempotency AS k WHERE k.given = :idempotency_key));
-
--- name: runs.handler_for
--- Runs that handle the failure of one run, and what those started.
-r.handler_for IS NOT DISTINCT FROM :handler_for;
-
--- name: runs.handling
--- Said in addition for runs that handle failures, which have an index of their own.
-r.handler_for IS NOT NULL;
-
--- name: runs.correlated
--- Said in addition for runs that belong together, for the same reason.
-r.correlation_id IS NOT NULL;
-
--- name: runs.queue
--- Runs of one queue.
-r.queue IS NOT DISTINCT FROM :queue;
 
 -- name: runs.index
 -- Runs that have one of these values in a field to search by.
@@ -71,109 +18,17 @@ r.id = ANY (ARRAY(SELECT x.run FROM redrive.run_index AS x
 EXISTS (SELECT 1 FROM redrive.run_index AS x WHERE x.field = :index_0_field
         AND x.value = ANY (CAST(:index_0_values AS text[])) AND x.run = r.id OFFSET 0);
 
--- name: runs.since
--- Runs accepted at this time or later.
-r.created_at >= :since;
-
--- name: runs.until
--- Runs accepted before this time.
-r.created_at < :until;
-
--- name: runs.below
--- Runs older than a place.
-r.id < :below;
-
--- name: runs.above
--- Runs newer than a place.
-r.id > :above;
-
--- name: runs.edge
--- How far runs are looked through: how many there are up to there, and the ids at both ends.
-SELECT count(*) AS count, min(id) AS lowest, max(id) AS highest FROM (
-    SELECT r.id FROM redrive.runs AS r WHERE {conditions} ORDER BY {order} LIMIT CAST(:scanned AS bigint)) AS met;
-
--- name: runs.at
--- When the first run from an id on was accepted.
-SELECT created_at FROM redrive.runs WHERE id >= CAST(:id AS bigint) ORDER BY id LIMIT 1;
-
--- name: runs.last
--- The newest id.
-SELECT COALESCE(max(id), 0) FROM redrive.runs;
-
--- name: having
--- How many runs have one of these values in a field to search by, as far as that matters.
-SELECT count(*) FROM (
-    SELECT 1 FROM redrive.run_index AS x WHERE x.field = :index_0_field
-      AND x.value = ANY (CAST(:index_0_values AS text[])) LIMIT CAST(:most AS bigint)) AS x;
-
 -- name: letters
 -- A page of letters; the conditions and the order are filled in.
 SELECT l.id, l.public_id, l.tenant, l.run, l.run_id, l.workflow, l.status, l.code, l.stage, l.category, l.reason,
        l.failure, l.fingerprint, l.payload_hash, l.input, l.options, l.step, l.step_index, l.attempts,
        l.replay_count, l.owner, l.correlation_id, l.version, l.created_at, l.failed_at, l.closed_at, l.closed_by,
        l.resolution, l.expires_at, l.tags
-FROM redrive.letters AS l WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
-
--- name: letters.facets
--- The same rows as a page of letters, with those columns alone that are counted by.
-SELECT l.id, l.code, l.stage, l.workflow, l.step, l.owner
-FROM redrive.letters AS l WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
-
--- name: letters.tenant
--- Letters of one tenant.
-l.tenant IS NOT DISTINCT FROM :tenant;
-
--- name: letters.status
--- Letters in one state.
-l.status IS NOT DISTINCT FROM :status;
-
--- name: letters.code
--- Letters that ended for one reason.
-l.code IS NOT DISTINCT FROM :code;
-
--- name: letters.stage
--- Letters that ended at one stage.
-l.stage IS NOT DISTINCT FROM :stage;
-
--- name: letters.early_or_late
--- Letters that ended at another stage than most.
-l.stage IS NOT DISTINCT FROM :early_or_late;
-
--- name: letters.unusual
--- Said in addition for those, which have an index of their own.
-l.stage <> 'exec';
-
--- name: letters.category
--- Letters with failures of one category.
-l.category IS NOT DISTINCT FROM :category;
-
--- name: letters.workflow
--- Letters of one workflow.
-l.workflow IS NOT DISTINCT FROM :workflow;
-
--- name: letters.step
--- Letters in which one step failed.
-l.step IS NOT DISTINCT FROM :step;
-
--- name: letters.fingerprint
--- Letters with one cause.
-l.fingerprint IS NOT DISTINCT FROM :fingerprint;
-
--- name: letters.owner
--- Letters that somebody looks after.
-l.owner IS NOT DISTINCT FROM :owner;
-
--- name: letters.owned
--- Said in addition for those, which have an index of their own.
-l.owner IS NOT NULL;
+FROM redrive.letters AS l {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
 
 -- name: letters.tag
 -- Letters marked with a word.
 EXISTS (SELECT 1 FROM json_array_elements_text(CAST(l.tags AS json)) AS tag WHERE tag = :tag);
-
--- name: letters.tagged
--- Said in addition for letters that are marked, which have an index of their own.
-l.tags <> '[]';
 
 -- name: letters.index
 -- Letters of runs that have one of these values in a field to search by.
@@ -185,105 +40,31 @@ l.run = ANY (ARRAY(SELECT x.run FROM redrive.run_index AS x
 EXISTS (SELECT 1 FROM redrive.run_index AS x WHERE x.field = :index_0_field
         AND x.value = ANY (CAST(:index_0_values AS text[])) AND x.run = l.run OFFSET 0);
 
--- name: letters.since
--- Letters written at this time or later.
-l.created_at >= :since;
+-- name: messages.topics
+-- Messages on all topics that begin alike.
+starts_with(m.topic, :topics);
 
--- name: letters.until
--- Letters written before this time.
-l.created_at < :until;
+-- name: messages.sink
+-- Messages that go to one sink.
+(EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.sink = :sink OFFSET 0)
+ OR EXISTS (SELECT 1 FROM redrive.bundles AS b WHERE b.id = m.bundle AND b.sink = :sink OFFSET 0));
 
--- name: letters.text
--- Letters whose reason contains a text.
-l.reason ILIKE :text ESCAPE '\';
+-- name: messages.dead
+-- Messages that some sink did not take.
+m.id = ANY (ARRAY(SELECT d.message FROM redrive.deliveries AS d WHERE d.status = 'DEAD')) AND :dead = 'DEAD';
 
--- name: letters.below
--- Letters older than a place.
-l.id < :below;
+-- name: messages.state
+-- Messages of which a delivery stands so.
+(EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.status = :state OFFSET 0)
+ OR EXISTS (SELECT 1 FROM redrive.bundles AS b
+            WHERE b.id = m.bundle
+              AND CASE WHEN b.finished_at IS NULL THEN 'PENDING' ELSE 'DELIVERED' END = :state OFFSET 0));
 
--- name: letters.above
--- Letters newer than a place.
-l.id > :above;
-
--- name: letters.edge
--- How far letters are looked through: how many there are up to there, and the ids at both ends.
-SELECT count(*) AS count, min(id) AS lowest, max(id) AS highest FROM (
-    SELECT l.id FROM redrive.letters AS l WHERE {conditions} ORDER BY {order} LIMIT CAST(:scanned AS bigint)) AS met;
-
--- name: letters.at
--- When the first letter from an id on was written.
-SELECT created_at FROM redrive.letters WHERE id >= CAST(:id AS bigint) ORDER BY id LIMIT 1;
-
--- name: letters.last
--- The newest id.
-SELECT COALESCE(max(id), 0) FROM redrive.letters;
-
--- name: audit
--- A page of the audit log; the conditions and the order are filled in.
-SELECT a.id, a.tenant, a.at, a.event, a.by, a.subject, a.letter, a.before, a.after, a.reason
-FROM redrive.audit AS a WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
-
--- name: audit.tenant
--- Lines about one tenant.
-a.tenant IS NOT DISTINCT FROM :tenant;
-
--- name: audit.event
--- Lines of one event.
-a.event IS NOT DISTINCT FROM :event;
-
--- name: audit.kind
--- Lines of all events that begin like this.
-a.event >= :kind AND a.event < CAST(:kind AS text) || '~';
-
--- name: audit.by
--- Lines about what the engine did by itself, which most of them are.
-a.by IS NOT DISTINCT FROM :by;
-
--- name: audit.person
--- Lines about what one person did.
-a.by IS NOT DISTINCT FROM :person;
-
--- name: audit.by_person
--- Said in addition for those, which have an index of their own.
-a.by <> 'redrive';
-
--- name: audit.subject
--- Lines about one run, policy or workflow.
-a.subject IS NOT DISTINCT FROM :subject;
-
--- name: audit.letter
--- Lines about one letter.
-a.letter IS NOT DISTINCT FROM :letter;
-
--- name: audit.about_letter
--- Said in addition for lines about letters, for the same reason.
-a.letter IS NOT NULL;
-
--- name: audit.since
--- Lines from this time on.
-a.at >= :since;
-
--- name: audit.until
--- Lines before this time.
-a.at < :until;
-
--- name: audit.below
--- Lines older than a place.
-a.id < :below;
-
--- name: audit.above
--- Lines newer than a place.
-a.id > :above;
-
--- name: audit.edge
--- How far lines are looked through: how many there are up to there, and the ids at both ends.
-SELECT count(*) AS count, min(id) AS lowest, max(id) AS highest FROM (
-    SELECT a.id FROM redrive.audit AS a WHERE {conditions} ORDER BY {order} LIMIT CAST(:scanned AS bigint)) AS met;
-
--- name: audit.at
--- When the first line from an id on was written.
-SELECT at FROM redrive.audit WHERE id >= CAST(:id AS bigint) ORDER BY id LIMIT 1;
-
--- name: audit.last
--- The newest id.
-SELECT COALESCE(max(id), 0) FROM redrive.audit;
+-- name: messages.sink_state
+-- Messages of which the delivery to one sink stands so.
+(EXISTS (SELECT 1 FROM redrive.deliveries AS d WHERE d.message = m.id AND d.sink = (CAST(:sink_state AS text[]))[1]
+                                                 AND d.status = (CAST(:sink_state AS text[]))[2] OFFSET 0)
+ OR EXISTS (SELECT 1 FROM redrive.bundles AS b
+            WHERE b.id = m.bundle AND b.sink = (CAST(:sink_state AS text[]))[1]
+              AND CASE WHEN b.finished_at IS NULL THEN 'PENDING' ELSE 'DELIVERED' END
+                  = (CAST(:sink_state AS text[]))[2] OFFSET 0));

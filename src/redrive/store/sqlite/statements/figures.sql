@@ -19,3 +19,19 @@ SELECT s.name,
             WHERE b.sink = s.name AND b.finished_at IS NULL))
 FROM sinks AS s ORDER BY s.name;
 
+-- name: due_by_lane
+-- The due runs of these lanes: how many, how many are overdue, the first. A rollback is made due some time before it is,
+-- so that it goes first.
+SELECT workflow, json_extract(due, '$[0]'), json_extract(due, '$[1]'), json_extract(due, '$[2]') FROM (
+    SELECT json_extract(lane.value, '$[3]') AS workflow, (
+        SELECT json_array(count(*), COALESCE(sum(since <= :now - :late), 0), min(since)) FROM (
+            SELECT available_at + CASE WHEN status = 'COMPENSATING' AND available_at + :ahead <= :now
+                                       THEN :ahead ELSE 0 END AS since
+            FROM (SELECT available_at, status FROM runs INDEXED BY runs_due
+                  WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0
+                    AND tenant = json_extract(lane.value, '$[0]') AND queue = json_extract(lane.value, '$[1]')
+                    AND rank = json_extract(lane.value, '$[2]') AND workflow = json_extract(lane.value, '$[3]')
+                    AND available_at <= :now
+                  ORDER BY available_at, id LIMIT :per_lane))) AS due
+    FROM json_each(:lanes) AS lane)
+WHERE json_extract(due, '$[0]') > 0;

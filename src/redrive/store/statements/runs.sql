@@ -1,4 +1,4 @@
--- Reading runs, journals and letters.
+-- Reading runs, their journals and their failed attempts.
 
 -- name: run
 -- One run with its payloads.
@@ -24,42 +24,33 @@ SELECT idx, key, kind, name, status, attempt, done, first_at, began_at, ended_at
        output, failure, options, superseded, loose, heartbeat_at, heartbeat
 FROM redrive.entries WHERE run = :run ORDER BY idx;
 
+-- name: journals
+-- The journals of these runs, superseded entries too.
+SELECT run, idx, key, kind, name, status, attempt, done, first_at, began_at, ended_at, wake_at, limit_at, input,
+       output, failure, options, superseded, loose, heartbeat_at, heartbeat
+FROM redrive.entries WHERE run = ANY (CAST(:runs AS bigint[])) ORDER BY run, idx;
+
 -- name: attempts
--- All tries of a run that did not succeed, in order of time.
+-- All attempts of a run that did not succeed, in order of time.
 SELECT idx, attempt, fence, ending, began_at, ended_at, category, failure, decision, next_at, worker
 FROM redrive.attempts WHERE run = :run ORDER BY ended_at, began_at, idx, attempt, fence;
 
--- name: letter
--- One dead letter.
-SELECT id, public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, failure, fingerprint,
-       payload_hash, input, options, step, step_index, attempts, replay_count, owner, correlation_id, version,
-       created_at, failed_at, closed_at, closed_by, resolution, expires_at, tags
-FROM redrive.letters WHERE public_id = :public_id AND (CAST(:tenant AS text) IS NULL OR tenant = :tenant);
-
--- name: letter_of
--- The dead letter of a run.
-SELECT id, public_id, tenant, run, run_id, workflow, status, code, stage, category, reason, failure, fingerprint,
-       payload_hash, input, options, step, step_index, attempts, replay_count, owner, correlation_id, version,
-       created_at, failed_at, closed_at, closed_by, resolution, expires_at, tags
-FROM redrive.letters WHERE run = :run;
-
 -- name: live_workflows
--- What the live workers have registered, one JSON array each, and what time it is.
-SELECT COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) AS now,
-       ARRAY(SELECT workflows FROM redrive.workers WHERE state = 'LIVE') AS workflows;
+-- What the live workers have registered, one JSON array each.
+SELECT workflows FROM redrive.workers WHERE state = 'LIVE';
 
 -- name: due_in_lane
 -- How many runs of one lane are due, up to a limit.
 SELECT COUNT(*) FROM (
-    SELECT 1 FROM redrive.runs
+    SELECT 1 FROM redrive.runs /* INDEXED BY runs_due */
     WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0
       AND tenant = :tenant AND queue = :queue AND rank = :rank AND workflow = :workflow
-      AND available_at <= CAST(:now AS bigint) LIMIT CAST(:most AS bigint)) AS due;
+      AND available_at <= CAST(:at AS bigint) LIMIT CAST(:most AS bigint)) AS due;
 
 -- name: due_suspects
 -- How many suspects of each workflow are due, except of those named.
 SELECT workflow, COUNT(*) FROM (
-    SELECT workflow FROM redrive.runs
-    WHERE worker IS NULL AND available_at IS NOT NULL AND deaths > 0 AND available_at <= CAST(:now AS bigint)
+    SELECT workflow FROM redrive.runs /* INDEXED BY runs_suspect */
+    WHERE worker IS NULL AND available_at IS NOT NULL AND deaths > 0 AND available_at <= CAST(:at AS bigint)
       AND workflow <> ALL (CAST(:known AS text[])) LIMIT CAST(:most AS bigint)) AS due
 GROUP BY workflow;

@@ -1,0 +1,289 @@
+"""List queries: the conditions of a filter, the index to read along, and how far to look.
+
+A filter may name several columns that each have an index, with no index for all of them together. A list is
+read along one index, in the order of ids, and the other conditions are checked on the rows met there. So that
+no page walks through a whole table, it looks at `SCANNED` rows at most and its cursor continues behind them.
+Of several indexes the one is taken whose next rows reach furthest: it has the fewest rows in between.
+
+The index is not left to the planner, whose statistics can be years old. `store/lists.py` insists on it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+from redrive.core.auditing import ENGINE
+from redrive.core.states import LetterStatus, RunStatus
+from redrive.errors import InputError
+from redrive.frozen import dataclass
+from redrive.store.pages import Window
+from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
+from redrive.store.session import Dialect, Statements, Verbatim
+
+__all__ = [
+    "CLOCK_STEP",
+    "FEW",
+    "SCANNED",
+    "Found",
+    "IndexPath",
+    "Scan",
+    "bounded",
+    "by_state",
+    "candidate_indexes",
+    "clauses",
+    "filter_values",
+    "is_exact",
+    "limited",
+    "mark_popular",
+    "merge_states",
+    "parameters",
+    "scan_limit",
+    "states_of",
+    "values_of_index",
+    "widest",
+]
+
+CLOCK_STEP = 60_000_000
+"""Microseconds by which neighbouring rows may be out of order: clocks differ between machines."""
+
+FEW = 1000
+"""Up to so many runs with one value of a search field are looked up and sorted. With more of them, the list
+is read in its own order and each row is checked for the value."""
+
+SCANNED = 5_000
+"""Rows that one page looks at, at most, for conditions that its index does not cover."""
+
+_BOUNDS = frozenset({"below", "above", "since", "until"})  # a time is a range of ids, give or take a minute
+_INDEXED = frozenset(RunStatus) - {RunStatus.RUNNING, RunStatus.SUCCESS}
+_POPULAR = "popular_"
+_MOST_FAIL_IN = "exec"
+
+
+def filter_values(where: RunFilter | LetterFilter | AuditFilter) -> dict[str, Any]:
+    """Return the values that a filter sets, without the status."""
+    values = {field.name: getattr(where, field.name) for field in fields(where)}
+    found = {name: value for name, value in values.items() if value is not None and name != "status"}
+    for number, (field, texts) in enumerate(found.pop("index", {}).items()):
+        found[f"index_{number}"] = (field, list(texts))
+    if "tag" in found:
+        found["tag"] = Verbatim(found["tag"])  # tags are kept in JSON, which escapes NUL by itself
+    if "text" in found:
+        found["text"] = "%" + re.sub(r"([\\%_])", r"\\\1", found["text"]) + "%"
+    if found.get("event", "").endswith("."):
+        found["kind"] = found.pop("event")
+    if found.get("stage", _MOST_FAIL_IN) != _MOST_FAIL_IN:
+        found["early_or_late"] = found.pop("stage")  # few letters, with an index of their own
+    if found.get("by", ENGINE) != ENGINE:
+        found["person"] = found.pop("by")  # few lines, with an index of their own
+    return found
+
+
+def clauses(sql: Statements, dialect: Dialect, table: str, names: Iterable[str]) -> str:
+    """Return the conditions of these names, joined by AND; one for each field to search by."""
+    return " AND ".join(_clause(sql, dialect, table, name) for name in names) or "true"
+
+
+def _clause(sql: Statements, dialect: Dialect, table: str, name: str) -> str:
+    for prefix, condition in (("index_", "index"), (_POPULAR, "popular")):
+        if name.startswith(prefix):
+            return sql[f"{table}.{condition}"].text(dialect).replace("index_0", name)
+    return sql[f"{table}.{name}"].text(dialect)
+
+
+def parameters(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values under the names of the conditions' parameters."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if name.startswith(("index_", _POPULAR)):
+            found[f"{name}_field"], found[f"{name}_values"] = value[0], value[1]
+        else:
+            found[name] = value
+    return found
+
+
+def states_of(wanted: Any, kind: type[RunStatus] | type[LetterStatus]) -> Sequence[str] | None:
+    """Return the states asked for, each once; None for all."""
+    if wanted is None:
+        return None
+    names = [wanted] if isinstance(wanted, str) else list(wanted)
+    try:
+        return list(dict.fromkeys(kind(name).value for name in names))
+    except ValueError as error:
+        known = ", ".join(kind)
+        raise InputError(f"{error}: there are {known}") from None
+
+
+def bounded(
+    values: dict[str, Any], window: Window, since: int | None = None, until: int | None = None
+) -> dict[str, Any]:
+    """Return the values with the narrowest range of ids that the window and the times allow."""
+    found = dict(values)
+    below = min((id for id in (window.below, until) if id is not None), default=None)
+    if below is not None:
+        found["below"] = below
+    above = max((id for id in (window.above, since) if id is not None), default=None)
+    if above is not None:
+        found["above"] = above
+    return found
+
+
+def mark_popular(values: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return the values with these search fields marked: very many runs have the value."""
+    many = set(names)
+    return {_POPULAR + name if name in many else name: value for name, value in values.items()}
+
+
+def limited(values: dict[str, Any], edge: int | None, *, newest_first: bool) -> dict[str, Any]:
+    """Return the values with a range of ids that ends at the last row to look at."""
+    if edge is None:
+        return values
+    return {**values, "above": edge - 1} if newest_first else {**values, "below": edge + 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows of a window. `reached`: the last row looked at, if there are more behind it."""
+
+    rows: list[Any]
+    reached: int | None = None
+
+
+def merge_states(found: Sequence[Found], window: Window) -> Found:
+    """Merge the rows of several states into one list, nearest to the window's start first.
+
+    A state that was not read to its end limits the list: rows behind that point could be missing.
+    """
+    down = window.down
+    edges = [each.reached for each in found if each.reached is not None]
+    reached = None if not edges else max(edges) if down else min(edges)
+    ordered = merge(*(each.rows for each in found), key=lambda row: row.id, reverse=down)
+    within = (row for row in ordered if reached is None or (row.id >= reached if down else row.id <= reached))
+    return Found(list(islice(within, window.most)), reached)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexPath:
+    """An index and the filter values it needs: `columns` come before the id in it, in this order.
+
+    `wanted` values are needed too, although the index has no column for them. `said` are the conditions of a
+    partial index. `few`: the rows are so few that they are looked up one by one and sorted.
+    """
+
+    index: str
+    columns: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
+    states: frozenset[str] | None = None
+    few: bool = False
+
+    def covers(self, values: Mapping[str, Any]) -> bool:
+        """Return whether this index finds the rows with these values."""
+        state_fits = self.states is None or values.get("status") in self.states
+        given = {"index" if name.startswith("index_") else name for name in values}
+        return state_fits and given.issuperset((*self.columns, *self.wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """An index and the last row to look at; no `limit` where every row may be looked at."""
+
+    path: IndexPath
+    limit: int | None = None
+
+
+_FEW = {
+    "runs": (
+        IndexPath(index="runs_pkey", wanted=("idempotency_key",), few=True),
+        IndexPath(index="runs_pkey", wanted=("index",), few=True),
+        IndexPath(index="runs_pkey", said=("held",), states=frozenset({RunStatus.RUNNING}), few=True),
+    ),
+    "letters": (IndexPath(index="letters_run_tenant_key", wanted=("index",), few=True),),
+    "audit": (),
+    "messages": (
+        IndexPath(index="messages_public_id_key", wanted=("run_id",), few=True),
+        IndexPath(index="messages_pkey", wanted=("dead",), few=True),
+    ),
+}
+# A tenant's own index comes first: where the tenant is small, no other is looked at.
+_ALONG: dict[str, tuple[IndexPath, ...]] = {
+    "runs": (
+        IndexPath(index="runs_of_tenant", columns=("tenant",)),
+        IndexPath(index="runs_handling", columns=("handler_for",), said=("handling",)),
+        IndexPath(index="runs_correlated", columns=("correlation_id",), said=("correlated",)),
+        IndexPath(index="runs_by_status", columns=("status",), said=("indexed",), states=_INDEXED),
+        IndexPath(index="runs_of_workflow", columns=("workflow",)),
+        IndexPath(
+            index="runs_succeeded", wanted=("status",), said=("succeeded",), states=frozenset({"SUCCESS"})
+        ),
+    ),
+    "letters": (
+        IndexPath(index="letters_of_tenant_by_status", columns=("tenant", "status")),
+        IndexPath(index="letters_by_fingerprint", columns=("fingerprint",)),
+        IndexPath(index="letters_owned", columns=("owner",), said=("owned",)),
+        IndexPath(index="letters_by_stage", columns=("early_or_late",), said=("unusual",)),
+        IndexPath(index="letters_tagged", wanted=("tag",), said=("tagged",)),
+        IndexPath(index="letters_of_workflow", columns=("workflow",)),
+        IndexPath(index="letters_by_status", columns=("status",)),
+    ),
+    "audit": (
+        IndexPath(index="audit_of_tenant", columns=("tenant",)),
+        IndexPath(index="audit_of_letter", columns=("letter",), said=("about_letter",)),
+        IndexPath(index="audit_of_subject", columns=("subject",)),
+        IndexPath(index="audit_by_actor", columns=("person",), said=("by_person",)),
+        IndexPath(index="audit_by_event", columns=("event",)),
+    ),
+    "messages": (IndexPath(index="messages_of_tenant", columns=("tenant",)),),
+}
+
+
+def candidate_indexes(table: str, values: Mapping[str, Any]) -> Sequence[IndexPath]:
+    """Return the indexes worth trying for these values.
+
+    There is one where few rows are meant, or where an index covers the whole filter.
+    """
+    for path in _FEW[table]:
+        if path.covers(values):
+            return [path]
+    leading = [path for path in _ALONG[table] if path.covers(values)]
+    found = [path for path in leading if not any(_is_part(path, other) for other in leading)]
+    if whole := [path for path in found if is_exact(path, values)]:
+        return whole[:1]
+    return found or [IndexPath(index=f"{table}_pkey")]
+
+
+def _is_part(path: IndexPath, other: IndexPath) -> bool:
+    """Return whether the other index is more selective: it has all columns of this one, and more."""
+    return bool(path.columns) and set(path.columns) < set(other.columns)
+
+
+def by_state(table: str, values: Mapping[str, Any]) -> bool:
+    """Return whether all states are read one by one and merged: only so are a tenant's letters in order."""
+    return table == "letters" and "tenant" in values and not candidate_indexes(table, values)[0].few
+
+
+def is_exact(path: IndexPath, values: Mapping[str, Any]) -> bool:
+    """Return whether every row of this index is wanted, or the rows are few."""
+    implied = {"status"} if "succeeded" in path.said else set()
+    return path.few or not values.keys() - _BOUNDS - set(path.columns) - implied
+
+
+def values_of_index(path: IndexPath, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the values that the index itself has."""
+    known = (*path.columns, "below", "above")
+    return {name: values[name] for name in known if name in values}
+
+
+def scan_limit(count: int, lowest: int, highest: int, *, newest_first: bool) -> int | None:
+    """Return the last row to look at; None if there are fewer rows than that."""
+    return None if count < SCANNED else lowest if newest_first else highest
+
+
+def widest(scans: Sequence[Scan], *, newest_first: bool) -> Scan:
+    """Return the scan whose rows reach furthest."""
+    choose = min if newest_first else max
+    return choose(scans, key=lambda scan: scan.limit or 0)

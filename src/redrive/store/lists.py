@@ -1,0 +1,171 @@
+"""Reading lists of runs, letters, audit lines and messages, page by page along one index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from redrive.core.states import LetterStatus
+from redrive.store import list_query
+from redrive.store.list_query import (
+    CLOCK_STEP,
+    Found,
+    IndexPath,
+    Scan,
+    bounded,
+    by_state,
+    candidate_indexes,
+    clauses,
+    is_exact,
+    limited,
+    mark_popular,
+    merge_states,
+    parameters,
+    scan_limit,
+    values_of_index,
+    widest,
+)
+from redrive.store.pages import Window
+from redrive.store.session import Session, Statements
+
+__all__ = ["Query", "choose_scan", "scan_sql", "with_popular"]
+
+SQL = Statements("lists.sql")
+
+# The indexes that come with a table have other names on SQLite, which also reads along the id without one.
+_SQLITE_NAMES = {
+    "runs_pkey": "NOT INDEXED",
+    "letters_pkey": "NOT INDEXED",
+    "audit_pkey": "NOT INDEXED",
+    "messages_pkey": "NOT INDEXED",
+    "letters_run_tenant_key": "INDEXED BY sqlite_autoindex_letters_2",
+    "messages_public_id_key": "INDEXED BY sqlite_autoindex_messages_1",
+}
+# Columns and parameters of PostgreSQL's indexes, where they are not simply called like the filter's field.
+_POSTGRES_KEYS = {
+    "correlation_id": ("CAST(r.correlation_id AS name)", "CAST(:correlation_id AS name)"),
+    "early_or_late": ("l.stage", ":early_or_late"),
+    "person": ("a.by", ":person"),
+}
+
+
+class Query:
+    """The query of one list, put together from the conditions that a filter needs.
+
+    `columns` names the statement with the columns to read, if not the table's own.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        table: str,
+        values: dict[str, Any],
+        record: Callable[[Sequence[Any]], Any],
+        columns: str | None = None,
+    ) -> None:
+        self._session = session
+        self._table = table
+        self._values = values
+        self._record = record
+        self._columns = columns or table
+
+    async def fetch(self, window: Window, states: Sequence[str] | None) -> Found:
+        """Read the rows of a window. Each state is read by itself, in the order of its index, and merged."""
+        async with self._session.index_order():
+            values = bounded(self._values, window, *await self._ids_of_times())
+            if states is None and not by_state(self._table, values):
+                return await self._select(window, values)
+            each = LetterStatus if states is None else states
+            found = [await self._select(window, {**values, "status": str(state)}) for state in each]
+            return merge_states(found, window)
+
+    async def _select(self, window: Window, values: dict[str, Any]) -> Found:
+        scan = await choose_scan(self._session, self._table, values, newest_first=window.down)
+        values = limited(values, scan.limit, newest_first=window.down)
+        text = SQL[self._columns].text(self._session.dialect)
+        statement = scan_sql(self._session, text, self._table, scan.path, values, newest_first=window.down)
+        rows = await self._session.rows(statement, **parameters(values), most=window.most)
+        return Found([self._record(row) for row in rows], scan.limit)
+
+    async def _ids_of_times(self) -> tuple[int | None, int | None]:
+        """Return an id below all rows since a time, and one above all rows until a time."""
+        since, until = self._values.get("since"), self._values.get("until")
+        return (
+            None if since is None else await self._id_at(since - CLOCK_STEP),
+            None if until is None else await self._id_at(until + CLOCK_STEP) + 1,
+        )
+
+    async def _id_at(self, time: int) -> int:
+        """Return the last id before a time. Ids grow with time, so halving finds it without an index."""
+        low, high = 0, await self._session.value(SQL[f"{self._table}.last"]) + 1
+        while low + 1 < high:
+            middle = (low + high) // 2
+            found = await self._session.value(SQL[f"{self._table}.at"], id=middle)
+            if found is None or found >= time:
+                high = middle
+            else:
+                low = middle
+        return low
+
+
+async def with_popular(session: Session, values: dict[str, Any]) -> dict[str, Any]:
+    """Mark the search fields of a filter whose value very many runs have."""
+    few = list_query.FEW
+    popular = []
+    for name, wanted in values.items():
+        if name.startswith("index_"):
+            asked = parameters({"index_0": wanted})
+            if await session.value(SQL["having"], **asked, most=few + 1) > few:
+                popular.append(name)
+    return mark_popular(values, popular)
+
+
+async def choose_scan(session: Session, table: str, values: Mapping[str, Any], *, newest_first: bool) -> Scan:
+    """Choose the index to read along, and how far to look."""
+    scans: list[Scan] = []
+    for path in candidate_indexes(table, values):
+        if is_exact(path, values):
+            return Scan(path)
+        known = values_of_index(path, values)
+        text = SQL[f"{table}.edge"].text(session.dialect)
+        statement = scan_sql(session, text, table, path, known, newest_first=newest_first)
+        row = await session.row(statement, **known, scanned=list_query.SCANNED)
+        limit = scan_limit(*row, newest_first=newest_first)
+        if limit is None:
+            return Scan(path)
+        scans.append(Scan(path, limit))
+    return widest(scans, newest_first=newest_first)
+
+
+def scan_sql(
+    session: Session, text: str, table: str, path: IndexPath, values: Mapping[str, Any], *, newest_first: bool
+) -> str:
+    """Fill in a list's statement so that the database reads along this index and no other."""
+    wanted = clauses(SQL, session.dialect, table, [*values, *path.said])
+    direction = "DESC" if newest_first else "ASC"
+    if session.dialect == "sqlite":
+        hint = _SQLITE_NAMES.get(path.index, f"INDEXED BY {path.index}")
+        return text.format(hint=hint, conditions=wanted, order=f"{table[0]}.id {direction}")
+    conditions, order = _leading_to(table, path, direction)
+    return text.format(hint="", conditions=" AND ".join([*conditions, wanted]), order=order)
+
+
+def _leading_to(table: str, path: IndexPath, direction: str) -> tuple[list[str], str]:
+    """Return conditions and an order that leave PostgreSQL's planner one good index.
+
+    An order that no other index has, for one. PostgreSQL knows that a column compared by `=` decides nothing,
+    drops it from the order and reads along any index by id; with `= ANY` of the same value twice it does not.
+    That does not help with tenants, which policies compare by `=` in any case. For another, a lower and an
+    upper bound that say nothing new about the first column: the planner believes that they leave one row of
+    two hundred, for an index that can use them. Few rows are sorted: their index only has to find them.
+    """
+    id = f"{table[0]}.id"
+    keys = [_POSTGRES_KEYS.get(name, (f"{table[0]}.{name}", f":{name}")) for name in path.columns]
+    wanted = [f"{column} >= {asked} AND {column} <= {asked}" for column, asked in keys[:1]]
+    if "tenant" in path.columns or not keys:
+        wanted += [f"{column} = {asked}" for column, asked in keys]
+        order = [f"{id} + 0" if path.few else id]
+    else:
+        wanted += [f"{column} = ANY (ARRAY[{asked}, {asked}])" for column, asked in keys]
+        order = [*(column for column, _ in keys), id]
+    return wanted, ", ".join(f"{each} {direction}" for each in order)

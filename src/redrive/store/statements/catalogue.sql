@@ -1,0 +1,14 @@
+-- The catalogue: workflows and steps that code registered.
+
+-- name: known
+-- Workflows and steps of these names, as the newest code that contains them registered them.
+SELECT c.kind, c.name, c.version, c.options, c.schema_in, c.schema_out
+FROM redrive.catalogue AS c JOIN redrive.versions AS v ON v.version = c.version
+WHERE c.kind IN ('workflow', 'step') AND c.name = ANY (CAST(:names AS text[]))
+ORDER BY c.kind, c.name, v.seq DESC;
+
+-- name: workflows
+-- Every workflow that any code registered, the newest of that code first.
+SELECT c.kind, c.name, c.version, c.options, c.schema_in, c.schema_out
+FROM redrive.catalogue AS c JOIN redrive.versions AS v ON v.version = c.version
+WHERE c.kind = 'workflow' ORDER BY c.name, v.seq DESC;

@@ -1,0 +1,299 @@
+-- Lists of runs, letters and audit lines: the body of a query, and the conditions it is put together from.
+-- No index serves IS NOT DISTINCT FROM: the index is chosen in lists.py, and the planner gets no other.
+
+-- name: runs
+-- A page of runs; the conditions and the order are filled in.
+SELECT r.id, r.public_id, r.tenant, r.workflow, r.queue, r.rank, r.status, r.fence, r.worker, r.available_at,
+       r.deadline, r.deaths, r.version, r.created_at, r.started_at, r.finished_at, r.correlation_id, r.parent,
+       r.root, r.replay_of, r.generation, r.parked_on, r.diverged_at, r.letter, r.handler_for, r.timeout
+FROM redrive.runs AS r {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
+
+-- name: runs.glances
+-- The same rows as a page of runs, with little about each.
+SELECT r.id, r.status, r.created_at, r.available_at
+FROM redrive.runs AS r {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
+
+-- name: runs.tenant
+-- Runs of one tenant.
+r.tenant IS NOT DISTINCT FROM :tenant;
+
+-- name: runs.workflow
+-- Runs of one workflow.
+r.workflow IS NOT DISTINCT FROM :workflow;
+
+-- name: runs.status
+-- Runs in one state.
+r.status IS NOT DISTINCT FROM :status;
+
+-- name: runs.indexed
+-- Said in addition for states that the index by state covers, so that the planner knows it may be used.
+r.status <> 'SUCCESS' AND r.status <> 'RUNNING';
+
+-- name: runs.succeeded
+-- Said in addition for runs that succeeded, for the same reason.
+r.status = 'SUCCESS';
+
+-- name: runs.correlation_id
+-- Runs that belong together.
+r.correlation_id IS NOT DISTINCT FROM :correlation_id;
+
+-- name: runs.handler_for
+-- Runs that handle the failure of one run, and what those started.
+r.handler_for IS NOT DISTINCT FROM :handler_for;
+
+-- name: runs.handling
+-- Said in addition for runs that handle failures, which have an index of their own.
+r.handler_for IS NOT NULL;
+
+-- name: runs.correlated
+-- Said in addition for runs that belong together, for the same reason.
+r.correlation_id IS NOT NULL;
+
+-- name: runs.queue
+-- Runs of one queue.
+r.queue IS NOT DISTINCT FROM :queue;
+
+-- name: runs.since
+-- Runs accepted at this time or later.
+r.created_at >= :since;
+
+-- name: runs.until
+-- Runs accepted before this time.
+r.created_at < :until;
+
+-- name: runs.below
+-- Runs older than a place.
+r.id < :below;
+
+-- name: runs.above
+-- Runs newer than a place.
+r.id > :above;
+
+-- name: runs.edge
+-- How far runs are looked through: how many there are up to there, and the ids at both ends.
+SELECT count(*) AS count, min(id) AS lowest, max(id) AS highest FROM (
+    SELECT r.id FROM redrive.runs AS r {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:scanned AS bigint)) AS met;
+
+-- name: runs.at
+-- When the first run from an id on was accepted.
+SELECT created_at FROM redrive.runs WHERE id >= CAST(:id AS bigint) ORDER BY id LIMIT 1;
+
+-- name: runs.last
+-- The newest id.
+SELECT COALESCE(max(id), 0) FROM redrive.runs;
+
+-- name: having
+-- How many runs have one of these values in a field to search by, as far as that matters.
+SELECT count(*) FROM (
+    SELECT 1 FROM redrive.run_index AS x WHERE x.field = :index_0_field
+      AND x.value = ANY (CAST(:index_0_values AS text[])) LIMIT CAST(:most AS bigint)) AS x;
+
+-- name: letters.facets
+-- The same rows as a page of letters, with those columns alone that are counted by.
+SELECT l.id, l.code, l.stage, l.workflow, l.step, l.owner
+FROM redrive.letters AS l {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
+
+-- name: letters.tenant
+-- Letters of one tenant.
+l.tenant IS NOT DISTINCT FROM :tenant;
+
+-- name: letters.status
+-- Letters in one state.
+l.status IS NOT DISTINCT FROM :status;
+
+-- name: letters.code
+-- Letters that ended for one reason.
+l.code IS NOT DISTINCT FROM :code;
+
+-- name: letters.stage
+-- Letters that ended at one stage.
+l.stage IS NOT DISTINCT FROM :stage;
+
+-- name: letters.early_or_late
+-- Letters that ended at another stage than most.
+l.stage IS NOT DISTINCT FROM :early_or_late;
+
+-- name: letters.unusual
+-- Said in addition for those, which have an index of their own.
+l.stage <> 'exec';
+
+-- name: letters.category
+-- Letters with failures of one category.
+l.category IS NOT DISTINCT FROM :category;
+
+-- name: letters.workflow
+-- Letters of one workflow.
+l.workflow IS NOT DISTINCT FROM :workflow;
+
+-- name: letters.step
+-- Letters in which one step failed.
+l.step IS NOT DISTINCT FROM :step;
+
+-- name: letters.fingerprint
+-- Letters with one cause.
+l.fingerprint IS NOT DISTINCT FROM :fingerprint;
+
+-- name: letters.owner
+-- Letters that somebody looks after.
+l.owner IS NOT DISTINCT FROM :owner;
+
+-- name: letters.owned
+-- Said in addition for those, which have an index of their own.
+l.owner IS NOT NULL;
+
+-- name: letters.tagged
+-- Said in addition for letters that are marked, which have an index of their own.
+l.tags <> '[]';
+
+-- name: letters.since
+-- Letters written at this time or later.
+l.created_at >= :since;
+
+-- name: letters.until
+-- Letters written before this time.
+l.created_at < :until;
+
+-- name: letters.text
+-- Letters whose reason contains a text.
+l.reason ILIKE :text ESCAPE '\';
+
+-- name: letters.below
+-- Letters older than a place.
+l.id < :below;
+
+-- name: letters.above
+-- Letters newer than a place.
+l.id > :above;
+
+-- name: letters.edge
+-- How far letters are looked through: how many there are up to there, and the ids at both ends.
+SELECT count(*) AS count, min(id) AS lowest, max(id) AS highest FROM (
+    SELECT l.id FROM redrive.letters AS l {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:scanned AS bigint)) AS met;
+
+-- name: letters.at
+-- When the first letter from an id on was written.
+SELECT created_at FROM redrive.letters WHERE id >= CAST(:id AS bigint) ORDER BY id LIMIT 1;
+
+-- name: letters.last
+-- The newest id.
+SELECT COALESCE(max(id), 0) FROM redrive.letters;
+
+-- name: audit
+-- A page of the audit log; the conditions and the order are filled in.
+SELECT a.id, a.tenant, a.at, a.event, a.by, a.subject, a.letter, a.before, a.after, a.reason
+FROM redrive.audit AS a {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
+
+-- name: audit.tenant
+-- Lines about one tenant.
+a.tenant IS NOT DISTINCT FROM :tenant;
+
+-- name: audit.event
+-- Lines of one event.
+a.event IS NOT DISTINCT FROM :event;
+
+-- name: audit.kind
+-- Lines of all events that begin like this.
+a.event >= :kind AND a.event < CAST(:kind AS text) || '~';
+
+-- name: audit.by
+-- Lines about what the engine did by itself, which most of them are.
+a.by IS NOT DISTINCT FROM :by;
+
+-- name: audit.person
+-- Lines about what one person did.
+a.by IS NOT DISTINCT FROM :person;
+
+-- name: audit.by_person
+-- Said in addition for those, which have an index of their own.
+a.by <> 'redrive';
+
+-- name: audit.subject
+-- Lines about one run, policy or workflow.
+a.subject IS NOT DISTINCT FROM :subject;
+
+-- name: audit.letter
+-- Lines about one letter.
+a.letter IS NOT DISTINCT FROM :letter;
+
+-- name: audit.about_letter
+-- Said in addition for lines about letters, for the same reason.
+a.letter IS NOT NULL;
+
+-- name: audit.since
+-- Lines from this time on.
+a.at >= :since;
+
+-- name: audit.until
+-- Lines before this time.
+a.at < :until;
+
+-- name: audit.below
+-- Lines older than a place.
+a.id < :below;
+
+-- name: audit.above
+-- Lines newer than a place.
+a.id > :above;
+
+-- name: audit.edge
+-- How far lines are looked through: how many there are up to there, and the ids at both ends.
+SELECT count(*) AS count, min(id) AS lowest, max(id) AS highest FROM (
+    SELECT a.id FROM redrive.audit AS a {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:scanned AS bigint)) AS met;
+
+-- name: audit.at
+-- When the first line from an id on was written.
+SELECT at FROM redrive.audit WHERE id >= CAST(:id AS bigint) ORDER BY id LIMIT 1;
+
+-- name: audit.last
+-- The newest id.
+SELECT COALESCE(max(id), 0) FROM redrive.audit;
+
+-- name: messages
+-- A page of messages; the conditions and the order are filled in.
+SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at, m.trace
+FROM redrive.messages AS m {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:most AS bigint);
+
+-- name: messages.tenant
+-- Messages of one tenant.
+m.tenant IS NOT DISTINCT FROM :tenant;
+
+-- name: messages.topic
+-- Messages on one topic.
+m.topic IS NOT DISTINCT FROM :topic;
+
+-- name: messages.key
+-- Messages with one key.
+m.key IS NOT DISTINCT FROM :key;
+
+-- name: messages.run_id
+-- Messages of one run; their ids begin with its id.
+m.public_id >= 'msg-' || :run_id || '-' AND m.public_id < 'msg-' || :run_id || '.' AND m.run_id = :run_id;
+
+-- name: messages.since
+-- Messages from this time on.
+m.created_at >= CAST(:since AS bigint);
+
+-- name: messages.until
+-- Messages before this time.
+m.created_at < CAST(:until AS bigint);
+
+-- name: messages.below
+-- Messages older than a place.
+m.id < CAST(:below AS bigint);
+
+-- name: messages.above
+-- Messages newer than a place.
+m.id > CAST(:above AS bigint);
+
+-- name: messages.edge
+-- How far messages are looked through: how many there are up to there, and the ids at both ends.
+SELECT count(*) AS count, min(id) AS lowest, max(id) AS highest FROM (
+    SELECT m.id FROM redrive.messages AS m {hint} WHERE {conditions} ORDER BY {order} LIMIT CAST(:scanned AS bigint)) AS met;
+
+-- name: messages.at
+-- When the first message from an id on was published.
+SELECT created_at FROM redrive.messages WHERE id >= CAST(:id AS bigint) ORDER BY id LIMIT 1;
+
+-- name: messages.last
+-- The newest id.
+SELECT COALESCE(max(id), 0) FROM redrive.messages;
