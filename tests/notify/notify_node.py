@@ -12,7 +12,7 @@ from redrive.app.runtime import Runtime
 from redrive.chores.handover import Handover
 from redrive.chores.relay import Relay
 from redrive.notify.teller import Teller
-from redrive.store.notices import LaneCase, Telling
+from redrive.store.notifications import LaneCase, Telling
 
 COUNT = 5
 

@@ -16,7 +16,7 @@ from redrive.core.notify import NotifyRule
 from redrive.core.transition import AuditWrite
 from redrive.errors import ConfigurationError, InputError, NotFound, RegistrationError
 from redrive.outside import BadStatus, HttpResponse
-from redrive.store.notices import RuleRow
+from redrive.store.notifications import RuleRow
 from redrive.testing import Engine, engine
 
 KEY = bytes(range(32))

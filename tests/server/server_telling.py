@@ -7,7 +7,7 @@ from server_kit import opened
 from redrive.core.notice import Facts, lane_of, written
 from redrive.core.notify import NotifyRule
 from redrive.core.saying import content_text
-from redrive.store.notices import NewNotice, NewNotification, Telling
+from redrive.store.notifications import NewNotice, NewNotification, Telling
 
 
 async def tell(url: str, tenant: str, cause: str) -> None:

@@ -10,7 +10,7 @@ from redrive.core.delivery import DeliveryMark
 from redrive.core.states import DeliveryStatus
 from redrive.core.topics import Pattern
 from redrive.core.transition import MessageWrite
-from redrive.store.outbox import ClaimedDelivery, Deliveries, MessageRow, NewSink
+from redrive.store.outbox_records import ClaimedDelivery, Deliveries, MessageRow, NewSink
 from redrive.store.port import Store
 from redrive.store.selection import OutboxFilter
 from redrive.store.workers import Claimed

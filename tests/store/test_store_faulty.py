@@ -7,7 +7,7 @@ from store_kit import DAY, Kit, catalogue, entry, noted, writes
 
 from redrive.errors import StoreUnavailable
 from redrive.store.accounts import Accounts
-from redrive.store.notices import Notices
+from redrive.store.notifications import Notices
 from redrive.store.port import People, Store
 from redrive.store.records import PolicyRow, Purge, Triage
 from redrive.store.schedules import Schedules

@@ -23,7 +23,7 @@ from redrive.core.transition import Transition
 from redrive.errors import ConfigurationError, DataRefused, InputError
 from redrive.store import open_store, port
 from redrive.store.accounts import AnswerRow, NewAnswer
-from redrive.store.notices import NewNotice, NewNotification, NotificationFilter, RuleRow, Telling
+from redrive.store.notifications import NewNotice, NewNotification, NotificationFilter, RuleRow, Telling
 from redrive.store.port import Store
 from redrive.store.reseal import TABLES, Exchange, Texts, reseal
 from redrive.store.seal import Keyring, is_sealed, key_of

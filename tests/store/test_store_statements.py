@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from importlib.resources import files
 
 import pytest
 
 from redrive.errors import ConfigurationError
 from redrive.store.migrate import known
+from redrive.store.session import for_sqlite
 from redrive.store.statements import load, parse
 
 SHARED, SQLITE, POSTGRES = "redrive.store", "redrive.store.sqlite", "redrive.store.postgres"
@@ -28,6 +31,32 @@ def test_a_statement_without_a_purpose_is_refused() -> None:
 def test_a_name_is_given_once() -> None:
     with pytest.raises(ConfigurationError, match="two statements"):
         parse("-- name: a\n-- One.\nSELECT 1;\n-- name: a\n-- Two.\nSELECT 2;\n", "x.sql")
+
+
+@pytest.mark.parametrize(
+    ("shared", "sqlite"),
+    [
+        ("id = ANY (CAST(:ids AS bigint[]))", "id IN (SELECT value FROM json_each(:ids))"),
+        ("id <> ALL (CAST(:ids AS bigint[]))", "id NOT IN (SELECT value FROM json_each(:ids))"),
+        ("id = ANY (ARRAY(SELECT 1 LIMIT 2))", "id IN (SELECT * FROM (SELECT 1 LIMIT 2))"),
+        ("EXISTS (SELECT 1 FROM redrive.runs\n OFFSET 0)", "EXISTS (SELECT 1 FROM runs)"),
+        ("SELECT 1 FOR SHARE SKIP LOCKED", "SELECT 1"),
+        ("SELECT 1 FOR NO KEY UPDATE OF r", "SELECT 1"),
+        ("FROM a /* INDEXED BY b */ /* CROSS */ JOIN c", "FROM a INDEXED BY b CROSS JOIN c"),
+    ],
+)
+def test_a_shared_statement_is_adapted_to_sqlite(shared: str, sqlite: str) -> None:
+    assert for_sqlite(shared) == sqlite
+
+
+def test_arrays_side_by_side_are_rows_on_sqlite() -> None:
+    text = for_sqlite(
+        "SELECT w.a, w.b, w.c FROM unnest(CAST(:x AS text[]), CAST(:y AS bigint[]), CAST(:z AS text[])) "
+        "AS w (a, b, c)"
+    )
+    with closing(sqlite3.connect(":memory:")) as con:
+        rows = con.execute(text, {"x": '["p","q"]', "y": "[1,2]", "z": '[null,"\u00e9"]'}).fetchall()
+    assert rows == [("p", 1, None), ("q", 2, "\u00e9")]
 
 
 def statements(store: str) -> dict[str, set[str]]:
@@ -72,11 +101,11 @@ TOGETHER = {
 # What only PostgreSQL has: roles, locks where SQLite has one writer, a clock that is its own.
 ONLY_POSTGRES = {
     "one_at_a_time", "missing_roles", "me", "backend", "not_member_of", "tenant_tables", "strong_roles",
-    "probe", "foreign_rows", "moment", "hold", "cut_off", "publish",
+    "probe", "foreign_rows", "moment", "cut_off", "publish",
 }  # fmt: skip
-# SQLite migrates beside nobody; on PostgreSQL a person decides when. There, `unfold` drops what it unfolds,
-# one look at the fences serves everybody, and what a letter tells is in its row.
-ONLY_SQLITE = {"any_due", "live_workers", "drop_bundles", "fences_hold", "put_texts"}
+# SQLite migrates beside nobody; on PostgreSQL a person decides when. There, one look at the fences serves
+# everybody, and what a letter tells is in its row.
+ONLY_SQLITE = {"any_due", "live_workers", "fences_hold", "put_texts"}
 
 
 @pytest.mark.parametrize("store", STORES)

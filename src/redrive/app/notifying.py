@@ -16,7 +16,7 @@ from redrive.notify.parcel import opener
 from redrive.settle.settler import load_rules
 from redrive.sinks import SinkDefinition
 from redrive.store.circuits import CircuitRow
-from redrive.store.notices import NewNotice
+from redrive.store.notifications import NewNotice
 from redrive.store.port import Store
 
 if TYPE_CHECKING:

@@ -57,7 +57,7 @@ from redrive.signals.tally import Ear, Tally
 from redrive.signals.traces import here, tracing
 from redrive.sinks import SinkDefinition
 from redrive.store.circuits import CircuitRow
-from redrive.store.outbox import NewSink
+from redrive.store.outbox_records import NewSink
 from redrive.store.port import People, Store
 from redrive.store.records import Started
 from redrive.worker.acting import Acting

@@ -12,7 +12,7 @@ from redrive.chores.relay import Relay
 from redrive.core.delivery import BORN, Bundle, Carrier
 from redrive.core.quick import quick
 from redrive.core.transition import Answer, MessageWrite, Transition
-from redrive.store.outbox import ClaimedDelivery, MessageRow
+from redrive.store.outbox_records import ClaimedDelivery, MessageRow
 
 __all__ = ["Handover"]
 

@@ -37,7 +37,7 @@ from redrive.errors import StoreError
 from redrive.signals.tally import Tally
 from redrive.signals.traces import Tracing
 from redrive.sinks import SinkDefinition
-from redrive.store.outbox import ClaimedDelivery, Deliveries
+from redrive.store.outbox_records import ClaimedDelivery, Deliveries
 from redrive.store.port import Store
 
 __all__ = ["Relay"]

@@ -19,7 +19,7 @@ from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.frozen import dataclass
 from redrive.outside import inspect
 from redrive.sinks.signature import read_secrets
-from redrive.store.notices import NotificationFilter, NotificationRow, RuleRow
+from redrive.store.notifications import NotificationFilter, NotificationRow, RuleRow
 from redrive.store.port import People
 from redrive.store.records import Page
 from redrive.store.seal import is_sealed, why_sealed

@@ -17,7 +17,7 @@ from redrive.desk.shaping import Shaper
 from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.frozen import dataclass
-from redrive.store.outbox import (
+from redrive.store.outbox_records import (
     BlockedKey,
     DeliveryChoice,
     DeliveryDecision,

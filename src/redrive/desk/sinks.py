@@ -11,7 +11,7 @@ from redrive.desk.checks import a_flag, person, reason_given, short_text
 from redrive.duration import moment
 from redrive.errors import NotFound
 from redrive.frozen import dataclass
-from redrive.store.outbox import SinkRow
+from redrive.store.outbox_records import SinkRow
 from redrive.store.port import Store
 
 __all__ = ["SinkStatus", "Sinks"]

@@ -22,7 +22,7 @@ from redrive.core.saying import content_text
 from redrive.core.transition import MessageWrite
 from redrive.notify.channels import Channels
 from redrive.sinks import Message
-from redrive.store.notices import LaneCase, NewNotice, NewNotification, Telling
+from redrive.store.notifications import LaneCase, NewNotice, NewNotification, Telling
 from redrive.store.port import Store
 from redrive.store.seal import is_sealed, why_sealed
 

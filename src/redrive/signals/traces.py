@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.core.outcome import RunView
 from redrive.core.tracing import checked
-from redrive.store.outbox import MessageRow
+from redrive.store.outbox_records import MessageRow
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

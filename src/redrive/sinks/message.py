@@ -11,7 +11,7 @@ from urllib.parse import quote
 from redrive.core.quick import quick
 from redrive.duration import moment
 from redrive.errors import ConfigurationError
-from redrive.store.outbox import MessageRow
+from redrive.store.outbox_records import MessageRow
 from redrive.store.seal import is_sealed, why_sealed
 
 __all__ = ["Message", "cloud_event", "received"]

@@ -27,8 +27,8 @@ from redrive.store.confined_notices import ConfinedNotices
 from redrive.store.confined_schedules import ConfinedSchedules
 from redrive.store.confined_views import ConfinedViews
 from redrive.store.glances import Facets, RunGlance, spread
-from redrive.store.notices import Notices
-from redrive.store.outbox import BlockedKey, DeliveryDecision, MessageRow
+from redrive.store.notifications import Notices
+from redrive.store.outbox_records import BlockedKey, DeliveryDecision, MessageRow
 from redrive.store.records import (
     AttemptRow,
     AuditRow,

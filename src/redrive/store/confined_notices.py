@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from redrive.core.transition import AuditWrite
 from redrive.errors import NotAllowed
-from redrive.store.notices import (
+from redrive.store.notifications import (
     LaneCase,
     NewNotice,
     Notices,

@@ -23,8 +23,15 @@ from redrive.store.accounts import Accounts
 from redrive.store.bulk import ItemMark, NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.glances import Facets, RunGlance
-from redrive.store.notices import Notices
-from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow, NewSink, SinkRow
+from redrive.store.notifications import Notices
+from redrive.store.outbox_records import (
+    BlockedKey,
+    Deliveries,
+    DeliveryDecision,
+    MessageRow,
+    NewSink,
+    SinkRow,
+)
 from redrive.store.records import (
     AttemptRow,
     AuditRow,

@@ -11,7 +11,8 @@ from operator import itemgetter
 from typing import Any
 
 from redrive.store.circuits import MARKS_KEPT
-from redrive.store.notice_rows import TOLD_KEPT
+from redrive.store.notifications import purge_notifications
+from redrive.store.outbox import purge_messages
 from redrive.store.records import HeldRun, Purge, RunRow
 from redrive.store.rows import entry_row, run_row
 from redrive.store.session import Database, Session, Statement, Statements, reads, writes
@@ -21,8 +22,6 @@ __all__ = ["RecoveryCalls", "dead_workers_with_runs"]
 
 SQL = Statements("recovery.sql")
 CIRCUITS = Statements("circuits.sql")
-NOTICES = Statements("notices.sql")
-OUTBOX = Statements("outbox.sql")
 SETS = Statements("sets.sql")
 STARTS = Statements("starts.sql")
 
@@ -72,8 +71,8 @@ class RecoveryCalls:
             for name in ("old_marks", "old_probes"):
                 removed += await _count(session, CIRCUITS[name], before=now - MARKS_KEPT, most=most)
             removed += await _count(session, SQL["old_workers"], before=now - purge.workers, most=most)
-            removed += await _purge_messages(session, now - purge.messages, most)
-            removed += await _purge_notifications(session, now - TOLD_KEPT, letters_before, most)
+            removed += await purge_messages(session, now - purge.messages, most)
+            removed += await purge_notifications(session, now, letters_before, most)
             removed += await _count(session, SQL["old_audit"], before=now - purge.audit, most=most)
         return removed
 
@@ -145,20 +144,3 @@ async def _purge_keys(session: Session, now: int, most: int) -> int:
         bare = await session.rows(SQL["purged_before"], runs=[run for _, _, run in old])
         await _drop_states(session, [row[0] for row in bare])
     return len(old)
-
-
-async def _purge_messages(session: Session, before: int, most: int) -> int:
-    gone = [row[0] for row in await session.rows(OUTBOX["old_messages"], before=before, most=most)]
-    await session.rows(OUTBOX["old_deliveries"], messages=gone)
-    await session.rows(OUTBOX["old_bundles"], before=before, most=most)
-    return len(gone)
-
-
-async def _purge_notifications(session: Session, facts_before: int, before: int, most: int) -> int:
-    await session.rows(NOTICES["missing_lanes"])
-    removed = 0
-    for name in ("old_notices", "old_lanes"):
-        removed += await _count(session, NOTICES[name], before=facts_before, most=most)
-    gone = [row[0] for row in await session.rows(NOTICES["old_notifications"], before=before, most=most)]
-    await session.rows(NOTICES["old_reads"], notifications=gone)
-    return removed + len(gone)

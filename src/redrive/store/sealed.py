@@ -23,8 +23,8 @@ from redrive.store.accounts import Accounts
 from redrive.store.bulk import ItemMark, NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
 from redrive.store.circuits import CircuitTurn, Turned
 from redrive.store.glances import Facets, RunGlance
-from redrive.store.notices import Notices
-from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, MessageRow
+from redrive.store.notifications import Notices
+from redrive.store.outbox_records import BlockedKey, Deliveries, DeliveryDecision, MessageRow
 from redrive.store.passing import passed_on
 from redrive.store.port import LeaseLine, People, Store, Transaction
 from redrive.store.records import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from redrive.core.transition import AuditWrite
-from redrive.store.notices import (
+from redrive.store.notifications import (
     LaneCase,
     NewNotice,
     Notices,
@@ -22,7 +22,7 @@ __all__ = ["SealedNotices"]
 
 
 class SealedNotices:
-    """The calls of `redrive.store.notices`, with texts sealed on the way in and opened on the way out."""
+    """The calls of `redrive.store.notifications`, with texts encrypted in the store."""
 
     def __init__(self, inner: Notices, sealer: Sealer) -> None:
         self._inner = inner

@@ -36,8 +36,8 @@ from redrive.core.verdict import Verdict
 from redrive.errors import ConfigurationError
 from redrive.store.accounts import AnswerRow
 from redrive.store.bulk import ItemMark, NewSet, SetItemRow, SetRow
-from redrive.store.notices import NewNotice, NewNotification, NoticeRow, NotificationRow, RuleRow
-from redrive.store.outbox import BlockedKey, DeliveryRow, MessageRow
+from redrive.store.notifications import NewNotice, NewNotification, NoticeRow, NotificationRow, RuleRow
+from redrive.store.outbox_records import BlockedKey, DeliveryRow, MessageRow
 from redrive.store.records import AttemptRow, AuditRow, GroupRow, LetterRow, ReplayRow, RunRow
 from redrive.store.seal import SEALED_ERROR, Keyring, is_sealed
 from redrive.store.selection import LetterFilter, RunFilter

@@ -9,13 +9,16 @@ PostgreSQL with named parameters (`:name`) and tables in schema `redrive`. SQLit
 
     redrive.runs                         runs
     = ANY (CAST(:ids AS text[]))         IN (SELECT value FROM json_each(:ids))
+    <> ALL (CAST(:ids AS text[]))        NOT IN (SELECT value FROM json_each(:ids))
     = ANY (ARRAY(SELECT ...))            IN (SELECT * FROM (SELECT ...))
+    unnest(CAST(:a AS text[]), CAST(:b AS bigint[])) AS w (a, b)
+                                         a subquery over json_each(:a) with the same columns
     json_agg(...)                        json_group_array(...)
     FOR UPDATE SKIP LOCKED               (nothing: the writer holds the file's lock)
+    OFFSET 0                             (nothing: it only keeps PostgreSQL's planner from joining a subquery)
     COLLATE "C"                          (nothing: SQLite compares bytes anyway)
     /* INDEXED BY runs_due */            INDEXED BY runs_due
     /* CROSS */ JOIN                     CROSS JOIN, which keeps the order of the tables
-    <> ALL (CAST(:ids AS text[]))        NOT IN (SELECT value FROM json_each(:ids))
     IS NOT DISTINCT FROM                 =  (values in conditions are never NULL)
     IS DISTINCT FROM                     IS NOT
     ILIKE                                LIKE
@@ -27,13 +30,13 @@ that compares an indexed column with a time the caller has takes it as `:at`: a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cache, wraps
 from importlib.resources import files
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from redrive.core.transition import AuditWrite
+from redrive.core.transition import AuditWrite, Transition
 from redrive.store.statements import parse
 
 __all__ = [
@@ -56,7 +59,10 @@ Params = ParamSpec("Params")
 _SCHEMA = re.compile(r"\bredrive\.")
 _ANY = re.compile(r"= ANY \(CAST\(:(\w+) AS \w+\[\]\)\)")
 _NOT_ANY = re.compile(r"<> ALL \(CAST\(:(\w+) AS \w+\[\]\)\)")
-_LOCK = re.compile(r"\s+FOR (?:NO KEY )?UPDATE(?: OF \w+)?(?: SKIP LOCKED)?")
+_UNNEST = re.compile(r"unnest\(((?:CAST\(:\w+ AS \w+\[\]\)(?:, )?)+)\) AS (\w+) \(([\w, ]+)\)")
+_ARRAY = re.compile(r"CAST\(:(\w+) AS \w+\[\]\)")
+_LOCK = re.compile(r"\s+FOR (?:NO KEY UPDATE|UPDATE|SHARE)(?: OF \w+)?(?: SKIP LOCKED)?")
+_OFFSET = re.compile(r"\s+OFFSET 0(?=\s*\))")
 _BYTES = re.compile(r' COLLATE "C"')
 _HINT = re.compile(r"/\* (INDEXED BY \w+|CROSS) \*/")
 _NOW = re.compile(r"(?<![:\w]):now\b")
@@ -110,14 +116,24 @@ def for_sqlite(text: str) -> str:
     """Return a shared statement as SQLite takes it."""
     text = _ANY.sub(r"IN (SELECT value FROM json_each(:\1))", text)
     text = _NOT_ANY.sub(r"NOT IN (SELECT value FROM json_each(:\1))", text)
+    text = _UNNEST.sub(_zip_arrays, _OFFSET.sub("", text)).replace("= ANY (ARRAY(", "IN (SELECT * FROM (")
     text = (
         text.replace("IS NOT DISTINCT FROM", "=")
         .replace("IS DISTINCT FROM", "IS NOT")
         .replace("ILIKE", "LIKE")
+        .replace("json_agg(", "json_group_array(")
     )
-    text = text.replace("= ANY (ARRAY(", "IN (SELECT * FROM (").replace("json_agg(", "json_group_array(")
     text = _HINT.sub(r"\1", _BYTES.sub("", text))
     return _SCHEMA.sub("", _LOCK.sub("", text))
+
+
+def _zip_arrays(found: re.Match[str]) -> str:
+    """Return a subquery that gives the elements of several arrays side by side, from their JSON."""
+    first, *others = _ARRAY.findall(found[1])
+    alias, columns = found[2], found[3].split(", ")
+    values = ["element.value", *(f"json_extract(:{name}, '$[' || element.key || ']')" for name in others)]
+    named = ", ".join(f"{value} AS {column}" for value, column in zip(values, columns, strict=True))
+    return f"(SELECT {named} FROM json_each(:{first}) AS element) AS {alias}"
 
 
 def for_postgres(text: str) -> str:
@@ -137,6 +153,10 @@ class Session(Protocol):
     @property
     def dialect(self) -> Dialect:
         """The SQL that this session speaks, for statements that are put together from parts."""
+
+    @property
+    def single_writer(self) -> bool:
+        """Whether a transaction locks out all other writers, so that it pays to look before it begins."""
 
     async def rows(self, statement: Statement | str, **params: Any) -> list[Any]:
         """Run a statement and return its rows. `:now` need not be passed."""
@@ -158,6 +178,9 @@ class Session(Protocol):
 
     async def note(self, lines: Iterable[AuditWrite]) -> None:
         """Add lines to the audit log; a line that is there already is not added again."""
+
+    async def publish(self, transitions: Sequence[Transition], now: int) -> None:
+        """Write the messages of transitions, and a delivery for each sink that wants one."""
 
     async def change(self, statement: Statement, audit: AuditWrite | None, **params: Any) -> bool:
         """Run a statement that returns a row for each row it changed, and note it if there was any.

@@ -7,7 +7,8 @@ from redrive.store.catalogue import CatalogueCalls
 from redrive.store.circuits import CircuitCalls
 from redrive.store.groups import GroupCalls
 from redrive.store.letters import LetterCalls
-from redrive.store.messages import MessageCalls
+from redrive.store.notifications import Notices, NotificationCalls
+from redrive.store.outbox import OutboxCalls
 from redrive.store.recovery import RecoveryCalls
 from redrive.store.runs import RunCalls
 from redrive.store.schedules import ScheduleCalls, Schedules
@@ -25,7 +26,7 @@ class SqlStore(
     GroupCalls,
     BulkCalls,
     CircuitCalls,
-    MessageCalls,
+    OutboxCalls,
     CatalogueCalls,
     WorkerCalls,
     RecoveryCalls,
@@ -33,6 +34,10 @@ class SqlStore(
     StatsCalls,
 ):
     """The calls that do not depend on the database. Subclasses add the fast path, leases and notifiers."""
+
+    @property
+    def notices(self) -> Notices:
+        return NotificationCalls(self.database)
 
     @property
     def schedules(self) -> Schedules:

@@ -8,7 +8,7 @@ from store_kit import DAY, Kit, entry, noted, writes
 from redrive.core.delivery import BORN, Arrived, Bundle, Carrier, DeliveryMark
 from redrive.core.states import DeliveryStatus
 from redrive.core.transition import Answer, MessageWrite
-from redrive.store.outbox import DeliveryChoice, DeliveryDecision
+from redrive.store.outbox_records import DeliveryChoice, DeliveryDecision
 from redrive.store.records import Purge
 
 S = Carrier("s", LEASE)

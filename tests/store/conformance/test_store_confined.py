@@ -18,7 +18,7 @@ from redrive.core.transition import Transition
 from redrive.errors import InputError, NotAllowed
 from redrive.store.bulk import NewSet, SetChange, SetVerb
 from redrive.store.circuits import CircuitTurn
-from redrive.store.outbox import DeliveryChoice, DeliveryDecision
+from redrive.store.outbox_records import DeliveryChoice, DeliveryDecision
 from redrive.store.port import People
 from redrive.store.records import PolicyRow, RunRow, Triage
 from redrive.store.selection import (

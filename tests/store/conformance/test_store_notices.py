@@ -10,7 +10,7 @@ from outbox_kit import say, sink
 from store_kit import DAY, HOUR, SECOND, Kit, noted
 
 from redrive.errors import NotAllowed
-from redrive.store.notices import (
+from redrive.store.notifications import (
     LaneCase,
     NewNotice,
     NewNotification,

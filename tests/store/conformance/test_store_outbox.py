@@ -10,9 +10,8 @@ from outbox_kit import DEAD, DELIVERED, LEASE, PENDING, SKIPPED, Outbox, mark, s
 from store_kit import DAY, SECOND, Kit, entry, noted, writes
 
 from redrive.core.delivery import Suspects
-from redrive.store import outbox_rows
-from redrive.store.outbox import DeliveryChoice, DeliveryDecision
-from redrive.store.postgres import outbox as postgres_outbox
+from redrive.store import outbox as store_outbox
+from redrive.store.outbox_records import DeliveryChoice, DeliveryDecision
 from redrive.store.records import Purge
 from redrive.store.selection import AuditFilter, OutboxFilter
 
@@ -137,8 +136,7 @@ async def test_what_nobody_noted_is_a_suspect_that_is_claimed_alone(kit: Kit) ->
 
 
 async def test_large_messages_come_in_small_numbers(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (outbox_rows, postgres_outbox):
-        monkeypatch.setattr(module, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(store_outbox, "MOST_BYTES", 20_000)
     outbox = await Outbox.open(kit)
     for name, size in (("m1", 10_000), ("m2", 10_000), ("m3", 100_000), ("m4", 1)):
         await outbox.publish(say(name, payload=json.dumps("x" * size)))

@@ -13,7 +13,7 @@ from store_kit import HandClock, Kit, entry, writes
 
 from redrive.core.transition import AuditWrite
 from redrive.store import open_store
-from redrive.store.outbox import DeliveryChoice, DeliveryDecision
+from redrive.store.outbox_records import DeliveryChoice, DeliveryDecision
 
 pytestmark = pytest.mark.parametrize("ready_url", cluster.ENOUGH, indirect=True)
 

@@ -14,7 +14,6 @@ import pytest
 import pytest_asyncio
 from postgres_kit import Bench, opened
 
-from redrive.store.postgres import outbox
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.sql import Statement, in_schema, prepare
 from redrive.store.session import Statements
@@ -134,19 +133,17 @@ async def test_each_uses_the_index_made_for_it(bench: Bench, name: str, index: s
 
 RELAYED = (
     "due_deliveries", "next_delivery", "first_others", "ahead", "hold", "wait_behind",
-    "take_deliveries", "going_on", "mark_delivered", "mark_delivery", "release", "not_over", "redeliver",
+    "take_deliveries", "unfinished", "mark_delivered", "mark_delivery", "release", "not_over", "redeliver",
     "skip",
     "deliveries_of", "blocked_keys", "expired_bundles", "bundle_of", "finish_bundles", "unfold",
+    "drop_bundles",
 )  # fmt: skip
-
-
-RELAY = {**outbox.SQL, "deliveries_of": statements("lists")["deliveries_of"]}
 
 
 @pytest.mark.parametrize("name", RELAYED)
 async def test_the_relay_finds_deliveries_and_messages_by_index(bench: Bench, name: str) -> None:
     async with bench.line() as line:
-        lines = await plan(line, RELAY[name])
+        lines = await plan(line, statements("outbox")[name])
     found = scans(lines)
     assert [each for each in lines if re.search(r"Seq Scan on|Hash Join|Merge Join|Bitmap", each)] == []
     assert found

@@ -188,6 +188,46 @@ def test_figures_are_counted_along_an_index(con: sqlite3.Connection, name: str, 
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        (
+            "any_due",
+            ["deliveries_due (sink=? AND available_at>? AND available_at<?)", "bundles_open (sink=?"],
+        ),
+        ("due_deliveries", ["deliveries_due (sink=? AND available_at>? AND available_at<?)"]),
+        ("next_delivery", ["deliveries_due (sink=? AND available_at>?)", "bundles_open (sink=?)"]),
+        ("first_others", ["deliveries_in_order (sink=? AND tenant=? AND key=? AND message<?)"]),
+        ("ahead", ["deliveries_in_order (sink=? AND tenant=? AND key=? AND message<?)"]),
+        ("hold", ["PRIMARY KEY (message=? AND sink=?)"]),
+        ("wait_behind", ["PRIMARY KEY (message=? AND sink=?)"]),
+        ("take_deliveries", ["PRIMARY KEY (message=? AND sink=?)"]),
+        ("unfinished", ["PRIMARY KEY (message=? AND sink=?)"]),
+        ("mark_delivered", ["PRIMARY KEY (message=? AND sink=?)"]),
+        ("mark_delivery", ["PRIMARY KEY (message=? AND sink=?)"]),
+        ("release", ["deliveries_behind (sink=? AND behind=?)"]),
+        ("not_over", ["PRIMARY KEY (message=?)", "sqlite_autoindex_messages_1 (public_id=?)"]),
+        ("redeliver", ["PRIMARY KEY (message=? AND sink=?)"]),
+        ("skip", ["PRIMARY KEY (message=? AND sink=?)"]),
+        ("deliveries_of", ["PRIMARY KEY (message=?)", "PRIMARY KEY (id=?)"]),
+        ("blocked_keys", ["deliveries_in_order (sink=? AND tenant=? AND key=? AND message>?)"]),
+        ("expired_bundles", ["bundles_open (sink=? AND lease_until<?)"]),
+        ("bundle_of", ["sqlite_autoindex_messages_1 (public_id=?)"]),
+        ("finish_bundles", ["PRIMARY KEY (id=? AND sink=?)"]),
+        ("unfold", ["b USING PRIMARY KEY (id=?)", "m USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"]),
+        ("drop_bundles", ["PRIMARY KEY (id=?)"]),
+    ],
+)
+def test_the_relay_finds_deliveries_and_messages_by_index(
+    con: sqlite3.Connection, name: str, steps: list[str]
+) -> None:
+    found = plan(con, statements("outbox")[name])
+    assert [step for step in steps if not any(step in line for line in found)] == [], found
+    # Dead deliveries and open bundles are few, and what a subquery or a list gave may be walked through.
+    few = r"SCAN (\w+ VIRTUAL|CONSTANT|w\b|weighed|due|next|others|\(|\d|d USING INDEX deliveries_dead)"
+    assert [line for line in found if line.startswith("SCAN") and not re.match(few, line)] == []
+
+
 def test_a_time_long_ago_is_not_looked_for_row_by_row(con: sqlite3.Connection) -> None:
     line = AuditWrite(event="e", tenant="t", by="ann", subject="s")
     for hour in range(20):

@@ -17,7 +17,7 @@ from redrive.halfway import rest_of
 from redrive.signals.tally import Tally
 from redrive.signals.traces import Tracing
 from redrive.sinks import SinkDefinition, received
-from redrive.store.outbox import ClaimedDelivery
+from redrive.store.outbox_records import ClaimedDelivery
 from redrive.store.port import Store
 
 __all__ = ["Courier"]

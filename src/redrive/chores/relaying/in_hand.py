@@ -20,7 +20,7 @@ from redrive.core.states import DeliveryStatus
 from redrive.core.transition import AuditWrite
 from redrive.errors import DataRefused
 from redrive.settle.settler import until_answered
-from redrive.store.outbox import ClaimedDelivery
+from redrive.store.outbox_records import ClaimedDelivery
 from redrive.store.port import Store
 
 __all__ = ["WINDOW", "InHand", "look"]

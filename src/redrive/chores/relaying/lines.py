@@ -10,7 +10,7 @@ from redrive.chores.relaying.courier import Courier
 from redrive.chores.relaying.in_hand import InHand, look
 from redrive.clock import Clock
 from redrive.sinks import SinkDefinition
-from redrive.store.outbox import ClaimedDelivery
+from redrive.store.outbox_records import ClaimedDelivery
 
 __all__ = ["Line", "Lines", "in_lines"]
 

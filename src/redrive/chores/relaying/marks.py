@@ -10,7 +10,7 @@ from redrive.core.events import Event
 from redrive.core.quick import quick
 from redrive.core.states import DeliveryStatus
 from redrive.core.transition import AuditWrite
-from redrive.store.outbox import ClaimedDelivery
+from redrive.store.outbox_records import ClaimedDelivery
 
 __all__ = ["arrived", "dead", "death", "given_back", "put_off"]
 

@@ -1,4 +1,4 @@
-"""Messages: the columns they are written as, and reading them."""
+"""Messages: the columns they are written as."""
 
 from __future__ import annotations
 
@@ -8,18 +8,10 @@ from typing import Any
 
 from redrive.core.delivery import Bundle, Carrier
 from redrive.core.transition import Transition
-from redrive.store import statements
 from redrive.store.postgres.columns import always, seldom
 from redrive.store.postgres.text import as_stored
 
-__all__ = [
-    "NOTHING",
-    "bundled",
-    "columns",
-    "grouped",
-]
-
-SQL = statements.load(__package__, "outbox.sql")
+__all__ = ["NOTHING", "bundled", "columns", "grouped"]
 
 _NAMES = (
     "m_t", "m_public_id", "m_tenant", "m_topic", "m_key", "m_run_id", "m_correlation_id", "m_payload",

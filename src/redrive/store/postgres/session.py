@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias, TypeVar
 
-from redrive.core.transition import AuditWrite
+from redrive.core.transition import AuditWrite, Transition
+from redrive.store.postgres import messages
 from redrive.store.postgres.confined import AnyLines
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.desk import note
@@ -24,12 +25,14 @@ LIST_PLANS = {"enable_sort": "off", "random_page_cost": "0", "seq_page_cost": "0
 """Settings that hold the planner to rows that come in order, and to the index with the fewest of them."""
 
 _MOMENT = load("chores.sql")["moment"]
+_PUBLISH = load("outbox.sql")["publish"]
 
 
 class PostgresSession:
     """A session on one connection. Texts with NUL characters are stored and returned as they were given."""
 
     dialect: Dialect = "postgres"
+    single_writer = False
 
     def __init__(self, line: Line, clock: DatabaseClock) -> None:
         self.line = line
@@ -74,6 +77,11 @@ class PostgresSession:
 
     async def note(self, lines: Iterable[AuditWrite]) -> None:
         await note(self.line, self.clock, lines)
+
+    async def publish(self, transitions: Sequence[Transition], now: int) -> None:
+        columns = messages.columns(transitions)
+        if columns is not None:
+            await self.line.rows(_PUBLISH, **columns, now=now)
 
     def index_order(self) -> AbstractAsyncContextManager[None]:
         return self.line.transaction(**LIST_PLANS)

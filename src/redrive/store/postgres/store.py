@@ -7,19 +7,18 @@ from collections.abc import Collection, Sequence
 from copy import copy
 
 from redrive.clock import MICROS, Clock
-from redrive.core.delivery import Arrived, Carrier, DeliveryMark, Suspects
+from redrive.core.delivery import Carrier
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.errors import StoreError
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import CircuitTurn, Turned
 from redrive.store.confined import Confined
-from redrive.store.notices import Notices
-from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, NewSink, SinkRow
+from redrive.store.outbox import DeliveryFloors
+from redrive.store.outbox_records import DeliveryDecision
 from redrive.store.port import LeaseLine, People, Transaction
 from redrive.store.postgres import (
     claims,
     lease,
-    outbox,
     starts,
     writes,
 )
@@ -30,7 +29,6 @@ from redrive.store.postgres.confined import TenantLines
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import session
 from redrive.store.postgres.lines import Lines
-from redrive.store.postgres.notices import PostgresNotices
 from redrive.store.postgres.opening import prepare
 from redrive.store.postgres.session import PostgresDatabase, PostgresSession
 from redrive.store.postgres.transactions import StepTransaction
@@ -66,7 +64,7 @@ class PostgresStore(SqlStore):
         self._real_clock = clock
         self._clock = DatabaseClock(clock)
         self._patience = PATIENCE
-        self._floors = outbox.Floors()
+        self.delivery_floors = DeliveryFloors()
         self._new_lines()
 
     def _new_lines(self) -> None:
@@ -113,10 +111,6 @@ class PostgresStore(SqlStore):
     @property
     def accounts(self) -> Accounts:
         return PostgresAccounts(self._lines, self._clock, self._address)
-
-    @property
-    def notices(self) -> Notices:
-        return PostgresNotices(self._lines, self._clock)
 
     # -- accepting work ------------------------------------------------------------------------------
 
@@ -193,51 +187,13 @@ class PostgresStore(SqlStore):
             self._bell.ring()
         return turned
 
-    # -- outbox --------------------------------------------------------------------------------------
-
-    async def put_sinks(self, sinks: Sequence[NewSink]) -> None:
-        await self._lines.run(lambda line: outbox.put_sinks(line, self._clock, sinks))
-
-    async def claim_deliveries(
-        self, sink: str, *, limit: int, lease: int, suspects: Suspects = Suspects.TAKE
-    ) -> Deliveries:
-        return await self._lines.run(
-            lambda line: outbox.claim_deliveries(
-                line, self._clock, self._floors, sink, limit, lease, suspects
-            )
-        )
-
-    async def note_deliveries(
-        self,
-        sink: str,
-        marks: Sequence[DeliveryMark],
-        audit: Sequence[AuditWrite] = (),
-        arrived: Sequence[Arrived] = (),
-    ) -> None:
-        await self._lines.run(
-            lambda line: outbox.note_deliveries(line, self._clock, sink, marks, audit, arrived)
-        )
-
-    # -- people --------------------------------------------------------------------------------------
+    # -- waking other processes ----------------------------------------------------------------------
 
     async def decide_deliveries(self, decision: DeliveryDecision) -> int:
-        changed = await self._lines.run(lambda line: outbox.decide_deliveries(line, self._clock, decision))
+        changed = await super().decide_deliveries(decision)
         if changed:
             self._bell.ring()
         return changed
-
-    async def remove_sink(self, name: str, audit: AuditWrite) -> bool:
-        return await self._lines.run(lambda line: outbox.remove_sink(line, self._clock, name, audit))
-
-    # -- reading -------------------------------------------------------------------------------------
-
-    async def blocked_keys(self, *, tenant: str | None = None, limit: int) -> list[BlockedKey]:
-        return await self._lines.run(lambda line: outbox.blocked_keys(line, tenant, limit))
-
-    async def sinks(self) -> list[SinkRow]:
-        return await self._lines.run(outbox.sinks)
-
-    # -- settings ------------------------------------------------------------------------------------
 
     async def resume(self, workflow: str, audit: AuditWrite) -> None:
         await super().resume(workflow, audit)

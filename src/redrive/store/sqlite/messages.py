@@ -1,4 +1,4 @@
-"""Messages: writing them with the transitions they belong to, and reading them."""
+"""Messages: writing them with the transitions they belong to."""
 
 from __future__ import annotations
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any, TypeAlias, TypeVar
 
-from redrive.core.transition import AuditWrite
+from redrive.core.transition import AuditWrite, Transition
 from redrive.store.session import Dialect, Session, Statement, run_inline
 from redrive.store.sqlite.connection import picture, unhurried
 from redrive.store.sqlite.lines import Inline, Threaded, exclusive
+from redrive.store.sqlite.messages import publish
 from redrive.store.sqlite.writes import note
 
 __all__ = ["SqliteDatabase", "SqliteSession"]
@@ -24,6 +25,7 @@ class SqliteSession:
     """A session on one connection. It never suspends."""
 
     dialect: Dialect = "sqlite"
+    single_writer = True
 
     def __init__(self, con: sqlite3.Connection, clock: Callable[[], int], lock: Lock) -> None:
         self._con = con
@@ -59,6 +61,9 @@ class SqliteSession:
 
     async def note(self, lines: Iterable[AuditWrite]) -> None:
         note(self._con, self._clock(), lines)
+
+    async def publish(self, transitions: Sequence[Transition], now: int) -> None:
+        publish(self._con, now, transitions)
 
     def index_order(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()  # its statements name their indexes

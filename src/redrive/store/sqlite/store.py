@@ -6,12 +6,10 @@ import sqlite3
 from collections.abc import Collection, Sequence
 
 from redrive.clock import Clock
-from redrive.core.delivery import Arrived, Carrier, DeliveryMark, Suspects
-from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
+from redrive.core.delivery import Carrier
+from redrive.core.transition import Answer, NewRun, Transition
 from redrive.store.accounts import Accounts
 from redrive.store.confined import Confined
-from redrive.store.notices import Notices
-from redrive.store.outbox import BlockedKey, Deliveries, DeliveryDecision, NewSink, SinkRow
 from redrive.store.port import LeaseLine, People, Transaction
 from redrive.store.records import (
     Started,
@@ -19,7 +17,6 @@ from redrive.store.records import (
 from redrive.store.session import Database
 from redrive.store.sqlite import (
     claims,
-    outbox,
     starts,
     writes,
 )
@@ -29,7 +26,6 @@ from redrive.store.sqlite.connection import Address, locate, unhurried
 from redrive.store.sqlite.lease import FileLease, MemoryLease
 from redrive.store.sqlite.line import Result, Work
 from redrive.store.sqlite.lines import Inline, Threaded
-from redrive.store.sqlite.notices import SqliteNotices
 from redrive.store.sqlite.schema import prepare
 from redrive.store.sqlite.session import SqliteDatabase
 from redrive.store.sqlite.transactions import StepTransaction
@@ -98,10 +94,6 @@ class SqliteStore(SqlStore):
     def accounts(self) -> Accounts:
         return SqliteAccounts(self._lines, self.now)
 
-    @property
-    def notices(self) -> Notices:
-        return SqliteNotices(self._lines, self.now)
-
     # -- accepting work ------------------------------------------------------------------------------
 
     async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[Started]:
@@ -141,49 +133,4 @@ class SqliteStore(SqlStore):
 
     # -- bulk ----------------------------------------------------------------------------------------
 
-    # -- outbox --------------------------------------------------------------------------------------
-
-    async def put_sinks(self, sinks: Sequence[NewSink]) -> None:
-        await self._lines.write(lambda con: outbox.put_sinks(con, self.now(), sinks))
-
-    async def claim_deliveries(
-        self, sink: str, *, limit: int, lease: int, suspects: Suspects = Suspects.TAKE
-    ) -> Deliveries:
-        def look_then_take(con: sqlite3.Connection) -> Deliveries:
-            now = self.now()
-            if not outbox.any_due(con, now, sink):
-                return Deliveries(items=(), now=now, next_at=outbox.next_delivery(con, now, sink))
-            with unhurried(con):  # a claim that a power cut undoes is made again
-                return self._lines.locked(
-                    con, lambda con: outbox.claim_deliveries(con, self.now(), sink, limit, lease, suspects)
-                )
-
-        return await self._lines.visit(look_then_take)
-
-    async def note_deliveries(
-        self,
-        sink: str,
-        marks: Sequence[DeliveryMark],
-        audit: Sequence[AuditWrite] = (),
-        arrived: Sequence[Arrived] = (),
-    ) -> None:
-        # What a power cut makes us forget is delivered once more.
-        await self._unhurried(
-            lambda con: outbox.note_deliveries(con, self.now(), sink, marks, audit, arrived)
-        )
-
-    # -- people --------------------------------------------------------------------------------------
-
-    async def decide_deliveries(self, decision: DeliveryDecision) -> int:
-        return await self._lines.write(lambda con: outbox.decide_deliveries(con, self.now(), decision))
-
-    async def remove_sink(self, name: str, audit: AuditWrite) -> bool:
-        return await self._lines.write(lambda con: outbox.remove_sink(con, self.now(), name, audit))
-
     # -- reading -------------------------------------------------------------------------------------
-
-    async def blocked_keys(self, *, tenant: str | None = None, limit: int) -> list[BlockedKey]:
-        return await self._lines.read(lambda con: outbox.blocked_keys(con, tenant, limit))
-
-    async def sinks(self) -> list[SinkRow]:
-        return await self._lines.read(outbox.sinks)

@@ -297,8 +297,3 @@ SELECT created_at FROM redrive.messages WHERE id >= CAST(:id AS bigint) ORDER BY
 -- name: messages.last
 -- The newest id.
 SELECT COALESCE(max(id), 0) FROM redrive.messages;
-
--- name: message_by_id
--- The message a caller asks for.
-SELECT m.id, m.public_id, m.tenant, m.topic, m.key, m.payload, m.run_id, m.correlation_id, m.created_at, m.trace
-FROM redrive.messages AS m WHERE m.public_id = :message AND (CAST(:tenant AS text) IS NULL OR m.tenant = :tenant);

@@ -68,18 +68,3 @@ m.id = ANY (ARRAY(SELECT d.message FROM redrive.deliveries AS d WHERE d.status =
             WHERE b.id = m.bundle AND b.sink = (CAST(:sink_state AS text[]))[1]
               AND CASE WHEN b.finished_at IS NULL THEN 'PENDING' ELSE 'DELIVERED' END
                   = (CAST(:sink_state AS text[]))[2] OFFSET 0));
-
--- name: deliveries_of
--- The deliveries of some messages.
-SELECT d.message, d.sink, d.status, d.attempt, d.available_at, d.lease_until, b.public_id, d.tried_at, d.finished_at,
-       d.error
-FROM redrive.deliveries AS d LEFT JOIN redrive.messages AS b ON b.id = d.behind
-WHERE d.message = ANY (CAST(:messages AS bigint[]))
-UNION ALL
-SELECT m.id, b.sink, CASE WHEN b.finished_at IS NULL THEN 'PENDING' ELSE 'DELIVERED' END,
-       CAST(b.finished_at IS NOT NULL AS integer), CASE WHEN b.finished_at IS NULL THEN m.created_at END,
-       CASE WHEN b.finished_at IS NULL THEN b.lease_until ELSE 0 END, NULL, b.finished_at, b.finished_at, NULL
-FROM redrive.messages AS m CROSS JOIN LATERAL (
-    SELECT i.* FROM redrive.bundles AS i WHERE i.id = m.bundle OFFSET 0) AS b
-WHERE m.id = ANY (CAST(:messages AS bigint[]))
-ORDER BY 1, 2;

@@ -67,15 +67,3 @@ m.id IN (SELECT d.message FROM deliveries AS d INDEXED BY deliveries_dead WHERE 
  OR EXISTS (SELECT 1 FROM bundles AS b
             WHERE b.id = m.bundle AND b.sink = json_extract(:sink_state, '$[0]')
               AND iif(b.finished_at IS NULL, 'PENDING', 'DELIVERED') = json_extract(:sink_state, '$[1]')));
-
--- name: deliveries_of
--- The deliveries of some messages.
-SELECT d.message, d.sink, d.status, d.attempt, d.available_at, d.lease_until, b.public_id, d.tried_at, d.finished_at,
-       d.error
-FROM json_each(:messages) AS w JOIN deliveries AS d ON d.message = w.value LEFT JOIN messages AS b ON b.id = d.behind
-UNION ALL
-SELECT m.id, b.sink, iif(b.finished_at IS NULL, 'PENDING', 'DELIVERED'), b.finished_at IS NOT NULL,
-       iif(b.finished_at IS NULL, m.created_at, NULL), iif(b.finished_at IS NULL, b.lease_until, 0), NULL,
-       b.finished_at, b.finished_at, NULL
-FROM json_each(:messages) AS w JOIN messages AS m ON m.id = w.value JOIN bundles AS b ON b.id = m.bundle
-ORDER BY 1, 2;

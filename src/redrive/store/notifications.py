@@ -1,0 +1,354 @@
+"""Notifications: the records, the calls of the port, and the calls themselves.
+
+    notices         facts that users are to be notified of, collected in lanes
+    notifications   what users were notified of; the inbox shows them
+    rules           who is notified of what, as users stored it
+
+While failures come in by the thousand, rows are only added: a lane is written when its notification is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from redrive.clock import MICROS
+from redrive.core.transition import AuditWrite, MessageWrite, Transition
+from redrive.frozen import dataclass
+from redrive.store.pages import Request, Window
+from redrive.store.records import Page
+from redrive.store.session import Database, Session, Statements, reads, writes
+
+__all__ = [
+    "LaneCase",
+    "NewNotice",
+    "NewNotification",
+    "NoticeRow",
+    "Notices",
+    "NotificationCalls",
+    "NotificationFilter",
+    "NotificationRow",
+    "RuleRow",
+    "Telling",
+    "purge_notifications",
+]
+
+MOST_UNREAD = 1000
+"""Unread notifications are counted up to this many."""
+
+SENT_KEPT = 86_400 * MICROS
+"""How long notices are kept after they were sent, so that a relay which repeats one adds nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewNotice:
+    """Facts to notify users of; `core.notice` wrote `notice`. A repeat has the same `public_id`."""
+
+    public_id: str
+    tenant: str
+    lane: str
+    notice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeRow:
+    """Facts as recorded."""
+
+    id: int
+    tenant: str
+    created_at: int
+    notice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneCase:
+    """A due lane: `count` notices that were not sent, the newest of which is `last`.
+
+    `notices` are the newest ones, the last one first. `version` changes when the lane's notification is sent.
+    """
+
+    tenant: str
+    lane: str
+    version: int
+    count: int
+    first_at: int
+    last: int
+    notices: tuple[NoticeRow, ...]
+    now: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewNotification:
+    """A notification to send: `content` is plain JSON. `in_app`: the inbox shows it."""
+
+    public_id: str
+    tenant: str
+    event: str
+    workflow: str
+    count: int
+    in_app: bool
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telling:
+    """The notification of a lane, sent if the lane still has this version.
+
+    The lane is due again after `every` microseconds.
+    """
+
+    case: LaneCase
+    every: int
+    notification: NewNotification
+    messages: tuple[MessageWrite, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationRow:
+    """A notification as one reader sees it. `read_at` is when this reader read it."""
+
+    id: int
+    public_id: str
+    tenant: str
+    event: str
+    workflow: str
+    count: int
+    created_at: int
+    content: str
+    read_at: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationFilter:
+    """A filter of the inbox: a tenant, some workflows, some ids, only unread ones."""
+
+    tenant: str | None = None
+    workflows: tuple[str, ...] | None = None
+    ids: tuple[str, ...] | None = None
+    unread: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleRow:
+    """Who is notified of what, for a workflow of a tenant; an empty text stands for any."""
+
+    tenant: str
+    workflow: str
+    rule: str
+    updated_at: int
+    updated_by: str
+
+
+class Notices(Protocol):
+    """The calls about notifications: each one transaction, each safe to repeat."""
+
+    # -- chores ------------------------------------------------------------------------------------
+
+    async def add(self, notices: Sequence[NewNotice]) -> None:
+        """Keep facts until they are sent; those that are stored already change nothing."""
+
+    async def due(self, *, limit: int, newest: int) -> list[LaneCase]:
+        """Return lanes that are due and have something to send, each with its `newest` facts."""
+
+    async def tell(self, telling: Telling) -> bool:
+        """Store the notification of a lane, and the messages that bring it to users.
+
+        Return False if another process was faster, or a notice was added meanwhile: then nothing is written.
+        """
+
+    # -- people ------------------------------------------------------------------------------------
+
+    async def inbox(
+        self, where: NotificationFilter, reader: str, *, limit: int, cursor: str | None
+    ) -> Page[NotificationRow]:
+        """Return a page of the inbox, newest first, as one reader sees it."""
+
+    async def unread(self, where: NotificationFilter, reader: str) -> int:
+        """Count the notifications that the reader has not read, up to 1,000."""
+
+    async def mark_read(self, where: NotificationFilter, reader: str) -> int:
+        """Note that the reader has read these; return how many were unread."""
+
+    async def rules(self) -> Sequence[RuleRow]:
+        """Return all stored rules."""
+
+    async def set_rule(self, row: RuleRow, audit: AuditWrite) -> None:
+        """Store a rule, replacing the one for the same tenant and workflow."""
+
+    async def delete_rule(self, tenant: str, workflow: str, audit: AuditWrite) -> bool:
+        """Remove a rule; return False, and note nothing, if there was none."""
+
+
+SQL = Statements("notifications.sql")
+
+
+class _LaneChanged(Exception):
+    """Another process sent this lane, or added to it. Rolls back what the call has written."""
+
+
+class NotificationCalls:
+    """See `Notices` for what each call promises."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    # -- chores ------------------------------------------------------------------------------------
+
+    @writes()
+    async def add(self, session: Session, notices: Sequence[NewNotice]) -> None:
+        async with session.transaction():
+            now = await session.now()
+            # Sorted, so that two processes lock the rows in the same order.
+            for each in sorted(notices, key=lambda one: (one.tenant, one.lane, one.public_id)):
+                await session.rows(SQL["put_notice"], **asdict(each), now=now)
+                await session.rows(SQL["put_lane"], tenant=each.tenant, lane=each.lane)
+
+    @reads()
+    async def due(self, session: Session, *, limit: int, newest: int) -> list[LaneCase]:
+        now = await session.now()
+        found = []
+        for row in await session.rows(SQL["due_lanes"], now=now, most=limit):
+            tenant, lane, version, count, first_at, last = row
+            notices = await session.rows(
+                SQL["newest_notices"], tenant=tenant, lane=lane, last=last, newest=newest
+            )
+            found.append(
+                LaneCase(
+                    tenant=tenant,
+                    lane=lane,
+                    version=version,
+                    count=count,
+                    first_at=first_at,
+                    last=last,
+                    notices=tuple(_notice_row(each) for each in notices),
+                    now=now,
+                )
+            )
+        return found
+
+    async def tell(self, telling: Telling) -> bool:
+        try:
+            await self._tell(telling)
+        except _LaneChanged:
+            return False
+        return True
+
+    @writes()
+    async def _tell(self, session: Session, telling: Telling) -> None:
+        async with session.transaction():
+            now = await session.now()
+            case = telling.case
+            lane = {"tenant": case.tenant, "lane": case.lane}
+            next_at = now + telling.every
+            if not await session.rows(SQL["turn_lane"], **lane, version=case.version, next_at=next_at):
+                raise _LaneChanged
+            if len(await session.rows(SQL["mark_told"], **lane, last=case.last, now=now)) != case.count:
+                raise _LaneChanged
+            await session.rows(SQL["put_notification"], **asdict(telling.notification), now=now)
+            if telling.messages:
+                # Stores write messages with a transition; this one has nothing else to write.
+                carrier = Transition(run=0, tenant=case.tenant, fence=0, messages=telling.messages)
+                await session.publish([carrier], now)
+
+    # -- people ------------------------------------------------------------------------------------
+
+    @reads()
+    async def inbox(
+        self, session: Session, where: NotificationFilter, reader: str, *, limit: int, cursor: str | None
+    ) -> Page[NotificationRow]:
+        request = Request.of(limit, cursor)
+        window = request.window
+        values = _conditions(where, window)
+        statement = _statement(session, "notifications", values, "DESC" if window.down else "ASC")
+        rows = await session.rows(statement, **values, reader=reader, most=window.most)
+        return request.page([_notification_row(row) for row in rows])
+
+    @reads()
+    async def unread(self, session: Session, where: NotificationFilter, reader: str) -> int:
+        values = {**_conditions(where), "unread": True}
+        statement = _statement(session, "unread", values)
+        return int(await session.value(statement, **values, reader=reader, most=MOST_UNREAD))
+
+    @writes()
+    async def mark_read(self, session: Session, where: NotificationFilter, reader: str) -> int:
+        values = {**_conditions(where), "unread": True}
+        return len(await session.rows(_statement(session, "mark_read", values), **values, reader=reader))
+
+    @reads()
+    async def rules(self, session: Session) -> Sequence[RuleRow]:
+        rows = await session.rows(SQL["rules"])
+        return [
+            RuleRow(tenant=tenant, workflow=workflow, rule=rule, updated_at=updated_at, updated_by=updated_by)
+            for tenant, workflow, rule, updated_at, updated_by in rows
+        ]
+
+    @writes()
+    async def set_rule(self, session: Session, row: RuleRow, audit: AuditWrite) -> None:
+        async with session.transaction():
+            await session.rows(
+                SQL["put_rule"],
+                tenant=row.tenant,
+                workflow=row.workflow,
+                rule=row.rule,
+                updated_by=row.updated_by,
+            )
+            await session.note([audit])
+
+    @writes()
+    async def delete_rule(self, session: Session, tenant: str, workflow: str, audit: AuditWrite) -> bool:
+        return await session.change(SQL["drop_rule"], audit, tenant=tenant, workflow=workflow)
+
+
+def _notice_row(row: Sequence[Any]) -> NoticeRow:
+    id, tenant, created_at, notice = row
+    return NoticeRow(id=id, tenant=tenant, created_at=created_at, notice=notice)
+
+
+def _notification_row(row: Sequence[Any]) -> NotificationRow:
+    id, public_id, tenant, event, workflow, count, created_at, content, read_at = row
+    return NotificationRow(
+        id=id,
+        public_id=public_id,
+        tenant=tenant,
+        event=event,
+        workflow=workflow,
+        count=count,
+        created_at=created_at,
+        content=content,
+        read_at=read_at,
+    )
+
+
+def _conditions(where: NotificationFilter, window: Window | None = None) -> dict[str, Any]:
+    """Return what a filter and a window ask for, by the names of the conditions."""
+    values: dict[str, Any] = {
+        "tenant": where.tenant,
+        "workflows": None if where.workflows is None else list(where.workflows),
+        "ids": None if where.ids is None else list(where.ids),
+        "unread": where.unread or None,
+        "below": None if window is None else window.below,
+        "above": None if window is None else window.above,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _statement(session: Session, name: str, values: dict[str, Any], order: str = "") -> str:
+    """Return the text of a statement with the conditions that these values need."""
+    dialect = session.dialect
+    conditions = [SQL[f"notifications.{each}"].text(dialect) for each in values]
+    return SQL[name].text(dialect).format(conditions=" AND ".join(conditions) or "true", order=order)
+
+
+async def purge_notifications(session: Session, now: int, before: int, limit: int) -> int:
+    """Remove notices and lanes a day after they were sent, and notifications from before a time.
+
+    Return how many rows that were.
+    """
+    await session.rows(SQL["missing_lanes"])
+    removed = 0
+    for name in ("old_notices", "old_lanes"):
+        removed += len(await session.rows(SQL[name], before=now - SENT_KEPT, most=limit))
+    gone = await session.rows(SQL["old_notifications"], before=before, most=limit)
+    await session.rows(SQL["old_reads"], notifications=[row[0] for row in gone])
+    return removed + len(gone)
