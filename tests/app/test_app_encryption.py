@@ -19,7 +19,7 @@ from redrive.cli import main
 from redrive.clock import SystemClock
 from redrive.errors import ConfigurationError
 from redrive.settings import Settings
-from redrive.store.seal import Keyring
+from redrive.store.encryption.keyring import Keyring
 from redrive.store.sqlite import SqliteStore
 
 SECRET = "4111-1111-1111-1111"

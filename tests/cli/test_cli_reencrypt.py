@@ -9,7 +9,7 @@ import pytest
 from console import piped
 
 from redrive import Redrive
-from redrive.store.seal import Keyring
+from redrive.store.encryption.keyring import Keyring
 
 OLD, NEW = (base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2))
 

@@ -16,8 +16,7 @@ from redrive.core.redact import MASK, Redactor
 from redrive.desk.aside import LARGE
 from redrive.desk.preview import DryRun
 from redrive.store import open_store
-from redrive.store.seal import Keyring
-from redrive.store.sealed import SealedStore
+from redrive.store.encryption.keyring import Keyring
 from redrive.testing import VirtualClock, engine
 
 SECRETS = ("hunter2", "tok-4711", "sk-0815")
@@ -126,7 +125,7 @@ async def test_a_secret_that_is_edited_is_used_and_its_change_is_hidden() -> Non
 async def test_with_a_key_no_secret_of_a_replay_is_readable_in_the_database(tmp_path: Path) -> None:
     ledger, clock = Ledger(broken={"use"}), VirtualClock()
     app, job = login(ledger)
-    store = SealedStore(open_store(f"sqlite:///{tmp_path}/redrive.db", clock), Keyring([bytes(range(32))]))
+    store = open_store(f"sqlite:///{tmp_path}/redrive.db", clock, Keyring([bytes(range(32))]))
     async with engine(app, store=store, clock=clock) as e:
         letter = await failed(e, job, "ann", "hunter2", "hello")
         await ended(e, (await app.dlq.replay(letter.id, patch={"password": "correct horse"})).run_id)

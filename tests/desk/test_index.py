@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from keyed import with_keys
 from desk_kit import ONCE, ended, failed, new_app
 
 from redrive import Redrive
 from redrive.app import Workflow
 from redrive.errors import RegistrationError
 from redrive.store import open_store
-from redrive.store.seal import Keyring
-from redrive.store.sealed import SealedStore
+from redrive.store.encryption.keyring import Keyring
 from redrive.store.selection import LetterFilter, RunFilter
 from redrive.testing import Engine, engine
 from redrive.testing.clock import VirtualClock
@@ -94,20 +94,20 @@ async def test_a_set_is_chosen_by_a_field() -> None:
 async def test_sealed_values_are_found_and_do_not_lie_in_clear_whatever_key_wrote_them() -> None:
     app, order = indexed()
     clock = VirtualClock(seed=0)
-    inner = open_store("sqlite:///:memory:", clock)
     old, new = bytes(range(32)), bytes(32)
-    async with engine(app, store=SealedStore(inner, Keyring([old])), clock=clock) as e:
+    store = open_store("sqlite:///:memory:", clock, Keyring([old]))
+    async with engine(app, store=store, clock=clock) as e:
         letter = await failed(e, order, 42, Customer("ann@example.org"))
         assert await letters(e, order_id=42) == [letter.id]
         rows = await e.fetch("SELECT value FROM run_index")
         assert len(rows) == 2
         assert all(row["value"].startswith("det1:") for row in rows)
-        rotated = SealedStore(inner, Keyring([new, old]))
+        rotated = with_keys(store, Keyring([new, old]))
         where = RunFilter(index={"customer.email": "ann@example.org"})
         assert [run.public_id for run in (await rotated.runs(where, limit=10, cursor=None)).items] == [
             letter.run_id
         ]
-        stranger = SealedStore(inner, Keyring([new]))
+        stranger = with_keys(store, Keyring([new]))
         assert (await stranger.runs(where, limit=10, cursor=None)).items == []
         begun = await e.app.dlq.ignore_many(LetterFilter(index=dict(where.index or {})), by="ann")
         for table in ("sets", "audit"):

@@ -20,8 +20,7 @@ from redrive.desk.sets import DryRunOfMany, LetterSet
 from redrive.desk.shapes import DeadLetter
 from redrive.errors import Conflict, InputError, NotFound, StoreUnavailable
 from redrive.store import open_store
-from redrive.store.seal import Keyring
-from redrive.store.sealed import SealedStore
+from redrive.store.encryption.keyring import Keyring
 from redrive.store.selection import AuditFilter, LetterFilter
 from redrive.testing import Crash, Engine, engine
 from redrive.testing.clock import VirtualClock
@@ -670,7 +669,7 @@ async def test_odd_looks_are_refused(desk: tuple[Engine, Shop]) -> None:
 async def test_sealed_letters_are_edited_and_replayed_and_nothing_lies_in_clear() -> None:
     made = shop()
     clock = VirtualClock(seed=0)
-    store = SealedStore(open_store("sqlite:///:memory:", clock), Keyring([bytes(32)]))
+    store = open_store("sqlite:///:memory:", clock, Keyring([bytes(32)]))
     async with engine(made.app, store=store, clock=clock) as e:
         await failures(e, made.order, 2)
         made.ledger.broken.clear()

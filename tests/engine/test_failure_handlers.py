@@ -18,8 +18,7 @@ from redrive.app import Workflow
 from redrive.core.handlers import NOTE
 from redrive.core.transition import NewRun
 from redrive.store import open_store
-from redrive.store.seal import Keyring
-from redrive.store.sealed import SealedStore
+from redrive.store.encryption.keyring import Keyring
 from redrive.store.selection import RunFilter
 from redrive.testing import (
     Crash,
@@ -520,8 +519,8 @@ async def test_odd_texts_arrive_as_they_are(on_store: OnStore) -> None:
 async def test_in_an_encrypted_store_a_handlers_input_is_sealed() -> None:
     desk = broken_desk()
     clock = VirtualClock()
-    inner = open_store("sqlite:///:memory:", clock)
-    async with engine(desk.app, store=SealedStore(inner, Keyring([bytes(32)])), clock=clock) as e:
+    store = open_store("sqlite:///:memory:", clock, Keyring([bytes(32)]))
+    async with engine(desk.app, store=store, clock=clock) as e:
         run = await e.run(desk.pay, 40, "4111-secret")
         handlers = await e.handlers(run)
         assert {event.input["card"] for _, event in desk.told} == {"4111-secret"}

@@ -13,8 +13,7 @@ from cluster import ENOUGH, POSTGRES, need_postgres
 from redrive.clock import Clock, SystemClock
 from redrive.store import open_store
 from redrive.store.port import Store
-from redrive.store.seal import Keyring
-from redrive.store.sealed import SealedStore
+from redrive.store.encryption.keyring import Keyring
 
 # What can differ is each tried once, not each with each: a file or memory, sealed or not, one PostgreSQL or
 # the other, by the pooler (which stands before the first; some tests only) or directly. `./dev prove` takes
@@ -30,9 +29,8 @@ IN_MEMORY = ("sqlite-memory", "sqlite-sealed")
 
 
 def make(kind: str, url: str, clock: Clock) -> Store:
-    """The store of a URL; the sealed kind stands around one, and is held to the same promises."""
-    store = open_store(url, clock)
-    return SealedStore(store, Keyring([bytes(32)])) if kind == "sqlite-sealed" else store
+    """Return the store of a URL; the sealed kind has keys, and is held to the same promises."""
+    return open_store(url, clock, Keyring([bytes(32)]) if kind == "sqlite-sealed" else None)
 
 
 _set_up: list[bytes] = []

@@ -26,12 +26,19 @@ from redrive.store.accounts import AnswerRow, NewAnswer
 from redrive.store.notifications import NewNotice, NewNotification, NotificationFilter, RuleRow, Telling
 from redrive.store.port import Store
 from redrive.store.reseal import TABLES, Exchange, Texts, reseal
-from redrive.store.seal import Keyring, is_sealed, key_of
-from redrive.store.sealed import SealedStore, refuse_unreadable
-from redrive.store.sealed_lines import SealedLease, SealedTransaction
-from redrive.store.sealing import COVERED, PARTS, SEALED, Sealer
+from redrive.store.encryption.keyring import Keyring, is_sealed, key_of
+from redrive.store.encryption.codec import (
+    COVERED,
+    READ,
+    READ_PARTS,
+    WRITTEN,
+    WRITTEN_PARTS,
+    Codec,
+    refuse_unreadable,
+)
 from redrive.store.views import NewView
 
+SEALED = {**WRITTEN, **READ}
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
 SECRET = "4111-1111-1111-1111"
 KEY = "idem_job:default:w:order-1"
@@ -115,26 +122,7 @@ def test_a_text_that_no_store_could_hold_is_refused() -> None:
         ring(OLD).seal("\ud800", "acme")
 
 
-# -- the wrapper is complete ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("ours", "protocol"),
-    [
-        (SealedStore, port.Store),
-        (SealedLease, port.LeaseLine),
-        (SealedTransaction, port.Transaction),
-    ],
-)
-def test_every_call_of_the_port_is_there_with_the_same_parameters(ours: type, protocol: type[Any]) -> None:
-    parts = (port.People, port.Store) if protocol is port.Store else (protocol,)
-    calls = {name: call for part in parts for name, call in vars(part).items() if inspect.isfunction(call)}
-    named = {name: call for name, call in calls.items() if not name.startswith("_")}
-    assert named
-    for name, call in named.items():
-        assert name in vars(ours), f"{ours.__name__} lacks {name}"
-        assert inspect.signature(vars(ours)[name]) == inspect.signature(call), name
-        assert vars(ours)[name].__name__ == name  # no other call under this name
+# -- every record is covered ------------------------------------------------------------------------------
 
 
 # What is stored in clear: it names and counts things, or people wrote it for others to read.
@@ -166,7 +154,7 @@ def records() -> list[type[Any]]:
 
 
 def test_every_text_of_every_record_has_its_place() -> None:
-    """Whoever adds a field decides whether it is a payload, in `store/sealing.py` or here."""
+    """Whoever adds a field decides whether it is a payload, in `store/encryption/codec.py` or here."""
     missing = [
         f"{record.__name__}.{field.name}"
         for record in records()
@@ -179,14 +167,22 @@ def test_every_text_of_every_record_has_its_place() -> None:
     assert missing == []
 
 
-def test_every_part_of_a_transition_that_can_hold_a_payload_is_sealed() -> None:
-    names = {record.__name__ for record in SEALED}
-    parts = {
-        field.name
-        for field in dataclasses.fields(Transition)
-        if any(name in str(field.type) for name in names)
-    }
-    assert parts == set(PARTS)
+@pytest.mark.parametrize(
+    ("payloads", "parts"), [(WRITTEN, WRITTEN_PARTS), (READ, READ_PARTS)], ids=["written", "read"]
+)
+def test_every_part_of_a_record_that_can_hold_a_payload_is_known(
+    payloads: dict[type, Any], parts: dict[type, Any]
+) -> None:
+    names = {record.__name__ for record in (*payloads, *parts)} - {"RunRow"}  # a run is a field of its own
+    for record in records():
+        if record in (WRITTEN_PARTS if payloads is READ else READ_PARTS) or record.__name__ in OPENED_APART:
+            continue
+        holding = {
+            field.name
+            for field in dataclasses.fields(record)
+            if any(re.search(rf"\\b{name}\\b", str(field.type)) for name in names)
+        }
+        assert holding <= set(parts.get(record, ())), record
 
 
 def filled(record: type[Any]) -> Any:
@@ -222,7 +218,7 @@ async def opened(kind: str, folder: Path, clock: HandClock) -> AsyncIterator[Cal
         await store.open()
 
         def seen(keys: Keyring | None) -> Kit:
-            seen: Store = store if keys is None else SealedStore(store, keys)
+            seen: Store = store if keys is None else with_keys(store, keys)
             return Kit(store=seen, clock=clock, beside=lambda: url, shared=True, kind=kind)
 
         yield seen

@@ -44,7 +44,7 @@ from redrive.policy import Circuit, RetryPolicy
 from redrive.settings import Settings
 from redrive.sinks import Sink, SinkDefinition
 from redrive.store.elsewhere import check_elsewhere
-from redrive.store.sealed import refuse_unreadable
+from redrive.store.encryption.codec import refuse_unreadable
 from redrive.store.workers import Catalogue
 from redrive.worker.definition import Step
 

@@ -13,7 +13,7 @@ from redrive.core.states import RunStatus
 from redrive.desk.shapes import Run
 from redrive.duration import Duration, seconds
 from redrive.errors import ConfigurationError, MisusedStep, NotFound, RunCancelled, RunFailed, RunPartial
-from redrive.store.seal import is_sealed, why_sealed
+from redrive.store.encryption.keyring import is_sealed, why_sealed
 from redrive.worker.branch import Branch, current
 
 if TYPE_CHECKING:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from redrive.clock import Clock
 from redrive.settings import Settings
 from redrive.store import open_store
+from redrive.store.encryption.keyring import Keyring
 from redrive.store.port import Store
-from redrive.store.seal import Keyring
-from redrive.store.sealed import SealedStore
 
 __all__ = ["make_store"]
 
 
 def make_store(settings: Settings, clock: Clock) -> Store:
-    """The store that the settings name, not yet opened. Without keys nothing stands around it."""
-    store = open_store(settings.url, clock)
-    keys = Keyring.parse(settings.encryption_keys)
-    return store if keys is None else SealedStore(store, keys)
+    """Return the store that the settings name, not yet opened."""
+    return open_store(settings.url, clock, Keyring.parse(settings.encryption_keys))

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.core.transition import AuditWrite
     from redrive.settings import Settings
+    from redrive.store.encryption.keyring import Keyring
     from redrive.store.reseal import Report, Table, Texts
-    from redrive.store.seal import Keyring
 
 __all__ = ["reencrypt"]
 
@@ -62,7 +62,7 @@ def _line(app: Redrive, keys: Keyring, by: str) -> AuditWrite:
     """What the audit log says of it: about all tenants, and nothing that would be sealed with a key."""
     from redrive.core.events import Event
     from redrive.core.transition import AuditWrite
-    from redrive.store.seal import IN_CLEAR
+    from redrive.store.encryption.keyring import IN_CLEAR
 
     return AuditWrite(
         event=Event.PAYLOAD_REENCRYPTED.value,
@@ -75,7 +75,7 @@ def _line(app: Redrive, keys: Keyring, by: str) -> AuditWrite:
 
 def _keys(settings: Settings, plain: bool) -> Keyring:
     from redrive.errors import ConfigurationError
-    from redrive.store.seal import Keyring
+    from redrive.store.encryption.keyring import Keyring
 
     keys = Keyring.parse(settings.encryption_keys)
     if keys is None:
@@ -117,7 +117,7 @@ def _progress() -> Any:
 
 
 def _show(report: Report, keys: Keyring, output: Output) -> None:
-    from redrive.store.seal import IN_CLEAR
+    from redrive.store.encryption.keyring import IN_CLEAR
 
     target = keys.writes or IN_CLEAR
     if output.json:

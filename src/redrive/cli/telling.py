@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from redrive.cli.health import Finding
 from redrive.core.notify import NotifyRule, Target
 from redrive.errors import RedriveError
-from redrive.store.seal import is_sealed
+from redrive.store.encryption.keyring import is_sealed
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

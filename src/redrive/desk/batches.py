@@ -29,9 +29,9 @@ from redrive.errors import ConfigurationError, Conflict, DataRefused, RedriveErr
 from redrive.frozen import dataclass
 from redrive.settle.settler import LocalSettler
 from redrive.store.bulk import ItemMark, SetItemRow, SetItemStatus, SetRow, SetStatus
+from redrive.store.encryption.keyring import is_sealed, why_sealed
 from redrive.store.port import Store
 from redrive.store.records import Case
-from redrive.store.seal import is_sealed, why_sealed
 from redrive.store.workers import Claimed
 
 __all__ = ["REPLAY", "Batches", "order_of", "why_not"]

@@ -15,9 +15,9 @@ from redrive.core.quick import quick
 from redrive.core.reopen import journal_after
 from redrive.core.transition import Transition
 from redrive.frozen import dataclass
+from redrive.store.encryption.keyring import SEALED_ERROR, is_sealed
 from redrive.store.port import Store
 from redrive.store.records import Case
-from redrive.store.seal import SEALED_ERROR, is_sealed
 from redrive.store.workers import Claimed, living
 
 __all__ = ["Handing", "Hands", "Share", "Taker", "Taking", "as_claimed"]

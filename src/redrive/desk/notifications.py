@@ -19,10 +19,10 @@ from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.frozen import dataclass
 from redrive.outside import inspect
 from redrive.sinks.signature import read_secrets
+from redrive.store.encryption.keyring import is_sealed, why_sealed
 from redrive.store.notifications import NotificationFilter, NotificationRow, RuleRow
 from redrive.store.port import People
 from redrive.store.records import Page
-from redrive.store.seal import is_sealed, why_sealed
 
 __all__ = ["InboxItem", "Notifications", "StoredRule"]
 

@@ -38,9 +38,9 @@ from redrive.policy import RetryPolicy
 from redrive.settle.settler import until_answered
 from redrive.settle.view import view_of
 from redrive.signals.tally import Tally
+from redrive.store.encryption.keyring import SEALED_ERROR, is_sealed, why_sealed
 from redrive.store.port import People
 from redrive.store.records import Case, LetterState, ReplayRow
-from redrive.store.seal import SEALED_ERROR, is_sealed, why_sealed
 
 __all__ = ["GOOD", "Order", "Prepared", "Replay", "Replayer", "request_of"]
 

@@ -24,10 +24,10 @@ from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.frozen import dataclass
 from redrive.store.bulk import NewSet, SetChange, SetItemRow, SetItemStatus, SetRow, SetStatus, SetVerb
+from redrive.store.encryption.keyring import is_sealed
 from redrive.store.list_query import states_of
 from redrive.store.port import People
 from redrive.store.records import Page
-from redrive.store.seal import is_sealed
 from redrive.store.selection import AuditFilter, LetterFilter
 
 __all__ = ["DryRunOfMany", "LetterSet", "Refusal", "SetItem", "Sets"]

@@ -18,8 +18,8 @@ from redrive.desk.checks import long_text, person, short_text
 from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.frozen import dataclass
+from redrive.store.encryption.keyring import is_sealed
 from redrive.store.port import People
-from redrive.store.seal import is_sealed
 from redrive.store.views import NewView, ViewPlace, ViewRow
 
 __all__ = ["FIELDS", "MOST", "ListName", "SavedView", "Views", "plain_name", "saved"]

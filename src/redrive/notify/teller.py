@@ -22,9 +22,9 @@ from redrive.core.saying import content_text
 from redrive.core.transition import MessageWrite
 from redrive.notify.channels import Channels
 from redrive.sinks import Message
+from redrive.store.encryption.keyring import is_sealed, why_sealed
 from redrive.store.notifications import LaneCase, NewNotice, NewNotification, Telling
 from redrive.store.port import Store
-from redrive.store.seal import is_sealed, why_sealed
 
 __all__ = ["TOPICS", "Teller"]
 

@@ -11,8 +11,8 @@ from urllib.parse import quote
 from redrive.core.quick import quick
 from redrive.duration import moment
 from redrive.errors import ConfigurationError
+from redrive.store.encryption.keyring import is_sealed, why_sealed
 from redrive.store.outbox_records import MessageRow
-from redrive.store.seal import is_sealed, why_sealed
 
 __all__ = ["Message", "cloud_event", "received"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from redrive.clock import Clock
 from redrive.errors import ConfigurationError
+from redrive.store.encryption.keyring import Keyring
 from redrive.store.port import Store
 
 __all__ = ["EXPOSED", "open_store"]
@@ -12,13 +13,16 @@ EXPOSED = "does not keep tenants apart"
 """What an error says that is raised on opening where one tenant could see another."""
 
 
-def open_store(url: str, clock: Clock) -> Store:
-    """The store that a URL names, not yet opened. Drivers are imported only when they are asked for."""
+def open_store(url: str, clock: Clock, keys: Keyring | None = None) -> Store:
+    """Return the store that a URL names, not yet opened. Its driver is imported only now.
+
+    With `keys`, payloads are encrypted.
+    """
     scheme = url.partition(":")[0].partition("+")[0]
     if scheme == "sqlite":
         from redrive.store.sqlite import SqliteStore
 
-        return SqliteStore(url, clock)
+        return SqliteStore(url, clock, keys)
     if scheme in ("postgresql", "postgres"):
         try:
             from redrive.store.postgres import PostgresStore
@@ -26,7 +30,7 @@ def open_store(url: str, clock: Clock) -> Store:
             if error.name != "asyncpg":
                 raise
             raise ConfigurationError('PostgreSQL needs its driver: pip install "redrive[postgres]"') from None
-        return PostgresStore(url, clock)
+        return PostgresStore(url, clock, keys)
     if scheme in ("http", "https"):
         raise ConfigurationError(
             "this works on a database itself, and the URL is that of a server: name the database, as "

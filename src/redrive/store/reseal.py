@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from redrive.errors import ConfigurationError
-from redrive.store.seal import Keyring, key_of
+from redrive.store.encryption.keyring import Keyring, key_of
 
 __all__ = ["TABLES", "Exchange", "Report", "Table", "TextRow", "Texts", "reseal"]
 

@@ -34,10 +34,13 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cache, wraps
 from importlib.resources import files
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from redrive.core.transition import AuditWrite, Transition
 from redrive.store.statements import parse
+
+if TYPE_CHECKING:
+    from redrive.store.encryption.codec import Codec
 
 __all__ = [
     "Calls",
@@ -196,7 +199,10 @@ class Session(Protocol):
 
 
 class Database(Protocol):
-    """Runs pieces of work, each on a session of its own."""
+    """Runs pieces of work, each on a session of its own. Store calls seal and open payloads with its codec."""
+
+    @property
+    def codec(self) -> Codec: ...
 
     async def read(self, work: Callable[[Session], Coroutine[Any, Any, Result]], *, snapshot: bool) -> Result:
         """Run work that only reads. With `snapshot`, all of it sees the database as of one moment."""
@@ -234,22 +240,20 @@ class Calls(Protocol):
 _Calls = TypeVar("_Calls", bound=Calls)
 
 
+_OnSession: TypeAlias = Callable[Concatenate[_Calls, Session, Params], Coroutine[Any, Any, Result]]
+_OnStore: TypeAlias = Callable[Concatenate[_Calls, Params], Coroutine[Any, Any, Result]]
+
+
 def reads(
     *, snapshot: bool = False
-) -> Callable[
-    [Callable[Concatenate[_Calls, Session, Params], Coroutine[Any, Any, Result]]],
-    Callable[Concatenate[_Calls, Params], Coroutine[Any, Any, Result]],
-]:
-    """Make a store call of a method that reads on a session."""
+) -> Callable[[_OnSession[_Calls, Params, Result]], _OnStore[_Calls, Params, Result]]:
+    """Make a store call of a method that reads on a session. Payloads in its result are opened."""
 
-    def decorate(
-        call: Callable[Concatenate[_Calls, Session, Params], Coroutine[Any, Any, Result]],
-    ) -> Callable[Concatenate[_Calls, Params], Coroutine[Any, Any, Result]]:
+    def decorate(call: _OnSession[_Calls, Params, Result]) -> _OnStore[_Calls, Params, Result]:
         @wraps(call)
-        def on_store(
-            self: _Calls, /, *args: Params.args, **kwargs: Params.kwargs
-        ) -> Coroutine[Any, Any, Result]:
-            return self.database.read(lambda session: call(self, session, *args, **kwargs), snapshot=snapshot)
+        async def on_store(self: _Calls, /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
+            work, tenant = _encrypted(call, self, args, kwargs)
+            return self.database.codec.open(await self.database.read(work, snapshot=snapshot), tenant)
 
         return on_store
 
@@ -258,23 +262,28 @@ def reads(
 
 def writes(
     *, durable: bool = True, begin: bool = True
-) -> Callable[
-    [Callable[Concatenate[_Calls, Session, Params], Coroutine[Any, Any, Result]]],
-    Callable[Concatenate[_Calls, Params], Coroutine[Any, Any, Result]],
-]:
-    """Make a store call of a method that writes on a session; see `Database.write` for the options."""
+) -> Callable[[_OnSession[_Calls, Params, Result]], _OnStore[_Calls, Params, Result]]:
+    """Make a store call of a method that writes on a session; see `Database.write` for the options.
 
-    def decorate(
-        call: Callable[Concatenate[_Calls, Session, Params], Coroutine[Any, Any, Result]],
-    ) -> Callable[Concatenate[_Calls, Params], Coroutine[Any, Any, Result]]:
+    Payloads in its arguments are sealed, and those in its result are opened.
+    """
+
+    def decorate(call: _OnSession[_Calls, Params, Result]) -> _OnStore[_Calls, Params, Result]:
         @wraps(call)
-        def on_store(
-            self: _Calls, /, *args: Params.args, **kwargs: Params.kwargs
-        ) -> Coroutine[Any, Any, Result]:
-            return self.database.write(
-                lambda session: call(self, session, *args, **kwargs), durable=durable, begin=begin
-            )
+        async def on_store(self: _Calls, /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
+            work, tenant = _encrypted(call, self, args, kwargs)
+            written = await self.database.write(work, durable=durable, begin=begin)
+            return self.database.codec.open(written, tenant)
 
         return on_store
 
     return decorate
+
+
+def _encrypted(
+    call: Callable[..., Coroutine[Any, Any, Result]], calls: Calls, args: Any, kwargs: Any
+) -> tuple[Callable[[Session], Coroutine[Any, Any, Result]], str | None]:
+    """Return the call with its arguments sealed, and the tenant that its first argument names."""
+    sealed, named = calls.database.codec.seal_call(args, kwargs)
+    tenant = getattr(args[0], "tenant", None) if args else None
+    return (lambda session: call(calls, session, *sealed, **named)), tenant

@@ -18,7 +18,7 @@ from redrive.core.saga import follow_key, undo_input
 from redrive.core.states import EntryKind, StepStatus
 from redrive.errors import PayloadError, StepFailed
 from redrive.settle.settler import until_answered
-from redrive.store.seal import is_sealed, why_sealed
+from redrive.store.encryption.keyring import is_sealed, why_sealed
 from redrive.worker.tries import Tries
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from redrive.core.ending import Ending, LetterCode, Stage, code_for
 from redrive.core.outcome import Ended, Escaped, Outcome
 from redrive.core.payload import check_size
 from redrive.errors import PayloadError, PayloadTooLarge, PutDown, RedriveError, StepFailed
-from redrive.store.seal import is_sealed, why_sealed
+from redrive.store.encryption.keyring import is_sealed, why_sealed
 from redrive.worker.branch import Branch, current
 
 if TYPE_CHECKING:

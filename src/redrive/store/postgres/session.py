@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias, TypeVar
 
 from redrive.core.transition import AuditWrite, Transition
+from redrive.store.encryption.codec import Codec
 from redrive.store.postgres import messages
 from redrive.store.postgres.confined import AnyLines
 from redrive.store.postgres.database_clock import DatabaseClock
@@ -93,7 +94,8 @@ class PostgresSession:
 class PostgresDatabase:
     """The connections of a PostgreSQL store, or of a view of it for one tenant."""
 
-    def __init__(self, lines: AnyLines, clock: DatabaseClock) -> None:
+    def __init__(self, lines: AnyLines, clock: DatabaseClock, codec: Codec) -> None:
+        self.codec = codec
         self._lines = lines
         self._clock = clock
 

@@ -13,6 +13,8 @@ from redrive.errors import StoreError
 from redrive.store.accounts import Accounts
 from redrive.store.circuits import CircuitTurn, Turned
 from redrive.store.confined import Confined
+from redrive.store.encryption.codec import Codec
+from redrive.store.encryption.keyring import Keyring
 from redrive.store.outbox import DeliveryFloors
 from redrive.store.outbox_records import DeliveryDecision
 from redrive.store.port import LeaseLine, People, Transaction
@@ -59,12 +61,13 @@ TRANSACTIONS = 4
 class PostgresStore(SqlStore):
     """A store in one schema of a PostgreSQL database. `redrive.store.port` says what each call promises."""
 
-    def __init__(self, url: str, clock: Clock) -> None:
+    def __init__(self, url: str, clock: Clock, keys: Keyring | None = None) -> None:
         self._address = locate(url)
         self._real_clock = clock
         self._clock = DatabaseClock(clock)
         self._patience = PATIENCE
         self.delivery_floors = DeliveryFloors()
+        self._codec = Codec(keys)
         self._new_lines()
 
     def _new_lines(self) -> None:
@@ -72,7 +75,7 @@ class PostgresStore(SqlStore):
         self._lines = Lines(self._address, self._address.pool_size, engine, self._real_clock)
         self._private = Lines(self._address, TRANSACTIONS, {}, self._real_clock)
         self._bell = Bell(self._address, self._lines)
-        self.database: Database = PostgresDatabase(self._lines, self._clock)
+        self.database: Database = PostgresDatabase(self._lines, self._clock, self._codec)
 
     async def open(self, *, migrate: bool = True) -> None:
         """Connect. With `migrate`, wait for a server that is down, and set an empty database up."""
@@ -105,7 +108,7 @@ class PostgresStore(SqlStore):
         """This store acting for one tenant's user, with nothing but the database on guard."""
         view = copy(self)
         view._lines = TenantLines(self._lines, tenant)  # type: ignore[assignment]  # no more of it is used
-        view.database = PostgresDatabase(view._lines, self._clock)
+        view.database = PostgresDatabase(view._lines, self._clock, self.database.codec)
         return view
 
     @property
@@ -114,7 +117,7 @@ class PostgresStore(SqlStore):
 
     # -- accepting work ------------------------------------------------------------------------------
 
-    async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[Started]:
+    async def _start(self, runs: Sequence[NewRun], worker: int | None) -> list[Started]:
         started = await self._lines.run(lambda line: starts.start(line, self._clock, runs, worker))
         if any(each.new and each.claimed is None for each in started):
             self._bell.ring()
@@ -128,18 +131,14 @@ class PostgresStore(SqlStore):
             await self._lines.change(session(self._patience))
         return await super().enlist(worker, catalogue)
 
-    def lease_line(self) -> LeaseLine:
+    def _lease_line(self) -> LeaseLine:
         return lease.LeaseLine(self._address, self._clock, self._lines.broke)
 
-    async def claim(self, claim: Claim) -> Claims:
+    async def _claim(self, claim: Claim) -> Claims:
         return await self._lines.run(lambda line: claims.claim(line, self._clock, claim))
 
-    async def apply(
-        self,
-        transitions: Sequence[Transition],
-        *,
-        worker: int | None = None,
-        carriers: Sequence[Carrier] = (),
+    async def _apply(
+        self, transitions: Sequence[Transition], worker: int | None, carriers: Sequence[Carrier]
     ) -> list[Answer]:
         answers = await self._lines.run(
             lambda line: writes.apply(line, self._clock, transitions, worker, carriers)
@@ -148,7 +147,7 @@ class PostgresStore(SqlStore):
             self._bell.ring()
         return answers
 
-    def transaction(self, limit: float) -> Transaction:
+    def _transaction(self, limit: float) -> Transaction:
         return StepTransaction(self._private, self._clock, self._address.where, limit)
 
     # -- recovery ------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from typing import Any, TypeAlias, TypeVar
 
 from redrive.core.transition import AuditWrite, Transition
+from redrive.store.encryption.codec import Codec
 from redrive.store.session import Dialect, Session, Statement, run_inline
 from redrive.store.sqlite.connection import picture, unhurried
 from redrive.store.sqlite.lines import Inline, Threaded, exclusive
@@ -89,7 +90,8 @@ def _bound(value: Any) -> Any:
 class SqliteDatabase:
     """The connections of a SQLite store."""
 
-    def __init__(self, lines: Threaded | Inline, clock: Callable[[], int]) -> None:
+    def __init__(self, lines: Threaded | Inline, clock: Callable[[], int], codec: Codec) -> None:
+        self.codec = codec
         self._lines = lines
         self._clock = clock
 

@@ -10,6 +10,8 @@ from redrive.core.delivery import Carrier
 from redrive.core.transition import Answer, NewRun, Transition
 from redrive.store.accounts import Accounts
 from redrive.store.confined import Confined
+from redrive.store.encryption.codec import Codec
+from redrive.store.encryption.keyring import Keyring
 from redrive.store.port import LeaseLine, People, Transaction
 from redrive.store.records import (
     Started,
@@ -38,9 +40,10 @@ __all__ = ["SqliteStore"]
 class SqliteStore(SqlStore):
     """A store in one SQLite file, or in memory. See `redrive.store.port` for what each call promises."""
 
-    def __init__(self, url: str, clock: Clock) -> None:
+    def __init__(self, url: str, clock: Clock, keys: Keyring | None = None) -> None:
         self._address: Address = locate(url)
         self._clock = clock
+        self._codec = Codec(keys)
         self._new_lines()
         self._bell = Bell(
             self._address, clock, lambda: self._lines.visit(data_version), busy=lambda: self._lines.busy
@@ -50,7 +53,7 @@ class SqliteStore(SqlStore):
         self._lines: Threaded | Inline = (
             Inline(self._address) if self._address.in_memory else Threaded(self._address)
         )
-        self.database: Database = SqliteDatabase(self._lines, self.now)
+        self.database: Database = SqliteDatabase(self._lines, self.now, self._codec)
 
     async def open(self, *, migrate: bool = True) -> None:
         self._new_lines()  # a store may be opened again after it was closed
@@ -96,17 +99,17 @@ class SqliteStore(SqlStore):
 
     # -- accepting work ------------------------------------------------------------------------------
 
-    async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[Started]:
+    async def _start(self, runs: Sequence[NewRun], worker: int | None) -> list[Started]:
         return await self._lines.write(lambda con: starts.start(con, self.now(), runs, worker))
 
     # -- workers -------------------------------------------------------------------------------------
 
-    def lease_line(self) -> LeaseLine:
+    def _lease_line(self) -> LeaseLine:
         if isinstance(self._lines, Inline):
             return MemoryLease(self._lines, self._clock)
         return FileLease(self._address, self._lines.turn, self._clock)
 
-    async def claim(self, claim: Claim) -> Claims:
+    async def _claim(self, claim: Claim) -> Claims:
         def look_then_take(con: sqlite3.Connection) -> Claims:
             now = self.now()
             found = claims.look(con, now, claim)
@@ -116,21 +119,13 @@ class SqliteStore(SqlStore):
 
         return await self._lines.visit(look_then_take)
 
-    async def apply(
-        self,
-        transitions: Sequence[Transition],
-        *,
-        worker: int | None = None,
-        carriers: Sequence[Carrier] = (),
+    async def _apply(
+        self, transitions: Sequence[Transition], worker: int | None, carriers: Sequence[Carrier]
     ) -> list[Answer]:
         work = writes.Batch(self.now, transitions, worker, carriers).apply
         if all(each.reopens is not None and each.reopens.worker is not None for each in transitions):
             return await self._unhurried(work)  # a set does again what a power cut undid of it
         return await self._lines.write(work)
 
-    def transaction(self, limit: float) -> Transaction:
+    def _transaction(self, limit: float) -> Transaction:
         return StepTransaction(self._lines, self._clock, limit)
-
-    # -- bulk ----------------------------------------------------------------------------------------
-
-    # -- reading -------------------------------------------------------------------------------------

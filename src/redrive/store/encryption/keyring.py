@@ -22,7 +22,7 @@ import re
 from redrive.errors import ConfigurationError, DataRefused
 from redrive.settings import VARIABLES, key_bytes
 
-__all__ = ["IN_CLEAR", "SEALED_ERROR", "Keyring", "is_sealed", "key_of", "why_sealed"]
+__all__ = ["IN_CLEAR", "SEALED_ERROR", "Keyring", "Unreadable", "is_sealed", "key_of", "why_sealed"]
 
 IN_CLEAR = "in clear"
 """Stands for the id of a key where there is none."""
@@ -51,6 +51,21 @@ def why_sealed(text: str) -> str:
     """What to tell whoever meets a text that this process could not open."""
     key = key_of(text)
     return f"it is sealed with key {key}, which {_VARIABLE} does not hold here; add that key and try again"
+
+
+class Unreadable(str):
+    """A payload that this process could not open. It is the sealed text, which may be written back as it is."""
+
+    __slots__ = ("why",)
+
+    why: str
+
+    @classmethod
+    def of(cls, text: str, why: str) -> Unreadable:
+        """Return the sealed text with the reason why it could not be opened."""
+        unreadable = cls(text)
+        unreadable.why = why
+        return unreadable
 
 
 class _Key:

@@ -1,0 +1,431 @@
+"""Encryption of records: which parts are payloads, and sealing and opening just those.
+
+Every store call passes its arguments through `Codec.seal` and its result through `Codec.open`, so a new call
+needs nothing here. Payloads are the fields named in the tables below; what is not named is stored in clear:
+names, states, times, codes, fingerprints, options, and what people write about a letter. A test goes through
+the records and fails on a text that has no place in either list.
+
+The database moves sealed texts about like any other: a letter's copy of its run's input needs no key. A payload
+that cannot be opened here is an `Unreadable` value. It is never dropped or overwritten: written back, it is
+stored as it came. A claimed run with such a payload gets a journal that raises when it is read, which makes
+its worker set the run aside as a dead letter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import cache
+from operator import attrgetter, is_
+from typing import Any, TypeVar, cast
+
+from redrive.core.classify import Category
+from redrive.core.delivery import DeliveryMark
+from redrive.core.edit import Change
+from redrive.core.ending import Ending, LetterCode, Stage
+from redrive.core.failure import Failure
+from redrive.core.journal import EntryRow
+from redrive.core.quick import quick
+from redrive.core.transition import (
+    Answer,
+    AttemptWrite,
+    AuditWrite,
+    EntryWrite,
+    LetterWrite,
+    MessageWrite,
+    NewRun,
+    Reopening,
+    ReplayWrite,
+    RunWrite,
+    Transition,
+)
+from redrive.core.verdict import Verdict
+from redrive.errors import ConfigurationError, InputError
+from redrive.store.accounts import AnswerRow
+from redrive.store.bulk import ItemMark, NewSet, SetItemRow, SetRow
+from redrive.store.circuits import CircuitTurn
+from redrive.store.encryption.keyring import SEALED_ERROR, Keyring, Unreadable, is_sealed, why_sealed
+from redrive.store.notifications import (
+    LaneCase,
+    NewNotice,
+    NewNotification,
+    NoticeRow,
+    NotificationRow,
+    RuleRow,
+    Telling,
+)
+from redrive.store.outbox_records import (
+    BlockedKey,
+    ClaimedDelivery,
+    Deliveries,
+    DeliveryDecision,
+    DeliveryRow,
+    MessageRow,
+)
+from redrive.store.port import LeaseLine, Store, Transaction
+from redrive.store.records import (
+    AttemptRow,
+    AuditRow,
+    Case,
+    GroupPage,
+    GroupRow,
+    HeldRun,
+    LetterRow,
+    Page,
+    ReplayRow,
+    RunRow,
+    Triage,
+)
+from redrive.store.selection import LetterFilter, RunFilter
+from redrive.store.views import NewView, ViewRow
+from redrive.store.workers import Beat, Claimed, Claims
+
+__all__ = ["COVERED", "READ", "WRITTEN", "Codec", "refuse_unreadable"]
+
+Value = TypeVar("Value")
+
+WRITTEN: dict[type[Any], tuple[str, ...]] = {
+    NewRun: ("input",),
+    EntryWrite: ("input", "output", "failure"),
+    AttemptWrite: ("failure", "decision"),
+    RunWrite: ("output", "failure"),
+    LetterWrite: ("reason", "failure"),
+    Reopening: ("input",),
+    ReplayWrite: ("request", "changes"),
+    AuditWrite: ("before", "after"),
+    NewSet: ("request",),
+    ItemMark: ("error",),
+    MessageWrite: ("payload",),
+    DeliveryMark: ("error",),
+    AnswerRow: ("body",),
+    NewNotice: ("notice",),
+    NewNotification: ("content",),
+    RuleRow: ("rule",),
+    NewView: ("query",),
+}
+"""The payloads of records that are written."""
+
+READ: dict[type[Any], tuple[str, ...]] = {
+    Claimed: ("input",),
+    RunRow: ("input", "output", "failure"),
+    EntryRow: ("input", "output", "failure"),
+    AttemptRow: ("failure", "decision"),
+    LetterRow: ("reason", "failure", "input"),
+    GroupRow: ("reason", "failure"),
+    SetRow: ("request",),
+    SetItemRow: ("error",),
+    ReplayRow: ("request", "changes"),
+    AuditRow: ("before", "after"),
+    MessageRow: ("payload",),
+    DeliveryRow: ("error",),
+    BlockedKey: ("error",),
+    AnswerRow: ("body",),
+    NoticeRow: ("notice",),
+    NotificationRow: ("content",),
+    RuleRow: ("rule",),
+    ViewRow: ("query",),
+}
+"""The payloads of records that are read."""
+
+COVERED: dict[type[Any], tuple[str, ...]] = {
+    NewRun: ("key_hash",),
+    LetterWrite: ("payload_hash",),
+    ReplayWrite: ("digest",),
+    LetterRow: ("payload_hash",),
+    ReplayRow: ("digest",),
+}
+"""Hashes of payloads: with a plain hash, a guess of the payload could be proved right."""
+
+INDEXED = frozenset({NewRun, Reopening})
+"""Records with values to search by: those are covered, too."""
+
+WRITTEN_PARTS: dict[type[Any], tuple[str, ...]] = {
+    Transition: (
+        "entries", "attempts", "change", "letter", "reopens", "starts", "replay", "audit", "messages",
+    ),
+    Triage: ("audit",),
+    CircuitTurn: ("audit",),
+    DeliveryDecision: ("audit",),
+    Telling: ("notification", "messages"),
+}  # fmt: skip
+"""Fields with further records, of records that are written."""
+
+READ_PARTS: dict[type[Any], tuple[str, ...]] = {
+    Page: ("items",),
+    GroupPage: ("items",),
+    HeldRun: ("run", "open"),
+    Case: ("run", "journal", "replays"),
+    MessageRow: ("deliveries",),
+    Deliveries: ("items",),
+    ClaimedDelivery: ("message",),
+    LaneCase: ("notices",),
+}
+"""Fields with further records, of records that are read."""
+
+
+class Codec:
+    """Seals what is written and opens what is read. Without keys it only finds what is unreadable."""
+
+    def __init__(self, keys: Keyring | None = None) -> None:
+        self.keys = keys
+
+    # -- sealing ---------------------------------------------------------------------------------------
+
+    def seal_call(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Return the arguments of a store call with their payloads sealed."""
+        if self.keys is None:
+            return args, kwargs
+        tenant = tenant_of(args)
+        sealed = {name: self.seal(value, tenant) for name, value in kwargs.items()}
+        return [self.seal(value, tenant) for value in args], sealed
+
+    def seal(self, value: Value, tenant: str | None = None) -> Value:
+        """Return a value with the payloads of all its records sealed, each for its own tenant."""
+        if self.keys is None:
+            return value
+        kind: type[Any] = type(value)
+        if kind is list or kind is tuple:
+            return kind([self.seal(each, tenant) for each in value])  # type: ignore[attr-defined, no-any-return]
+        if kind is LetterFilter or kind is RunFilter:
+            return self._filter(value, stored=False)
+        tenant = getattr(value, "tenant", None) or tenant
+        changes = {
+            name: self.seal(part, tenant)
+            for name in WRITTEN_PARTS.get(kind, ())
+            if (part := getattr(value, name))
+        }
+        for name in WRITTEN.get(kind, ()):
+            if (text := getattr(value, name)) is not None:
+                changes[name] = self.keys.seal(text, tenant or "")
+        if kind in WRITTEN:
+            for name in COVERED.get(kind, ()):
+                if (text := getattr(value, name)) is not None:
+                    changes[name] = self.keys.cover(text, tenant or "")
+        if kind in INDEXED and (index := getattr(value, "index", None)):
+            # For no tenant: an owner may search the runs of all tenants.
+            changes["index"] = tuple((field, self.keys.cover(text, "")) for field, text in index)
+        if kind is NewSet and value.where is not None:  # type: ignore[attr-defined]
+            changes["where"] = self._filter(value.where, stored=True)  # type: ignore[attr-defined]
+        return remade(value, changes)
+
+    def _filter(self, where: Any, *, stored: bool) -> Any:
+        """Return a filter that finds a value to search by in whichever form it was written.
+
+        A filter that is `stored` itself must not show the value in clear, and finds sealed rows only.
+        """
+        keys = self.keys
+        assert keys is not None
+        if isinstance(where, LetterFilter) and where.text is not None and keys.writes is not None:
+            raise InputError(
+                "letters cannot be searched by text while REDRIVE_ENCRYPTION_KEYS seals it; filter by "
+                "workflow, step, code, category, fingerprint, or by index: a field that the workflow declared"
+            )
+        if where.index is None:
+            return where
+        forms = {
+            field: tuple(form for text in texts for form in keys.covers(text, ""))
+            for field, texts in where.index.items()
+        }
+        if stored and keys.writes is not None:
+            forms = {field: tuple(form for form in each if is_sealed(form)) for field, each in forms.items()}
+        return replace(where, index=forms)
+
+    # -- opening ---------------------------------------------------------------------------------------
+
+    def open(self, value: Value, tenant: str | None = None) -> Value:
+        """Return a value with the payloads of all its records opened.
+
+        A payload that cannot be opened becomes `Unreadable`; a failure, or what else is only shown, is
+        replaced by one that says why.
+        """
+        kind: type[Any] = type(value)
+        if kind is list or kind is tuple:
+            opened = [self.open(each, tenant) for each in value]  # type: ignore[attr-defined]
+            return value if all(map(is_, opened, value)) else kind(opened)  # type: ignore[call-overload, no-any-return]
+        if kind not in READ and kind not in READ_PARTS:
+            return value
+        tenant = tenant_of([value]) or tenant
+        changes: dict[str, Any] = {}
+        for name in READ_PARTS.get(kind, ()):
+            part = getattr(value, name)
+            if (opened_part := self.open(part, tenant)) is not part:
+                changes[name] = opened_part
+        for name in READ.get(kind, ()):
+            text = getattr(value, name)
+            if text is not None and text.startswith("enc1:"):
+                changes[name] = self._opened(kind, name, text, tenant)
+        for name in COVERED.get(kind, ()):
+            text = getattr(value, name)
+            if text.startswith("det1:") and self.keys is not None:
+                changes[name] = self._uncovered(text, tenant)
+        if kind is EntryRow and (text := value.heartbeat) is not None and text.startswith("enc1:"):  # type: ignore[attr-defined]
+            changes["heartbeat"] = self._opened(kind, "heartbeat", text, "")  # a beat names no tenant
+        return remade(value, changes)
+
+    def open_claims(self, claims: Claims) -> Claims:
+        """Return claimed runs opened. One with an unreadable payload gets a journal that raises."""
+        runs = [self.open_claimed(run) for run in claims.runs]
+        return claims if all(map(is_, runs, claims.runs)) else remade(claims, {"runs": runs})
+
+    def open_claimed(self, run: Claimed) -> Claimed:
+        """Return a claimed run opened; with an unreadable payload, its journal raises when it is read."""
+        if not run.journal and not run.input.startswith("enc1:"):
+            return run  # nearly every run, and a claim brings many
+        opened = self.open(run)
+        journal = self.open(run.journal, run.tenant)
+        texts = [opened.input]
+        texts += [text for entry in journal for text in (entry.input, entry.output, entry.heartbeat) if text]
+        failed = [entry.failure for entry in journal if entry.failure and SEALED_ERROR in entry.failure]
+        why = next((text.why for text in texts if isinstance(text, Unreadable)), None)
+        if why is None and failed:
+            why = Ending.from_json(failed[0]).failure.message
+        return remade(opened, {"journal": journal if why is None else _UnreadableJournal.of(why)})
+
+    def _opened(self, kind: type[Any], name: str, text: str, tenant: str | None) -> str:
+        if not is_sealed(text):
+            return text
+        try:
+            if self.keys is None:
+                raise ConfigurationError(why_sealed(text))
+            return self.keys.open(text, tenant)
+        except ConfigurationError as error:
+            stand_in = _STAND_INS.get((kind, name))
+            return Unreadable.of(text, str(error)) if stand_in is None else stand_in(str(error))
+
+    def _uncovered(self, text: str, tenant: str | None) -> str:
+        assert self.keys is not None
+        try:
+            return self.keys.uncover(text, tenant)
+        except ConfigurationError:
+            return text  # a hash that cannot be compared equals none
+
+    # -- what is open for longer than one call -----------------------------------------------------------
+
+    def wrap_lease(self, lease: LeaseLine) -> LeaseLine:
+        """Return a lease that seals what steps say about themselves in heartbeats."""
+        return lease if self.keys is None else _SealedLease(lease, self.keys)
+
+    def wrap_transaction(self, transaction: Transaction) -> Transaction:
+        """Return a transaction whose record of the step is sealed. The user's own SQL is left alone."""
+        return transaction if self.keys is None else cast(Transaction, _SealedTransaction(transaction, self))
+
+
+def tenant_of(values: Sequence[Any]) -> str | None:
+    """Return the tenant that the first of these records names, itself or in its run."""
+    for value in values[:1]:
+        found: str | None = getattr(value, "tenant", None)
+        return found if found is not None else getattr(getattr(value, "run", None), "tenant", None)
+    return None
+
+
+async def refuse_unreadable(store: Store) -> None:
+    """Refuse to start if what was written last cannot be read with the keys of this process.
+
+    A look at the newest run is enough to notice that keys are missing or wrong before anything is claimed,
+    and costs a process that has no keys, and needs none, next to nothing.
+    """
+    newest = await store.runs(RunFilter(), limit=1, cursor=None)
+    for row in newest.items:
+        run = await store.run(row.public_id)
+        if run is not None and isinstance(run.input, Unreadable):
+            raise ConfigurationError(
+                f"the input of run {run.public_id}, the newest in the store, cannot be read: "
+                f"{run.input.why}. Nothing was started, and nothing is lost"
+            )
+
+
+class _UnreadableJournal(tuple[EntryRow, ...]):
+    """The journal of a run that cannot be opened here: reading it raises."""
+
+    why: str
+
+    @classmethod
+    def of(cls, why: str) -> _UnreadableJournal:
+        journal = cls()
+        journal.why = why
+        return journal
+
+    def __iter__(self) -> Iterator[EntryRow]:
+        raise ConfigurationError(self.why)
+
+
+class _SealedLease:
+    """A lease that seals the heartbeats of steps. A beat names no tenant, so they are sealed for none."""
+
+    def __init__(self, inner: LeaseLine, keys: Keyring) -> None:
+        self._inner = inner
+        self._keys = keys
+
+    def beat(self, worker: int, heartbeats: Mapping[tuple[int, int], str | None]) -> Beat:
+        sealed = {
+            entry: None if details is None else self._keys.seal(details, "")
+            for entry, details in heartbeats.items()
+        }
+        return self._inner.beat(worker, sealed)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _SealedTransaction:
+    """A transaction whose record of the step is sealed."""
+
+    def __init__(self, inner: Transaction, codec: Codec) -> None:
+        self._inner = inner
+        self._codec = codec
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def commit(self, worker: int, transition: Transition) -> Answer:
+        return await self._inner.commit(worker, self._codec.seal(transition))
+
+
+def remade(record: Value, changes: dict[str, Any]) -> Value:
+    """Return the record with other values in some of its fields; faster than `dataclasses.replace`."""
+    if not changes:
+        return record
+    kind: Any = type(record)
+    names, values, make = _remaker(kind)
+    filled = dict(zip(names, values(record), strict=True))
+    filled.update(changes)
+    made: Value = make(**filled)
+    return made
+
+
+@cache
+def _remaker(kind: Any) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]], Callable[..., Any]]:
+    names = tuple(field.name for field in fields(kind))
+    return names, attrgetter(*names), quick(kind)
+
+
+# -- shown in place of what cannot be opened -----------------------------------------------------------
+
+
+def _failure(why: str) -> Failure:
+    return Failure.of(Category.MISSING_CONFIG, f"what went wrong cannot be shown: {why}", SEALED_ERROR)
+
+
+def _ending(why: str) -> str:
+    failure = _failure(why)
+    code = LetterCode.INFRASTRUCTURE_FAILURE
+    return Ending(failure=failure, code=code, reason=failure.message, stage=Stage.FETCH).to_json()
+
+
+_STAND_INS: dict[tuple[type[Any], str], Callable[[str], str]] = {
+    (RunRow, "failure"): _ending,
+    (EntryRow, "failure"): _ending,
+    (LetterRow, "failure"): _ending,
+    (LetterRow, "reason"): lambda why: _failure(why).message,
+    (GroupRow, "reason"): lambda why: _failure(why).message,
+    (GroupRow, "failure"): _ending,
+    (AttemptRow, "failure"): lambda why: json.dumps(_failure(why).to_json()),
+    (AttemptRow, "decision"): lambda why: Verdict(retry=False, why=why).to_json(),
+    (DeliveryRow, "error"): lambda why: _failure(why).message,
+    (BlockedKey, "error"): lambda why: _failure(why).message,
+    (SetItemRow, "error"): lambda why: _failure(why).message,
+    (ReplayRow, "changes"): lambda why: json.dumps([Change(path="", kind="changed", after=why).to_json()]),
+}
