@@ -51,7 +51,7 @@ def build(app: Redrive, *, limits: Limits | None = None, poll: float = 1.0) -> F
     limits = limits or Limits()
     api = FastAPI(title="Redrive", openapi_url=f"{API}/openapi.json", docs_url=None, redoc_url=None)
     api.state.service = Service(app, limits, poll)
-    api.state.redact = api.state.service.redactor.text
+    api.state.redact = api.state.service.redact
     for routes in ROUTES:
         api.include_router(routes, prefix=API)
     api.include_router(health.routes)

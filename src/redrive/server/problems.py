@@ -107,7 +107,8 @@ async def _known(request: Request, error: Exception) -> JSONResponse:
     headers = {}
     if kind.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="redrive"'
-    detail = request.app.state.redact(str(error)).encode("utf-8", "replace").decode()
+    shown = await request.app.state.redact(str(error))
+    detail = shown.encode("utf-8", "replace").decode()
     if kind.status == 503:
         headers["Retry-After"] = "1"
         log.warning("the store could not be used: %s", error)

@@ -6,6 +6,7 @@ from redrive.app import Redrive
 from redrive.clock import SystemClock
 from redrive.core.redact import Redactor
 from redrive.core.roles import ALL_TENANTS
+from redrive.desk.aside import aside
 from redrive.server.auth.credentials import Credentials
 from redrive.server.auth.sessions import Sessions
 from redrive.server.events import Hub
@@ -40,6 +41,10 @@ class Service:
     def sessions(self) -> Sessions:
         """Signing in and out."""
         return Sessions(self.app.runtime.store, self.app.runtime.clock)
+
+    async def redact(self, text: str) -> str:
+        """Return a text as it may be shown; a thread redacts a large one."""
+        return await aside(lambda: self.redactor.text(text), len(text))
 
     def stop(self) -> None:
         """End what would not end by itself: the open streams."""
