@@ -73,6 +73,10 @@ class Confined:
     def now(self) -> int:
         return self._inner.now()
 
+    def fingerprint_key(self, tenant: str) -> bytes:
+        self._own([tenant])
+        return self._inner.fingerprint_key(tenant)
+
     @property
     def accounts(self) -> Accounts:
         return self._inner.accounts

@@ -192,6 +192,9 @@ class FaultyStore:
     def now(self) -> int:
         return self._inner.now()
 
+    def fingerprint_key(self, tenant: str) -> bytes:
+        return self._inner.fingerprint_key(tenant)
+
     @property
     def in_process(self) -> bool:
         return self._inner.in_process

@@ -95,6 +95,9 @@ class People(Protocol):
     def now(self) -> int:
         """The store's time in microseconds since 1970, as well as this process knows it."""
 
+    def fingerprint_key(self, tenant: str) -> bytes:
+        """Return the key of a tenant's fingerprints. All processes of a store get the same; nothing is read."""
+
     @property
     def accounts(self) -> Accounts:
         """The calls about people and their credentials."""

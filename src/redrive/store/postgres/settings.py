@@ -1,6 +1,8 @@
-"""What people set: retry policies and pauses."""
+"""What people set: retry policies and pauses; and the secrets of the store."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from redrive.core.transition import AuditWrite
 from redrive.store.postgres.database_clock import DatabaseClock
@@ -10,9 +12,18 @@ from redrive.store.postgres.sql import load
 from redrive.store.records import PolicyRow
 from redrive.store.rows import policy_row
 
-__all__ = ["delete_policy", "pause", "paused", "policies", "resume", "set_policy"]
+__all__ = ["delete_policy", "pause", "paused", "policies", "resume", "secret", "set_policy"]
 
 SQL = load("settings.sql")
+
+
+async def secret(line: Line, name: str, make: Callable[[], str]) -> str:
+    """Return a secret of the store; the first process that asks makes it."""
+    found = await line.value(SQL["secret"], name=name)
+    if found is None:
+        await line.rows(SQL["make_secret"], name=name, secret=make())
+        found = await line.value(SQL["secret"], name=name)  # another process may have been quicker
+    return str(found)
 
 
 async def policies(line: Line) -> list[PolicyRow]:

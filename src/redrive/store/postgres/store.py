@@ -8,6 +8,7 @@ from copy import copy
 
 from redrive.clock import MICROS, Clock
 from redrive.core.delivery import Arrived, Carrier, DeliveryMark, Suspects
+from redrive.core.fingerprint import derive_key
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
@@ -102,6 +103,7 @@ class PostgresStore:
         self._real_clock = clock
         self._clock = DatabaseClock(clock)
         self._patience = PATIENCE
+        self._secret = ""
         self._floors = outbox.Floors()
         self._new_lines()
 
@@ -116,6 +118,9 @@ class PostgresStore:
         self._new_lines()  # a store may be opened again after it was closed
         con = await prepare(self._address, self._clock, self._lines.settings, migrate=migrate)
         self._lines.adopt(con)
+        self._secret = await self._lines.run(
+            lambda line: settings.secret(line, "fingerprint", self._real_clock.new_secret)
+        )
         self._lines.broke()  # as far as is known here: others may have waited for this server, too
         self._bell.open()
 
@@ -126,6 +131,9 @@ class PostgresStore:
 
     def now(self) -> int:
         return self._clock.now()
+
+    def fingerprint_key(self, tenant: str) -> bytes:
+        return derive_key(self._secret, tenant)
 
     @property
     def in_process(self) -> bool:

@@ -1,18 +1,30 @@
-"""What people set: retry policies and pauses."""
+"""What people set: retry policies and pauses; and the secrets of the store."""
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 
 from redrive.core.transition import AuditWrite
 from redrive.store.records import PolicyRow
 from redrive.store.rows import policy_row
+from redrive.store.sqlite.connection import writing
 from redrive.store.sqlite.writes import note
 from redrive.store.statements import load
 
-__all__ = ["delete_policy", "pause", "paused", "policies", "resume", "set_policy"]
+__all__ = ["delete_policy", "pause", "paused", "policies", "resume", "secret", "set_policy"]
 
 SQL = load(__package__, "settings.sql")
+
+
+def secret(con: sqlite3.Connection, name: str, make: Callable[[], str]) -> str:
+    """Return a secret of the store; the first process that asks makes it."""
+    found = con.execute(SQL["secret"], (name,)).fetchone()
+    if found is None:
+        with writing(con):
+            con.execute(SQL["make_secret"], (name, make()))
+        found = con.execute(SQL["secret"], (name,)).fetchone()  # another process may have been quicker
+    return str(found[0])
 
 
 def policies(con: sqlite3.Connection) -> list[PolicyRow]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 
 from redrive.clock import Clock
 from redrive.core.delivery import Arrived, Carrier, DeliveryMark, Suspects
+from redrive.core.fingerprint import derive_key
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
@@ -82,6 +83,7 @@ class SqliteStore:
     def __init__(self, url: str, clock: Clock) -> None:
         self._address: Address = locate(url)
         self._clock = clock
+        self._secret = ""
         self._lines = self._new_lines()
         self._bell = Bell(
             self._address, clock, lambda: self._lines.visit(data_version), busy=lambda: self._lines.busy
@@ -96,6 +98,9 @@ class SqliteStore:
             await self._lines.open()
             await self._lines.visit(
                 lambda con: prepare(con, self._address, self._clock.now(), migrate=migrate)
+            )
+            self._secret = await self._lines.visit(
+                lambda con: settings.secret(con, "fingerprint", self._clock.new_secret)
             )
             await self._bell.open()
         except BaseException:
@@ -117,6 +122,9 @@ class SqliteStore:
 
     def now(self) -> int:
         return self._clock.now()
+
+    def fingerprint_key(self, tenant: str) -> bytes:
+        return derive_key(self._secret, tenant)
 
     @property
     def in_process(self) -> bool:

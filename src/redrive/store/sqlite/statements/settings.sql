@@ -25,3 +25,11 @@ DELETE FROM pauses WHERE workflow = ?;
 -- name: paused
 -- Paused workflows and who paused them.
 SELECT workflow, paused_by FROM pauses ORDER BY workflow;
+
+-- name: secret
+-- A secret of the store.
+SELECT secret FROM store_secrets WHERE name = ?;
+
+-- name: make_secret
+-- Store a secret; the first one counts.
+INSERT INTO store_secrets (name, secret) VALUES (?, ?) ON CONFLICT (name) DO NOTHING;
