@@ -106,7 +106,7 @@ def test_a_text_that_does_not_end_is_looked_at_once(end: bytes) -> None:
 
 
 async def test_one_holder_has_so_many_streams_and_no_more() -> None:
-    def view(tenant: str) -> Any:
+    def view(tenant: str, workflows: frozenset[str] | None) -> Any:
         raise NotFound("no store is needed here: a look that fails is made again")
 
     hub = Hub(view, every=60, most=9, each=2)

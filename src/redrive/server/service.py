@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from redrive.app import Redrive
 from redrive.clock import SystemClock
 from redrive.core.redact import Redactor
@@ -27,7 +29,7 @@ class Service:
         self.rates = Rates(clock, limits.rate, limits.burst)
         self.logins = Tries(clock, limits)
         self.hub = Hub(
-            lambda tenant: _view(app, tenant), every=poll, most=limits.streams, each=limits.streams_each
+            lambda tenant, workflows: _view(app, tenant, workflows), every=poll, most=limits.streams, each=limits.streams_each
         )
         self.redactor = Redactor.parse(app.settings.redact)
         self.proxies = read_trusted(app.settings.trusted_proxies)
@@ -51,6 +53,6 @@ class Service:
         self.hub.close()
 
 
-def _view(app: Redrive, tenant: str) -> People:
+def _view(app: Redrive, tenant: str, workflows: Collection[str] | None) -> People:
     store = app.runtime.store
-    return store if tenant == ALL_TENANTS else store.confined(tenant)
+    return store if tenant == ALL_TENANTS else store.confined(tenant, workflows)

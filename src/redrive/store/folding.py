@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,12 +70,13 @@ def _see(change: GroupChange, id: int, letter: str, at: int) -> None:
         change.place, change.sample = id, letter
 
 
-def named(where: GroupFilter) -> dict[str, Any]:
-    """The conditions that a filter needs, by name, with their values."""
+def named(where: GroupFilter, several: Callable[[list[str]], Any]) -> dict[str, Any]:
+    """Return the conditions that a filter needs, by name, with their values; `several` writes a list."""
     if where.status not in (None, "OPEN"):
         raise InputError(f"groups are listed with status='OPEN' or None for all, not {where.status!r}")
     tenant = {} if where.tenant is None else {"tenant": where.tenant}
-    return {"open" if where.status == "OPEN" else "any": True, **tenant}
+    workflows = {} if where.workflows is None else {"workflows": several(list(where.workflows))}
+    return {"open" if where.status == "OPEN" else "any": True, **tenant, **workflows}
 
 
 def group_rows(rows: Iterable[Sequence[Any]], hours: Iterable[Sequence[Any]], now: int) -> list[GroupRow]:

@@ -87,7 +87,7 @@ async def groups(
     request = Request.of(limit, cursor)
     asked = await line.row(SQL["oldest_fed"], now=clock.given())
     now = clock.heard(asked["now"])
-    page = request.page(await _select(line, now, named(where), request.window))
+    page = request.page(await _select(line, now, named(where, list), request.window))
     return GroupPage(page.items, page.next, page.prev, now if asked["at"] is None else min(now, asked["at"]))
 
 

@@ -64,7 +64,7 @@ def groups(
     """A page of groups, the one that failed last first."""
     request = Request.of(limit, cursor)
     as_of = con.execute(SQL["oldest_fed"]).fetchone()
-    page = request.page(_select(con, now, named(where), request.window))
+    page = request.page(_select(con, now, named(where, json.dumps), request.window))
     return GroupPage(page.items, page.next, page.prev, now if as_of is None else min(now, as_of[0]))
 
 

@@ -67,6 +67,10 @@ g.total > 0;
 -- Groups of one tenant.
 g.tenant = :tenant;
 
+-- name: groups.workflows
+-- Groups of some workflows.
+g.workflow IN (SELECT value FROM json_each(:workflows));
+
 -- name: groups.below
 -- Groups last seen before a place.
 g.place < :below;
