@@ -23,7 +23,17 @@ from redrive.server.pages.site import ROUTES
 from redrive.store.accounts import TokenKind
 
 MINE = "remind"
-NAMES = ("fulfil", "book", "charge", "reserve", "release", "orders.booked", "till", "acme-bank", "post-office")
+NAMES = (
+    "fulfil",
+    "book",
+    "charge",
+    "reserve",
+    "release",
+    "orders.booked",
+    "till",
+    "acme-bank",
+    "post-office",
+)
 """Names of other workflows, and of their steps, messages, sinks and circuits."""
 
 QUERIES = ("", f"?workflow={MINE}", "?status=OPEN", "?limit=1", "?event=policy.", "?format=csv")
@@ -95,7 +105,9 @@ def test_no_page_tells_of_another_workflow(narrow: tuple[World, dict[Role, str]]
     world, tokens = narrow
     ids = world.ids["acme"]
     filled = re.sub(
-        r"\{(\w+)[^}]*\}", lambda found: ids["letter"] if "dead" in page or "dlq" in page else ids["run"], page
+        r"\{(\w+)[^}]*\}",
+        lambda found: ids["letter"] if "dead" in page or "dlq" in page else ids["run"],
+        page,
     )
     for secret in tokens.values():
         for query in ("", f"?workflow={MINE}", "?key=fulfil/charge", "?key=post-office"):

@@ -260,10 +260,16 @@ def test_made_up_names_add_no_series_from_scrape_to_scrape() -> None:
             assert told.total(metric) == total * len(names)  # nothing is lost, only the names are
         assert told.total("workflow_outbox_lag_seconds", sink=OTHER) in (0, 1)
         seen.setdefault("deliveries", set()).update(told.labels("workflow_outbox_deliveries_total", "sink"))
-    most = {"workflow_circuits": MOST_CIRCUITS, "workflow_outbox_pending": MOST_SINKS, "deliveries": MOST_SINKS}
+    most = {
+        "workflow_circuits": MOST_CIRCUITS,
+        "workflow_outbox_pending": MOST_SINKS,
+        "deliveries": MOST_SINKS,
+    }
     for metric, values in seen.items():
         assert OTHER in values
-        assert len(values) <= most.get(metric, MOST_SINKS if "outbox" in metric else MOST_WORKFLOWS) + 1, metric
+        assert len(values) <= most.get(metric, MOST_SINKS if "outbox" in metric else MOST_WORKFLOWS) + 1, (
+            metric
+        )
         assert max(map(len, values)) < 1_000
 
 

@@ -201,7 +201,7 @@ def styled(text: str, **style: Any) -> str:
 
 
 def clean(text: str) -> str:
-    """Return a text from a store as one line that a terminal can show: an error message may contain anything."""
+    """Return a text from a store as one line that a terminal can show: a message may contain anything."""
     return escape_controls(text)
 
 

@@ -57,7 +57,9 @@ def fingerprint(failure: Failure, *, workflow: str, step: str | None, key: bytes
     """Return 16 hexadecimal digits, the same for failures that look like one cause."""
     where = () if step is None else (step,)
     message = normalise(_redactor().text(failure.message))
-    text = encode("fingerprint", failure.category, failure.error_type, message, failure.frame or "", workflow, *where)
+    text = encode(
+        "fingerprint", failure.category, failure.error_type, message, failure.frame or "", workflow, *where
+    )
     return hashlib.blake2b(text.encode(), key=key, digest_size=8).hexdigest()
 
 

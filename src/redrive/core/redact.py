@@ -149,7 +149,7 @@ class Redactor:
         return hide_cards(text)
 
     def hides(self, name: str) -> bool:
-        """Return True if a field of this name is hidden, unless its name is a plural and its value a number."""
+        """Return True if a field of this name is hidden; one with a plural name still shows a number."""
         return self._match(name)[0]
 
     def hidden_parts(self, value: JSON, *, in_list: bool = False) -> frozenset[str | int]:

@@ -1,11 +1,11 @@
 """Secrets inside texts: patterns of known formats, and scanners for names with values and card numbers.
 
-Every function here takes time that grows linearly with the text, whatever the text is. Three rules ensure that:
+The time that each function here takes grows linearly with the text. Three rules ensure that:
 
 - A repetition without an upper bound is possessive, so the regular expression never gives a character back.
 - After such a repetition the expression either cannot fail, or the repetition excludes a character that
   every match begins with. Two attempts then never read the same characters more than a fixed number of times.
-- Scanners in Python skip what they have masked, and look at a fixed number of neighbours of each group of digits.
+- Scanners in Python skip what they have masked, and look at a fixed number of neighbours of each group.
 
 `tests/core/test_redact.py` checks the first rule on the parsed expressions.
 """
@@ -16,7 +16,16 @@ import re
 from collections.abc import Callable
 from itertools import accumulate
 
-__all__ = ["MASK", "PATTERNS", "hide_assignments", "hide_cards", "hide_options", "hide_xml", "is_card", "is_number"]
+__all__ = [
+    "MASK",
+    "PATTERNS",
+    "hide_assignments",
+    "hide_cards",
+    "hide_options",
+    "hide_xml",
+    "is_card",
+    "is_number",
+]
 
 MASK = "••••••"
 
@@ -25,7 +34,8 @@ MASK = "••••••"
 # more than one lower case.
 PATTERNS = {
     r"(?<![\w-])eyJ[\w-]{5,}+\.[\w-]{5,}+\.[\w-]*+": "eyj",  # JSON web token
-    r"(?i:(?P<keep>\bbearer\s{1,3}))(?:[\w.~+/=-]{16,}+|(?=[A-Za-z._~+/=-]{0,15}\d)[\w.~+/=-]{4,}+)": "bearer",
+    r"(?i:(?P<keep>\bbearer\s{1,3}))"
+    r"(?:[\w.~+/=-]{16,}+|(?=[A-Za-z._~+/=-]{0,15}\d)[\w.~+/=-]{4,}+)": "bearer",
     r"(?i:(?P<keep>\bauthorization['\"]?\s{0,3}[:=]\s{0,3}['\"]?"
     r"(?:(?:basic|bearer|digest|token)\s{1,3})?))[^\s'\",;]++": "author",
     r"(?i:(?P<keep>\bcookie\s{0,3}:\s{0,3}))[^\s'\"][^\r\n'\"]*+": "coo",  # the header has several values
@@ -59,7 +69,8 @@ _NAME_AND_SIGN = re.compile(
 # `"name": "password", "value": `, `name="password" value=`, `('password', `
 _PAIR = re.compile(
     r"(?:(?i:\b(?:name|key|header|field|param|parameter|variable))\\?['\"]?\s{0,3}[:=]\s{0,3}"
-    r"\\?['\"](?P<named>[A-Za-z][\w .:-]{0,63}+)\\?['\"][\s,;]{0,8}\\?['\"]?(?i:val(?:ue)?)\\?['\"]?\s{0,3}[:=]\s{0,3}"
+    r"\\?['\"](?P<named>[A-Za-z][\w .:-]{0,63}+)\\?['\"][\s,;]{0,8}"
+    r"\\?['\"]?(?i:val(?:ue)?)\\?['\"]?\s{0,3}[:=]\s{0,3}"
     r"|[(\[]\s{0,3}b?['\"](?P<first>[A-Za-z][\w-]{0,63}+)['\"]\s{0,3},\s{0,3}b?(?=['\"]))"
 )
 _OPTION = re.compile(r"(?<![\w-])--(?P<name>[A-Za-z][\w-]{0,63}+)[ \t]{1,3}")
@@ -77,7 +88,21 @@ _PROSE = frozenset(  # words that follow `password: ` in messages, Redrive's own
 )
 _AFTER_OPTION = _PROSE | frozenset(  # words that follow `--password ` in messages about options
     {
-        *("and", "again", "as", "before", "but", "by", "can", "does", "first", "flag", "flags", "for", "from"),
+        *(
+            "and",
+            "again",
+            "as",
+            "before",
+            "but",
+            "by",
+            "can",
+            "does",
+            "first",
+            "flag",
+            "flags",
+            "for",
+            "from",
+        ),
         *("if", "in", "instead", "may", "on", "only", "option", "options", "or", "requires", "sets", "so"),
         *("takes", "to", "together", "twice", "when", "which", "with", "without"),
     }
@@ -204,7 +229,10 @@ def _mask_cards(found: re.Match[str]) -> str:
     crossed = [2 * digit if digit < 5 else 2 * digit - 9 for digit in plain]
     sums = []  # up to each digit, with the odd ones doubled, and with the even ones doubled
     for even in (True, False):
-        mixed = [one if (at % 2 == 0) is even else two for at, (one, two) in enumerate(zip(plain, crossed, strict=True))]
+        mixed = [
+            one if (at % 2 == 0) is even else two
+            for at, (one, two) in enumerate(zip(plain, crossed, strict=True))
+        ]
         sums.append([0, *accumulate(mixed)])
     shown, at = [], 0
     for index, (begin, _) in enumerate(groups):

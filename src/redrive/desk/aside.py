@@ -11,7 +11,7 @@ __all__ = ["LARGE", "aside", "length"]
 T = TypeVar("T")
 
 LARGE = 64 * 1024
-"""Number of characters from which on a thread does the work. Redacting a megabyte takes a tenth of a second."""
+"""Number of characters from which on a thread does the work: a megabyte takes a tenth of a second."""
 
 
 async def aside(work: Callable[[], T], size: int) -> T:

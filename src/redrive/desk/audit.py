@@ -35,7 +35,9 @@ class Audit:
     ) -> Page[AuditRecord]:
         """A page of the log, newest first."""
         page = await self._store.audit(filter or AuditFilter(), limit=limit, cursor=cursor)
-        lines = await aside(lambda: [self._shaper.line(row, language) for row in page.items], length(page.items))
+        lines = await aside(
+            lambda: [self._shaper.line(row, language) for row in page.items], length(page.items)
+        )
         return Page(lines, page.next, page.prev)
 
     async def export(

@@ -1,9 +1,9 @@
 """Hints for pages that are open: something changed, look again.
 
 For each tenant with open streams one task looks once a second and tells all of them which lists have
-changed. A hint says nothing about what changed, so a missed one is harmless: the next look shows it. Streams of
-tokens for some workflows have tasks of their own, which look at those workflows only: when something happens
-elsewhere is not theirs to know.
+changed. A hint says nothing about what changed, so a missed one is harmless: the next look shows it.
+Streams of tokens for some workflows have tasks of their own, which look at those workflows only: when
+something happens elsewhere is not theirs to know.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ Scope = tuple[str, frozenset[str] | None]
 class Hub:
     """The open streams by tenant and workflows, and the tasks that look for them."""
 
-    def __init__(self, view: Callable[[str, frozenset[str] | None], People], *, every: float, most: int, each: int) -> None:
+    def __init__(
+        self, view: Callable[[str, frozenset[str] | None], People], *, every: float, most: int, each: int
+    ) -> None:
         self._view = view
         self._every = every
         self._most = most

@@ -65,6 +65,9 @@ class KeyedClock:
     def draw(self) -> float:
         return self._clock.draw()
 
+    def new_secret(self) -> str:
+        return self._clock.new_secret()
+
     def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
         return self._clock.call_later(delay, callback)
 

@@ -29,7 +29,10 @@ class Service:
         self.rates = Rates(clock, limits.rate, limits.burst)
         self.logins = Tries(clock, limits)
         self.hub = Hub(
-            lambda tenant, workflows: _view(app, tenant, workflows), every=poll, most=limits.streams, each=limits.streams_each
+            lambda tenant, workflows: _view(app, tenant, workflows),
+            every=poll,
+            most=limits.streams,
+            each=limits.streams_each,
         )
         self.redactor = Redactor.parse(app.settings.redact)
         self.proxies = read_trusted(app.settings.trusted_proxies)

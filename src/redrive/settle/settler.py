@@ -121,7 +121,14 @@ class LocalSettler:
         book, rules = await self._policies(outcomes), await self._rules()
         draw, now, key_of = self._clock.draw, self._store.now(), self._store.fingerprint_key
         return [
-            decide(outcome, _policy(outcome, book), draw(), now, _rule(outcome, rules), key_of(outcome.run.tenant))
+            decide(
+                outcome,
+                _policy(outcome, book),
+                draw(),
+                now,
+                _rule(outcome, rules),
+                key_of(outcome.run.tenant),
+            )
             if type(outcome) in _BAD
             else decide(outcome, DEFAULT_RETRY, 0.0, now)
             for outcome in outcomes

@@ -1,7 +1,7 @@
 """Counting what the engine does, in memory: a few additions for each outcome, nothing else.
 
 Names of workflows, steps, circuits and sinks come from users and callers, and each becomes a time series in
-Prometheus. So each process gives a label of its own to a limited number of names, the first ones that it sees;
+Prometheus. So each process gives a label of its own to a limited number of names, the first that it sees;
 all others share the label `other`. A name keeps its label for as long as the process lives: if the limit held
 for one scrape only, made-up names that come and go would add series without end.
 """

@@ -231,7 +231,7 @@ class Confined:
     async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
         if self._excludes(where.tenant):
             return GroupPage([], None, None, self.now())
-        # The store filters by workflow, too: a cursor made from rows that were left out here would tell of them.
+        # The store filters by workflow, too: a cursor made from rows left out here would tell of them.
         some = None if self._workflows is None else tuple(sorted(self._workflows))
         mine = replace(where, tenant=self._tenant, workflows=some)
         page = await self._inner.groups(mine, limit=limit, cursor=cursor)
@@ -243,8 +243,8 @@ class Confined:
     async def circuit(self, tenant: str, key: str, *, counted: int = 1) -> CircuitCase:
         self._own([tenant])
         workflow, slash, _ = key.rpartition("/")
-        # One without a slash is shared by name. A view of some workflows asks for those that its own runs wait
-        # for or would pass; the routes about circuits are closed to such a token.
+        # One without a slash is shared by name. A view of some workflows asks for those that its own runs
+        # wait for or would pass; the routes about circuits are closed to such a token.
         if slash:
             self._named([workflow])
         return await self._inner.circuit(tenant, key, counted=counted)

@@ -96,7 +96,7 @@ class People(Protocol):
         """The store's time in microseconds since 1970, as well as this process knows it."""
 
     def fingerprint_key(self, tenant: str) -> bytes:
-        """Return the key of a tenant's fingerprints. All processes of a store get the same; nothing is read."""
+        """Return the key of a tenant's fingerprints, the same in all processes; nothing is read for it."""
 
     @property
     def accounts(self) -> Accounts:
