@@ -23,6 +23,7 @@ from fastapi.routing import APIRoute
 from redrive.clock import MICROS, Clock, Timer
 from redrive.ids import format_id
 from redrive.server.asking import Asking, allow, asking_of
+from redrive.server.body import JsonRequest
 from redrive.server.problems import ProblemError, answer
 from redrive.store.accounts import AnswerRow, NewAnswer
 
@@ -78,10 +79,12 @@ class OnceRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
         own = self.openapi_extra or {}
-        if "POST" not in (self.methods or ()) or own.get("x-own-key"):
-            return handle
+        keyed = "POST" in (self.methods or ()) and not own.get("x-own-key")
 
         async def once(request: Request) -> Response:
+            request = JsonRequest(request.scope, request.receive)
+            if not keyed:
+                return await handle(request)
             key = await self.key_of(request)
             if key is None:
                 return await handle(request)

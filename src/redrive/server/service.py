@@ -24,6 +24,7 @@ class Service:
         self.app = app
         self.limits = limits
         self.rates = Rates(clock, limits.rate, limits.burst)
+        self.anonymous = Rates(clock, limits.anonymous_rate, limits.anonymous_burst)
         self.logins = Tries(clock, limits)
         self.hub = Hub(
             lambda tenant: _view(app, tenant), every=poll, most=limits.streams, each=limits.streams_each

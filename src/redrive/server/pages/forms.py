@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Annotated
-from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 
 from redrive.errors import InputError
+from redrive.server.body import off_loop, parse_form
 from redrive.server.once import OnceRoute
 from redrive.server.pages.entering import enter
 
@@ -17,7 +17,6 @@ __all__ = ["CHECK", "DO", "ONCE", "Form", "Sent", "form_of", "pages", "to"]
 
 ONCE = "once"
 DO, CHECK = "do", "check"
-_FIELDS = 20_000
 
 
 class Form:
@@ -53,8 +52,8 @@ async def form_of(request: Request) -> Form:
     known: Form | None = getattr(request.state, "form", None)
     if known is None:
         try:
-            text = (await request.body()).decode()
-            fields = parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS)
+            body = await request.body()
+            fields = await off_loop(len(body), parse_form, body)
         except ValueError:
             raise InputError("the form cannot be read; load the page again and send it anew") from None
         known = request.state.form = Form([(key, value.replace("\r\n", "\n")) for key, value in fields])
