@@ -6,21 +6,17 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
-from server_kit import PATIENCE, PREFIX, SECRET, World, populated
+from server_kit import PATIENCE, PREFIX, World, caller, served_here
 
-from redrive import Redrive
 from redrive.server import body as bodies
 from redrive.server import limits as limits_module
 from redrive.server.limits import Limits
 from redrive.server.pages import forms
-from redrive.server.process import Server, bind
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "same-origin"}
 JSON = {"Content-Type": "application/json"}
@@ -38,30 +34,6 @@ def ask(address: str, head: list[str], body: bytes = b"") -> tuple[int, dict[str
             name, _, value = header.partition(b":")
             length = int(value) if name.lower() == b"content-length" else length
         return status, json.loads(answer.read(length))
-
-
-@asynccontextmanager
-async def served_here(folder: Path, limits: Limits, **settings: str) -> AsyncIterator[World]:
-    """A server in the loop of the test."""
-    with populated("sqlite", folder) as world, bind("127.0.0.1", 0) as at:
-        app = Redrive(world.url, secret_key=SECRET, **settings)  # type: ignore[arg-type]
-        async with app.client():
-            stop, ready = asyncio.Event(), asyncio.Event()
-            server = Server(app, at, limits)
-            world.address = server.address
-            serving = asyncio.create_task(server.serve(stop, lambda _: ready.set()))
-            await ready.wait()
-            try:
-                yield world
-            finally:
-                stop.set()
-                await serving
-
-
-def caller(world: World, known: bool = True, **headers: str) -> httpx2.AsyncClient:
-    if known:
-        headers["Authorization"] = f"Bearer {world.tokens['acme', 'ADMIN']}"
-    return httpx2.AsyncClient(base_url=world.address, headers=headers, timeout=PATIENCE)
 
 
 # -- before the body is read -----------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from redrive.frozen import dataclass
 from redrive.server.body import BytesInFlight, Shape, check_encoding, measure, off_loop
 from redrive.server.problems import ProblemError, of_http
 
-__all__ = ["BODIES", "Guard", "Limits", "Rates", "Sender", "Tries", "is_open"]
+__all__ = ["BODIES", "AnswerQuota", "Guard", "Limits", "Rates", "Sender", "Tries", "is_open"]
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -55,6 +55,7 @@ _STATIC = f"{PAGES}/static/"
 class Limits:
     """How large, deep, slow and frequent requests may be. Rates are per second, for each credential.
 
+    `answers` and `answer_bytes` bound what is remembered for the idempotency keys of each tenant.
     `anonymous_*` hold for requests without a valid credential, and for each address they come from.
     """
 
@@ -80,6 +81,8 @@ class Limits:
     anonymous_burst: int = 500
     logins: float = 0.2
     login_burst: int = 10
+    answers: int = 250_000
+    answer_bytes: int = 512 << 20
     streams: int = 2000
     streams_each: int = 20
 
@@ -325,3 +328,44 @@ class Tries:
         self._near.give_back(f"{client}\0{email}")
         self._wide.give_back(f"from {client}")
         self._wide.give_back(f"for {email}")
+
+
+class AnswerQuota:
+    """Bounds the remembered answers of each tenant, in number and in bytes.
+
+    The store is asked now and then; answers of this process in between are added. So a limit may be passed
+    by what some servers remember within a minute, and by no more.
+    """
+
+    _LASTS = 60.0  # seconds until the store is asked again
+    _PARTS = 100  # or after this part of the limit
+
+    def __init__(self, clock: Clock, limits: Limits, *, most: int = 10_000) -> None:
+        self._clock = clock
+        self._count = limits.answers
+        self._size = limits.answer_bytes
+        self._most = most
+        self._used: OrderedDict[str, tuple[float, int, int, int]] = OrderedDict()  # at, count, size, added
+
+    async def is_full(self, tenant: str, ask: Callable[[str], Awaitable[tuple[int, int]]]) -> bool:
+        """Return True if a tenant has as many answers as it may; `ask` counts them in the store."""
+        now = self._clock.monotonic()
+        at, count, size, added = self._used.get(tenant, (now - self._LASTS, 0, 0, 0))
+        # At the limit the store decides each time: answers may have expired.
+        full = count >= self._count or size >= self._size
+        if full or now - at >= self._LASTS or added * self._PARTS >= self._count:
+            count, size = await ask(tenant)
+            self._remember(tenant, now, count, size, 0)
+        return count > self._count or size > self._size
+
+    def add(self, tenant: str, size: int) -> None:
+        """Count an answer that was remembered."""
+        if tenant in self._used:
+            at, count, before, added = self._used[tenant]
+            self._remember(tenant, at, count + 1, before + size, added + 1)
+
+    def _remember(self, tenant: str, at: float, count: int, size: int, added: int) -> None:
+        self._used[tenant] = at, count, size, added
+        self._used.move_to_end(tenant)
+        while len(self._used) > self._most:
+            self._used.popitem(last=False)

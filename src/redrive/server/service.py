@@ -9,7 +9,7 @@ from redrive.core.roles import ALL_TENANTS
 from redrive.server.auth.credentials import Credentials
 from redrive.server.auth.sessions import Sessions
 from redrive.server.events import Hub
-from redrive.server.limits import Limits, Rates, Tries
+from redrive.server.limits import AnswerQuota, Limits, Rates, Tries
 from redrive.store.port import People
 from redrive.trusted import read_trusted
 
@@ -26,6 +26,7 @@ class Service:
         self.rates = Rates(clock, limits.rate, limits.burst)
         self.anonymous = Rates(clock, limits.anonymous_rate, limits.anonymous_burst)
         self.logins = Tries(clock, limits)
+        self.answers = AnswerQuota(clock, limits)
         self.hub = Hub(
             lambda tenant: _view(app, tenant), every=poll, most=limits.streams, each=limits.streams_each
         )

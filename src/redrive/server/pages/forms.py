@@ -10,7 +10,7 @@ from fastapi.responses import RedirectResponse, Response
 
 from redrive.errors import InputError
 from redrive.server.body import off_loop, parse_form
-from redrive.server.once import OnceRoute
+from redrive.server.once import FORMS, OnceRoute
 from redrive.server.pages.entering import enter
 
 __all__ = ["CHECK", "DO", "ONCE", "Form", "Sent", "form_of", "pages", "to"]
@@ -65,7 +65,13 @@ Sent = Annotated[Form, Depends(form_of)]
 
 
 class PageRoute(OnceRoute):
-    """A page whose forms are carried out once each. One that is only to be checked changes nothing."""
+    """A page whose forms are carried out once each. One that is only to be checked changes nothing.
+
+    A browser sends a form again within minutes, so a day is enough to remember it.
+    """
+
+    days = 1
+    needs_key = False
 
     def keeps(self, response: Response) -> bool:
         """A form that is shown again was not carried out; what was done leads elsewhere, or names a place."""
@@ -76,7 +82,7 @@ class PageRoute(OnceRoute):
         once = None if sent.get(DO) == CHECK else sent.maybe(ONCE)
         if once is not None:
             await enter(request)  # before anybody else finds out who asks, and notes it each time
-        return None if once is None else f"page:{once}"
+        return None if once is None else f"{FORMS}{once}"
 
 
 def pages() -> APIRouter:
