@@ -12,7 +12,7 @@ from redrive.desk.aside import aside
 from redrive.server.auth.credentials import Credentials
 from redrive.server.auth.sessions import Sessions
 from redrive.server.events import Hub
-from redrive.server.limits import Limits, Rates, Tries
+from redrive.server.limits import AnswerQuota, Limits, Rates, Tries
 from redrive.store.port import People
 from redrive.trusted import read_trusted
 
@@ -27,7 +27,9 @@ class Service:
         self.app = app
         self.limits = limits
         self.rates = Rates(clock, limits.rate, limits.burst)
+        self.anonymous = Rates(clock, limits.anonymous_rate, limits.anonymous_burst)
         self.logins = Tries(clock, limits)
+        self.answers = AnswerQuota(clock, limits)
         self.hub = Hub(
             lambda tenant, workflows: _view(app, tenant, workflows),
             every=poll,

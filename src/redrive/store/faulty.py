@@ -116,6 +116,7 @@ class _FaultyAccounts:
     claim_answer = _through(Accounts.claim_answer, "accounts.")
     keep_answer = _through(Accounts.keep_answer, "accounts.")
     drop_answer = _through(Accounts.drop_answer, "accounts.")
+    answer_usage = _through(Accounts.answer_usage, "accounts.")
 
 
 class _FaultyNotices:

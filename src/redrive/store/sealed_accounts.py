@@ -35,6 +35,7 @@ class SealedAccounts:
     put_session = passed_on(Accounts.put_session)
     end_sessions = passed_on(Accounts.end_sessions)
     drop_answer = passed_on(Accounts.drop_answer)
+    answer_usage = passed_on(Accounts.answer_usage)
 
     async def put_tenant(self, row: TenantRow, audit: AuditWrite) -> bool:
         return await self._inner.put_tenant(row, self._sealer.seal(audit, audit.tenant))
