@@ -47,6 +47,9 @@ class Clock(Protocol):
     def new_id(self) -> str:
         """A new identifier: 26 letters and digits, in time order."""
 
+    def new_secret(self) -> str:
+        """Return a new secret: 256 random bits as hexadecimal digits."""
+
     def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
         """Call back on the running loop after `delay` seconds."""
 
@@ -67,6 +70,9 @@ class SystemClock:
 
     def new_id(self) -> str:
         return format_id(time.time_ns() // 1_000_000, _random.getrandbits(80))
+
+    def new_secret(self) -> str:
+        return os.urandom(32).hex()
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
         return asyncio.get_running_loop().call_later(delay, callback)

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from redrive.errors import ConfigurationError
 
-__all__ = ["Network", "origin", "read_trusted"]
+__all__ = ["Network", "forwarded_https", "network_of", "origin", "read_trusted"]
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -43,6 +43,25 @@ def origin(peer: str, forwarded: str, trusted: Sequence[Network]) -> str:
             break
         place = before.strip()
     return place
+
+
+def forwarded_https(peer: str, protocol: str, trusted: Sequence[Network]) -> bool:
+    """Return True if a trusted proxy says in X-Forwarded-Proto that the client came by https.
+
+    Each proxy may add what it was asked by: the last one is the nearest, and the first one the client's own.
+    """
+    return _is_among(peer, trusted) and protocol.split(",")[0].strip().lower() == "https"
+
+
+def network_of(place: str) -> str:
+    """Return the network that one caller controls: the address, or the /64 of an IPv6 address."""
+    if not _is_address(place):
+        return place
+    address = ipaddress.ip_address(place)
+    address = getattr(address, "ipv4_mapped", None) or address
+    if address.version == 4:
+        return str(address)
+    return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
 
 
 def _is_among(place: str, trusted: Sequence[Network]) -> bool:

@@ -15,7 +15,7 @@ from console import PATIENCE, Terminal, piped
 from dlq_kit import Shop, working
 
 from redrive.cli.dlq.editor import placed
-from redrive.cli.output import clean, json_text
+from redrive.cli.output import clean, echo, json_text, styled
 
 REDRIVE = Path(sys.executable).with_name("redrive")
 
@@ -247,6 +247,17 @@ def test_what_a_terminal_obeys_is_shown_and_not_obeyed() -> None:
     assert clean(wicked) == "a\\u001b[2Jb\\u009bc\\u202egnp.exe\\u2066x\\ud800"
     assert json.loads(json_text({"a": wicked}))["a"] == wicked
     assert json_text(wicked).isascii()
+    assert clean("one\nINFO forged\r\ttwo") == "one\\nINFO forged\\r\\ttwo"
+
+
+def test_a_style_that_this_program_did_not_make_is_escaped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stored text could hide the rest of a line with a style, or colour a failure green."""
+    monkeypatch.setattr("redrive.cli.output.coloured", lambda: True)
+    monkeypatch.setattr("click.utils.should_strip_ansi", lambda *_: False)
+    echo(f"{styled('FAILED', fg='red')} \x1b[8mhidden\x1b[32mSUCCESS")
+    assert capsys.readouterr().out == "\x1b[31mFAILED\x1b[0m \\u001b[8mhidden\\u001b[32mSUCCESS\n"
 
 
 def test_whatever_is_printed_passes_the_same_gate(shop: Shop) -> None:

@@ -74,6 +74,7 @@ SECOND = 1_000_000
 R, S = RunStatus, StepStatus
 
 POLICY = RetryPolicy(max_retries=3, base_delay=5, factor=2, jitter=0)
+KEY = b"the key of fingerprints"
 RUN = RunView(
     id=7,
     public_id="run7",
@@ -665,14 +666,14 @@ def test_a_hung_step_that_fails_for_good_makes_its_run_due_at_once() -> None:
 
 
 def test_a_failure_that_leaves_the_function_becomes_a_letter_with_all_there_is_to_know() -> None:
-    transition = decide(Escaped(run=RUN, ending=ending(), place=CHARGE, attempt=4), POLICY, 0.5)
+    transition = decide(Escaped(run=RUN, ending=ending(), place=CHARGE, attempt=4), POLICY, 0.5, key=KEY)
     letter = transition.letter
     assert letter is not None
     assert (letter.code, letter.stage, letter.category) == ("exhausted_retries", "exec", "server_error")
     assert (letter.step, letter.step_index, letter.attempts) == ("charge", 2, 4)
     assert letter.reason == ending().reason
     assert Ending.from_json(letter.failure) == ending()
-    assert letter.fingerprint == fingerprint(DOWN, workflow="fulfil", step="charge")
+    assert letter.fingerprint == fingerprint(DOWN, workflow="fulfil", step="charge", key=KEY)
     assert letter.payload_hash == payload_hash('{"order":1}')
     assert letter.expires_in == 30 * 86_400 * SECOND
     (entry,) = transition.entries

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 from desk_kit import ONCE, Ledger, ended, events, failed, new_app
 
-from redrive import Redrive
+import redrive
+from redrive import Message, NonRetryable, Redrive
 from redrive.app import Workflow
 from redrive.core.redact import MASK, Redactor
 from redrive.desk.aside import LARGE
 from redrive.desk.preview import DryRun
+from redrive.server.limits import Limits
+from redrive.server.service import Service
 from redrive.store import open_store
 from redrive.store.encryption.keyring import Keyring
 from redrive.testing import VirtualClock, engine
@@ -162,3 +165,50 @@ async def test_a_large_payload_is_looked_through_in_another_thread(monkeypatch: 
         assert (await app.runs.list()).items[0].workflow == "job"
         assert threads
         assert threading.get_ident() not in threads
+
+
+async def test_no_large_text_is_redacted_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages, edits, previews and comments that add up, and errors that are answered."""
+    here, large = threading.get_ident(), list[str]()
+
+    def guarded(plain: Any) -> Any:
+        def noted(self: Redactor, value: Any) -> Any:
+            if len(repr(value)) >= LARGE:
+                assert threading.get_ident() != here
+                large.append(plain.__name__)
+            return plain(self, value)
+
+        return noted
+
+    app = Redrive("sqlite:///:memory:")
+
+    @app.step
+    async def use(note: str) -> str:
+        raise NonRetryable("no")
+
+    @app.workflow
+    async def job(note: str, password: str) -> None:
+        await redrive.publish("notes", {"note": note, "password": password})
+        await use(note)
+
+    @app.subscribe("notes", name="reader")
+    async def read(message: Message) -> None:
+        return None
+
+    async with engine(app) as e:
+        letter = await failed(e, job, "x" * LARGE, "hunter2")
+        monkeypatch.setattr(Redactor, "redact", guarded(Redactor.redact))
+        monkeypatch.setattr(Redactor, "text", guarded(Redactor.text))
+        (message,) = (await app.outbox.list()).items
+        assert message.payload["password"] == MASK
+        assert (await app.outbox.get(message.id)).payload["password"] == MASK
+        shown = await app.dlq.replay(letter.id, patch={"password": "hunter3"}, by="ann", dry_run=True)
+        assert [change.after for change in shown.changes] == [MASK]
+        begun = len(large)
+        for _ in range(LARGE // 9_000 + 1):
+            await app.dlq.comment(letter.id, "y" * 9_000, by="ann")
+        assert len((await app.audit.list()).items) > LARGE // 9_000
+        assert begun >= 4
+        service = Service(app, Limits(), 1.0)
+        assert await service.redact("password=hunter2 " + "z" * LARGE) == f"password={MASK} " + "z" * LARGE
+        assert len(large) > begun

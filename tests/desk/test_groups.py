@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,3 +118,17 @@ async def test_nonsense_is_refused(desk: tuple[Engine, Shop]) -> None:
         await e.app.dlq.groups(limit=0)
     with pytest.raises(InputError, match="OPEN"):
         await e.app.dlq.groups(status="REPLAYING")
+
+
+async def test_one_cause_has_one_fingerprint_for_each_tenant_across_restarts(tmp_path: Path) -> None:
+    """The secret is in the store: a worker that starts later with another clock finds the same groups."""
+    seen: dict[str, set[str]] = {"acme": set(), "globex": set()}
+    elsewhere: set[str] = set()
+    for place, seed in (("one.db", 1), ("one.db", 2), ("two.db", 3)):
+        made = shop()
+        async with engine(made.app, store=f"sqlite:///{tmp_path}/{place}", seed=seed) as e:
+            for tenant in seen:
+                letter = await failed(e, made.order, "tea", 1, tenant=tenant)
+                (elsewhere if place == "two.db" else seen[tenant]).add(letter.fingerprint)
+    assert [len(found) for found in seen.values()] == [1, 1]
+    assert len(seen["acme"] | seen["globex"] | elsewhere) == 4

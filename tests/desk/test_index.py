@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from keyed import with_keys
 from desk_kit import ONCE, ended, failed, new_app
+from keyed import with_keys
 
 from redrive import Redrive
 from redrive.app import Workflow

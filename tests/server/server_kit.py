@@ -24,6 +24,8 @@ from redrive.core.roles import Role
 from redrive.server.auth.access import Access
 from redrive.server.auth.first import operator
 from redrive.server.auth.wanted import NewToken, NewUser
+from redrive.server.limits import Limits
+from redrive.server.process import Server, bind
 from redrive.store.port import Store
 
 PATIENCE = 60.0
@@ -261,3 +263,27 @@ def _database(kind: str) -> str:
     if kind not in _first:
         _first[kind] = populate(url)
     return url
+
+
+@asynccontextmanager
+async def served_here(folder: Path, limits: Limits, **settings: str) -> AsyncIterator[World]:
+    """A server in the loop of the test."""
+    with populated("sqlite", folder) as world, bind("127.0.0.1", 0) as at:
+        app = Redrive(world.url, secret_key=SECRET, **settings)  # type: ignore[arg-type]
+        async with app.client():
+            stop, ready = asyncio.Event(), asyncio.Event()
+            server = Server(app, at, limits)
+            world.address = server.address
+            serving = asyncio.create_task(server.serve(stop, lambda _: ready.set()))
+            await ready.wait()
+            try:
+                yield world
+            finally:
+                stop.set()
+                await serving
+
+
+def caller(world: World, known: bool = True, **headers: str) -> httpx2.AsyncClient:
+    if known:
+        headers["Authorization"] = f"Bearer {world.tokens['acme', 'ADMIN']}"
+    return httpx2.AsyncClient(base_url=world.address, headers=headers, timeout=PATIENCE)

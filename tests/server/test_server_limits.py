@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.errors import NotFound
+from redrive.server.body import Shape, measure, parse_form
 from redrive.server.events import Hub
-from redrive.server.limits import _TEXT, Guard, Limits, Rates, Tries, depth_of
+from redrive.server.limits import Guard, Limits, Rates, Sender, Tries
 from redrive.server.problems import ProblemError
 from redrive.testing import VirtualClock
 
@@ -46,7 +49,11 @@ async def ask(
         "query_string": b"",
         "headers": [(name.encode(), value.encode()) for name, value in named.items()],
     }
-    await Guard(application, SMALL)(scope, receive, send)
+
+    async def identify(request: Any) -> Sender:
+        return Sender("ann", known=True)
+
+    await Guard(application, SMALL, identify)(scope, receive, send)
     return sent[0]["status"], seen[0] if seen else b""
 
 
@@ -82,8 +89,6 @@ async def test_looking_needs_no_body() -> None:
 
 @given(st.recursive(st.none() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
 def test_depth_is_what_a_parser_would_find(value: Any) -> None:
-    import json
-
     def deepest(value: Any) -> int:
         if isinstance(value, dict):
             return 1 + max(map(deepest, value.values()), default=0)
@@ -91,22 +96,42 @@ def test_depth_is_what_a_parser_would_find(value: Any) -> None:
 
     for ascii in (True, False):
         text = json.dumps(value, ensure_ascii=ascii).encode("utf-8", "surrogatepass")
-        assert (depth_of(text, 3) > 3) == (deepest(value) > 3)
+        assert (measure(text, most(depth=3)) is not None) == (deepest(value) > 3)
 
 
-@pytest.mark.parametrize("end", [b"", b"\\", b'\\"', b'"'])
-def test_a_text_that_does_not_end_is_looked_at_once(end: bytes) -> None:
-    """A match from the first quote that reaches the end leaves nothing from which to begin again."""
-    body = b'"' + b'\\"' * 250_000 + end
-    found = _TEXT.match(body)
-    assert found is not None
-    assert found.end() >= len(body) - 1
-    assert depth_of(body + b"[" * 9, 4) == (9 - 4 if end == b'"' else 0)
-    assert depth_of(b'["\\"[[[", "]]]", ' + b"[" * 4, 4) == 5
+def most(**given: int) -> Shape:
+    """Bounds that only the given ones keep a text of a test from."""
+    large = {"depth": 10**9, "keys": 10**9, "containers": 10**9, "values": 10**9}
+    return Shape(**{**large, **given})
+
+
+def test_keys_containers_and_values_are_counted_outside_of_texts() -> None:
+    body = rb'{"a:,[{": [1, 2], "b\\": {"c\":": "x, y: [z"}}'
+    assert len(json.loads(body)) == 2
+    for name, right in {"keys": 3, "containers": 3, "values": 3 + 2, "depth": 2}.items():
+        assert measure(body, most(**{name: right})) is None
+        assert measure(body, most(**{name: right - 1})) is not None
+
+
+@pytest.mark.parametrize("before", range(60, 70))
+def test_a_text_is_followed_across_chunks_whatever_is_cut(before: int) -> None:
+    """Chunks have 64 KiB: an escape, a quote and a key come to lie on both sides of the end of one."""
+    for inside in (b'\\"[[[', b'\\\\\\"[[[', b"[[["):
+        body = b'["' + b"x" * (64 * 1024 - before) + inside * 20 + b'", {"k": [1]}]'
+        assert json.loads(body)[1] == {"k": [1]}
+        assert measure(body, most(depth=3, keys=1, containers=3)) is None
+        assert measure(body, most(depth=2)) is not None
+
+
+@pytest.mark.parametrize("before", range(6))
+def test_a_form_is_decoded_across_chunks_whatever_is_cut(before: int) -> None:
+    value = "x" * before + "ąć+ %&=" * 20_000
+    assert parse_form(urlencode([("a", value), ("b", "")]).encode()) == [("a", value), ("b", "")]
+    assert parse_form(b"a=%zz&&b%") == [("a", "%zz"), ("b%", "")]
 
 
 async def test_one_holder_has_so_many_streams_and_no_more() -> None:
-    def view(tenant: str) -> Any:
+    def view(tenant: str, workflows: frozenset[str] | None) -> Any:
         raise NotFound("no store is needed here: a look that fails is made again")
 
     hub = Hub(view, every=60, most=9, each=2)

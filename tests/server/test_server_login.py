@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import httpx2
 import pytest
-from server_kit import PREFIX, World, access_of, opened, serving
+from server_kit import PATIENCE, PREFIX, World, access_of, caller, opened, served_here, serving
 
 from redrive import Redrive
 from redrive.clock import SystemClock
 from redrive.core.roles import Role
 from redrive.errors import NotSignedIn
+from redrive.server.auth import passwords
 from redrive.server.auth.sessions import BEAT, Login, Sessions
 from redrive.server.auth.wanted import NewUser
+from redrive.server.limits import Limits
 
 PASSWORD = "a good password"
 
@@ -218,3 +225,128 @@ def test_short_secrets_are_refused_at_start(tmp_path) -> None:
 
 def test_the_prefix_is_where_the_interface_says() -> None:
     assert PREFIX == "/api/v1"
+
+
+def test_other_sites_cannot_sign_a_browser_in(world: World) -> None:
+    """Somebody who works in a session that another site chose works in its owner's account."""
+    login = {"email": "staff@acme.example", "password": PASSWORD}
+
+    def attempt(**headers: str) -> tuple[int, bool]:
+        plain = world.bearer(None, headers={name.replace("_", "-"): text for name, text in headers.items()})
+        answer = plain.post("/login", json=login)
+        return answer.status_code, "set-cookie" in answer.headers
+
+    assert attempt() == (200, True), "a program sends neither header"
+    assert attempt(Origin=world.address) == (200, True)
+    assert attempt(Origin=world.address.replace("http:", "https:")) == (403, False)
+    assert attempt(Origin="http://evil.example") == (403, False)
+    assert attempt(Origin="null") == (403, False)
+    assert attempt(Origin="http://[") == (403, False)
+    assert attempt(Sec_Fetch_Site="cross-site") == (403, False)
+
+
+async def test_the_scheme_of_an_origin_counts(tmp_path: Path) -> None:
+    async with served_here(tmp_path, Limits(), base_url="https://Redrive.example.org:443") as world:
+        for origin, status in {
+            "https://redrive.example.org": 200,
+            "http://redrive.example.org": 403,
+            "https://redrive.example.org:8443": 403,
+            world.address: 403,
+        }.items():
+            async with caller(world, known=False, Origin=origin) as client:
+                login = {"email": "staff@acme.example", "password": PASSWORD}
+                assert (await client.post(f"{PREFIX}/login", json=login)).status_code == status, origin
+
+
+async def test_the_cookie_is_bound_to_the_host_or_to_the_port(tmp_path: Path) -> None:
+    login = {"email": "staff@acme.example", "password": PASSWORD}
+    https = {"X-Forwarded-Proto": "https"}
+    async with served_here(tmp_path, Limits(), trusted_proxies="127.0.0.1") as world:
+        port = world.address.rpartition(":")[2]
+        async with caller(world, known=False) as client:
+            plain = (await client.post(f"{PREFIX}/login", json=login)).headers["set-cookie"]
+            safe = (await client.post(f"{PREFIX}/login", json=login, headers=https)).headers["set-cookie"]
+        assert plain.startswith(f"redrive_session_{port}=")
+        assert "Secure" not in plain
+        assert safe.startswith("__Host-redrive_session=")
+        assert "; Secure" in safe
+        assert "Path=/" in safe
+        assert "Domain" not in safe
+        secret = safe.partition("=")[2].partition(";")[0]
+        for name, headers, status in (
+            ("__Host-redrive_session", https, 200),
+            ("__Host-redrive_session", {}, 401),
+            ("redrive_session", https, 401),
+            (f"redrive_session_{port}", {}, 200),
+        ):
+            async with caller(world, known=False, Cookie=f"{name}={secret}", **headers) as client:
+                assert (await client.get(f"{PREFIX}/me")).status_code == status, name
+    async with served_here(tmp_path, Limits()) as world, caller(world, known=False, **https) as client:
+        cookie = (await client.post(f"{PREFIX}/login", json=login)).headers["set-cookie"]
+        assert "Secure" not in cookie, "whoever is not a trusted proxy can write such a header"
+
+
+async def test_answers_tell_browsers_to_keep_to_themselves(tmp_path: Path) -> None:
+    base_url = "https://redrive.example.org"
+    async with (
+        served_here(tmp_path, Limits(), base_url=base_url) as world,
+        caller(world, known=False) as client,
+    ):
+        for path in ("/healthz", "/app/login", f"{PREFIX}/me", "/nowhere"):
+            headers = (await client.get(path)).headers
+            assert headers["strict-transport-security"] == "max-age=31536000"
+            assert headers["cross-origin-opener-policy"] == "same-origin"
+            assert headers["cross-origin-resource-policy"] == "same-origin"
+            assert "camera=()" in headers["permissions-policy"]
+    async with served_here(tmp_path, Limits()) as world, caller(world, known=False) as client:
+        assert "strict-transport-security" not in (await client.get("/healthz")).headers
+
+
+@pytest.mark.parametrize(
+    ("host", "base_url", "warned"),
+    [
+        ("0.0.0.0", "", True),
+        ("0.0.0.0", "http://redrive.example.org", True),
+        ("0.0.0.0", "https://redrive.example.org", False),
+        ("127.0.0.1", "", False),
+    ],
+)
+def test_a_server_without_tls_that_others_can_reach_says_so(
+    tmp_path: Path, host: str, base_url: str, warned: bool
+) -> None:
+    url = f"sqlite:///{tmp_path}/new.db"
+    with serving(url, "--host", host, app=None, REDRIVE_BASE_URL=base_url) as process:
+        assert any("without https" in line for line in process.lines) == warned
+
+
+async def test_sign_ins_take_no_threads_from_other_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Passwords are hashed in threads of their own, few at a time, and too many at once are refused."""
+    begun, go_on = Counter[str](), threading.Event()
+
+    def verify(*_: Any) -> bool:
+        begun[threading.current_thread().name] += 1
+        assert go_on.wait(PATIENCE)
+        return False
+
+    monkeypatch.setattr(passwords, "_verify", verify)
+    limits = Limits(login_burst=1000, anonymous_burst=10_000)
+    async with served_here(tmp_path, limits) as world, caller(world, known=False) as client:
+
+        async def sign_in(number: int) -> int:
+            login = {"email": f"u{number}@acme.example", "password": PASSWORD}
+            return (await client.post(f"{PREFIX}/login", json=login)).status_code
+
+        most = passwords.THREADS + passwords.WAITING
+        trying = [asyncio.create_task(sign_in(number)) for number in range(most)]
+        async with asyncio.timeout(PATIENCE):
+            while not passwords.is_busy():  # noqa: ASYNC110 - a real server
+                await asyncio.sleep(0.01)
+            assert await sign_in(most) == 503
+            assert await asyncio.to_thread(lambda: "other work") == "other work"
+            assert (await client.get("/readyz")).status_code == 200
+            go_on.set()
+            assert set(await asyncio.gather(*trying)) == {401}
+    assert all(name.startswith("redrive-password") for name in begun)
+    assert len(begun) <= passwords.THREADS

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import httpx2
-from server_kit import World, access_of, opened
+import pytest
+from server_kit import PREFIX, World, access_of, caller, opened, served_here
 
+from redrive import Redrive
 from redrive.clock import SystemClock
 from redrive.core.roles import Role
 from redrive.server.auth.wanted import NewToken
+from redrive.server.limits import AnswerQuota, Limits
 from redrive.server.once import KeyedClock
+from redrive.testing import VirtualClock
 
 
 def keyed(world: World, key: str, role: str = "ADMIN") -> httpx2.Client:
@@ -167,3 +173,88 @@ def test_what_was_revealed_is_kept_nowhere(world: World) -> None:
         shown = client.post(f"/workflow-dlq/{world.ids['acme']['letter']}/reveal")
         assert "k3y-s3cr3t" in shown.text
         assert "idempotent-replayed" not in shown.headers
+
+
+def start(world: World, secret: str, cents: int, **more: Any) -> tuple[int, str]:
+    """Start a run under a key; return the status, and the detail or whether the run is new."""
+    body = {"workflow": "fulfil", "input": {"order": "hidden", "amount": cents}, **more}
+    headers = {} if "event" in more else {"Idempotency-Key": "guessed"}
+    answer = world.bearer(secret).post("/runs", json=body, headers=headers)
+    said = answer.json()
+    return answer.status_code, said.get("detail") or f"new: {said['new']}"
+
+
+@pytest.mark.parametrize("more", [{}, {"event": {"stream": "orders", "id": "guessed"}}])
+async def test_a_hidden_input_cannot_be_guessed_by_its_key(own_world: World, more: dict[str, Any]) -> None:
+    """Another credential that may not see payloads gets one answer, whether the input is equal or not."""
+    async with opened(own_world.url) as store:
+        access = access_of(store)
+
+        async def token(name: str, payloads: bool) -> str:
+            new = NewToken(tenant="acme", role=Role.STAFF, name=name, payloads=payloads)
+            return (await access.create_token(new)).secret
+
+        maker, other, seer = await token("a", False), await token("b", False), await token("c", True)
+    assert start(own_world, maker, 42, **more) == (201, "new: True")
+    assert start(own_world, maker, 42, **more) == (201, "new: False"), "the first caller may repeat"
+    assert start(own_world, maker, 43, **more)[0] == 409
+    equal, different = start(own_world, other, 42, **more), start(own_world, other, 43, **more)
+    assert equal == different
+    assert (equal[0], "by another credential" in equal[1]) == (409, True)
+    assert start(own_world, seer, 42, **more) == (201, "new: False")
+    assert start(own_world, seer, 43, **more)[0] == 409
+
+
+async def test_inputs_of_runs_that_code_started_are_not_guessed_either(own_world: World) -> None:
+    async with opened(own_world.url) as store:
+        new = NewToken(tenant="acme", role=Role.STAFF, name="a")
+        other = (await access_of(store).create_token(new)).secret
+    app = Redrive(own_world.url)
+
+    @app.workflow
+    async def fulfil(order: str, amount: int = 1, api_key: str = "") -> str:
+        return order
+
+    async with app.client():
+        await fulfil.start("hidden", 42, tenant="acme", idempotency_key="guessed")
+    assert start(own_world, other, 42) == start(own_world, other, 43)
+    assert start(own_world, other, 42)[0] == 409
+
+
+async def test_a_tenant_has_a_bounded_number_of_remembered_answers(tmp_path: Path) -> None:
+    limits = Limits(answers=3)
+    async with served_here(tmp_path, limits) as world, caller(world) as client:
+        path = f"{PREFIX}/workflow-dlq/{world.ids['acme']['letter']}/comment"
+
+        async def comment(key: str | None) -> httpx2.Response:
+            headers = {} if key is None else {"Idempotency-Key": key}
+            return await client.post(path, json={"text": "x"}, headers=headers)
+
+        assert [(await comment(f"k{number}")).status_code for number in range(5)] == [200, 200, 200, 429, 429]
+        refused = (await comment("k3")).json()
+        assert (refused["code"], "send the request without" in refused["detail"]) == (
+            "too_many_answers",
+            True,
+        )
+        assert (await comment("k0")).headers["idempotent-replayed"] == "true", "older ones are still there"
+        assert (await comment(None)).status_code == 200
+        other = await comment("page:x")
+        assert (other.status_code, "reserved" in other.json()["detail"]) == (422, True)
+
+
+async def test_answers_are_bounded_in_bytes_and_seldom_counted() -> None:
+    asked = []
+
+    async def usage(tenant: str) -> tuple[int, int]:
+        asked.append(tenant)
+        return 1, 90 if len(asked) < 3 else 101
+
+    clock = VirtualClock()
+    quota = AnswerQuota(clock, Limits(answers=1000, answer_bytes=100))
+    assert not await quota.is_full("acme", usage)
+    quota.add("acme", 9)
+    assert (await quota.is_full("acme", usage), len(asked)) == (False, 1), "the store is asked now and then"
+    quota.add("acme", 2)
+    assert (await quota.is_full("acme", usage), len(asked)) == (False, 2), "and at the limit each time"
+    clock.move_to(clock.now() + 61_000_000)
+    assert (await quota.is_full("acme", usage), len(asked)) == (True, 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -146,3 +147,48 @@ def test_lines_for_people_end_with_what_they_do_not_say_yet() -> None:
     assert text.endswith(" [tenant=acme]")
     assert "run r1: " in text
     assert "hunter2" not in text
+
+
+FORGED = "x\n2026-01-01 00:00:00,000 INFO redrive.runs: forged\r\x1b[2K\u2028\u202e\x85\x9b2J\u2066"
+"""A line of its own, the erasure of a line, and characters that end a line or turn its direction."""
+
+
+def test_no_text_from_outside_begins_a_line_of_the_console_log() -> None:
+    for attribute in ("msg", "args", "field", "exception", "stack", "name"):
+        record = logging.LogRecord("shop", logging.INFO, __file__, 1, "it said %s", ("x",), None)
+        record.redrive = {"run_id": "r1", "step": FORGED if attribute == "field" else "charge"}
+        if attribute == "msg":
+            record.msg, record.args = FORGED, ()
+        elif attribute == "args":
+            record.args = (FORGED,)
+        elif attribute == "exception":
+            try:
+                raise ValueError(FORGED)
+            except ValueError:
+                record.exc_info = sys.exc_info()
+        elif attribute == "stack":
+            record.stack_info = FORGED
+        elif attribute == "name":
+            record.name = FORGED
+        first, *below = ConsoleFormatter().format(record).split("\n")
+        whole = "\n".join([first, *below])
+        assert "forged" in whole, attribute
+        assert all(line.startswith("    ") for line in below), attribute
+        assert bool(below) is (attribute in ("exception", "stack")), attribute
+        assert not [one for one in whole if one != "\n" and not one.isprintable()], attribute
+
+
+def test_a_huge_text_is_cut_before_it_is_redacted() -> None:
+    """Handlers often run on the event loop, where a megabyte would keep everything else waiting."""
+    seen: list[int] = []
+
+    class Counting(Redactor):
+        def text(self, text: str) -> str:
+            seen.append(len(text))
+            return text
+
+    record = logging.LogRecord("shop", logging.INFO, __file__, 1, "a" * (1 << 20) + "end", (), None)
+    record.redrive = {"step": "b" * (1 << 20)}
+    for formatter in (JsonFormatter(Counting()), ConsoleFormatter(Counting())):
+        assert "end" in formatter.format(record)
+    assert max(seen) < 1 << 17

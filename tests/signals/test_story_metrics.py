@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from engines import OnStore
-from signal_kit import scraped, series
+from redrive.store.figures import CircuitCount, Figures, SinkLag
+from signal_kit import Metrics, scraped, series
 
 import redrive
 from redrive import Circuit, NonRetryable, Redrive, RetryPolicy
 from redrive.app import Workflow
+from redrive.core.circuit import CircuitStatus
 from redrive.core.options import RunOptions
 from redrive.core.outcome import Place, Returned, RunView
 from redrive.core.states import EntryKind
 from redrive.core.transition import Answer, Transition
-from redrive.signals.metrics import METRICS
-from redrive.signals.tally import MOST_STEPS, OTHER, Tally, bounded
+from redrive.signals.metrics import METRICS, registry_of, rendered
+from redrive.signals.tally import MOST_CIRCUITS, MOST_SINKS, MOST_STEPS, MOST_WORKFLOWS, OTHER, Tally
 from redrive.testing import Crash, Http, engine, faults
 from redrive.worker.transactional import Tx
 
@@ -228,7 +230,47 @@ def test_names_from_users_are_bounded() -> None:
         tally._step("w", Place(0, "k", EntryKind.STEP, f"step {number}")).succeeded += 1
     assert len(tally.steps) == MOST_STEPS + 1
     assert tally.steps[OTHER, EntryKind.STEP, OTHER].succeeded == 50
-    assert bounded([("a", 1), ("b", 5), ("c", 2)], most=2) == {"b": 5, "c": 2, OTHER: 1}
+
+
+def test_made_up_names_add_no_series_from_scrape_to_scrape() -> None:
+    """Callers can open circuits of any name and start workflows of tenants; each scrape has new ones."""
+    tally, seen = Tally(), dict[str, set[str]]()
+    for scrape in range(10):
+        names = [f"made up {scrape}.{number}" for number in range(60)] + ["x" * 1_000]
+        figures = Figures(
+            now=2_000_000,
+            letters=dict.fromkeys(names, 2),
+            due=dict.fromkeys(names, 1),
+            overdue=dict.fromkeys(names, 1),
+            circuits=tuple(CircuitCount(name, CircuitStatus.OPEN, 3) for name in names),
+            sinks=tuple(SinkLag(name, 5, 7, 1_000_000) for name in names),
+        )
+        for name in names:
+            tally.delivered(name, "DELIVERED", 0.1)
+        body, _ = rendered(registry_of(tally, lambda figures=figures: figures), "")
+        told = Metrics(body.decode())
+        for metric, label, total in (
+            ("workflow_circuits", "circuit", 3),
+            ("workflow_outbox_pending", "sink", 5),
+            ("workflow_outbox_dead", "sink", 7),
+            ("workflow_dlq_depth", "workflow", 2),
+            ("workflow_runs_due", "workflow", 1),
+        ):
+            seen.setdefault(metric, set()).update(told.labels(metric, label))
+            assert told.total(metric) == total * len(names)  # nothing is lost, only the names are
+        assert told.total("workflow_outbox_lag_seconds", sink=OTHER) in (0, 1)
+        seen.setdefault("deliveries", set()).update(told.labels("workflow_outbox_deliveries_total", "sink"))
+    most = {
+        "workflow_circuits": MOST_CIRCUITS,
+        "workflow_outbox_pending": MOST_SINKS,
+        "deliveries": MOST_SINKS,
+    }
+    for metric, values in seen.items():
+        assert OTHER in values
+        assert len(values) <= most.get(metric, MOST_SINKS if "outbox" in metric else MOST_WORKFLOWS) + 1, (
+            metric
+        )
+        assert max(map(len, values)) < 1_000
 
 
 async def test_nothing_is_counted_where_metrics_are_off() -> None:

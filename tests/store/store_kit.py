@@ -55,6 +55,9 @@ class HandClock:
         self._ids += 1
         return f"id{self._ids:024d}"
 
+    def new_secret(self) -> str:
+        return "5ec7e7" * 10
+
     def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
         return asyncio.get_running_loop().call_later(delay, callback)
 

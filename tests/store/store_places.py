@@ -12,8 +12,8 @@ from cluster import ENOUGH, POSTGRES, need_postgres
 
 from redrive.clock import Clock, SystemClock
 from redrive.store import open_store
-from redrive.store.port import Store
 from redrive.store.encryption.keyring import Keyring
+from redrive.store.port import Store
 
 # What can differ is each tried once, not each with each: a file or memory, sealed or not, one PostgreSQL or
 # the other, by the pooler (which stands before the first; some tests only) or directly. `./dev prove` takes

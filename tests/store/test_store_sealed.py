@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from cluster import POSTGRES
+from keyed import with_keys
 from outbox_kit import DEAD, mark, say, sink
 from store_kit import DAY, HandClock, Kit, becomes, buried, entry, failed_try, noted, writes
 from store_places import new_place
@@ -19,14 +20,9 @@ from redrive.core import transition as written
 from redrive.core.journal import Journal
 from redrive.core.keys import payload_hash
 from redrive.core.states import RunStatus, StepStatus
-from redrive.core.transition import Transition
 from redrive.errors import ConfigurationError, DataRefused, InputError
 from redrive.store import open_store, port
 from redrive.store.accounts import AnswerRow, NewAnswer
-from redrive.store.notifications import NewNotice, NewNotification, NotificationFilter, RuleRow, Telling
-from redrive.store.port import Store
-from redrive.store.reseal import TABLES, Exchange, Texts, reseal
-from redrive.store.encryption.keyring import Keyring, is_sealed, key_of
 from redrive.store.encryption.codec import (
     COVERED,
     READ,
@@ -36,6 +32,10 @@ from redrive.store.encryption.codec import (
     Codec,
     refuse_unreadable,
 )
+from redrive.store.encryption.keyring import Keyring, is_sealed, key_of
+from redrive.store.notifications import NewNotice, NewNotification, NotificationFilter, RuleRow, Telling
+from redrive.store.port import Store
+from redrive.store.reseal import TABLES, Exchange, Texts, reseal
 from redrive.store.views import NewView
 
 SEALED = {**WRITTEN, **READ}
@@ -145,6 +145,10 @@ CLEAR_HERE = {(record, "reason") for record in PEOPLES} | FIGURES | {("Bundle", 
 ELSEWHERE = {("EntryRow", "heartbeat"), ("NewRun", "index"), ("Reopening", "index")}
 
 
+# Claimed runs are opened as a whole, or not at all.
+OPENED_APART = {"Claims", "Claimed", "Started"}
+
+
 def records() -> list[type[Any]]:
     found = {name: value for module in (written, port) for name, value in vars(module).items()}
     kept = [
@@ -180,7 +184,7 @@ def test_every_part_of_a_record_that_can_hold_a_payload_is_known(
         holding = {
             field.name
             for field in dataclasses.fields(record)
-            if any(re.search(rf"\\b{name}\\b", str(field.type)) for name in names)
+            if any(re.search(rf"\b{name}\b", str(field.type)) for name in names)
         }
         assert holding <= set(parts.get(record, ())), record
 
@@ -195,15 +199,24 @@ def filled(record: type[Any]) -> Any:
     return record(**needed)
 
 
+def sealed_by_hand(keys: Keyring, record: Any) -> Any:
+    """Return a record as it comes from the database."""
+    payloads = {name: keys.seal(getattr(record, name), "acme") for name in READ[type(record)]}
+    hashes = {name: keys.cover(getattr(record, name), "acme") for name in COVERED.get(type(record), ())}
+    return dataclasses.replace(record, **payloads, **hashes)
+
+
 @pytest.mark.parametrize("record", SEALED, ids=lambda record: record.__name__)
 def test_each_record_is_sealed_and_opened_in_just_these_fields(record: type[Any]) -> None:
-    sealer, plain = Sealer(ring(OLD)), filled(record)
-    sealed = sealer.seal(plain, "acme")
+    keys, plain = ring(OLD), filled(record)
+    codec = Codec(keys)
+    sealed = codec.seal(plain, "acme") if record in WRITTEN else sealed_by_hand(keys, plain)
     own = {*SEALED[record], *COVERED.get(record, ())}
     for field in dataclasses.fields(record):
         value = getattr(sealed, field.name)
         assert is_sealed(value) if field.name in own else value == getattr(plain, field.name), field.name
-    assert sealer.open(sealed, "acme") == plain
+    if record in READ:
+        assert codec.open(sealed, "acme") == plain
     assert type(sealed) is record
 
 

@@ -11,7 +11,7 @@ import click
 from redrive.cli.change import Change, changing
 from redrive.cli.exits import NOT_FOUND, Stopped
 from redrive.cli.hints import circuit_hint
-from redrive.cli.output import Column, Output, clean, say, shown
+from redrive.cli.output import Column, Output, clean, echo, say, shown
 from redrive.cli.place import Place, ask, at_a_place, home
 from redrive.core.roles import DEFAULT_TENANT
 
@@ -123,10 +123,10 @@ def show(key: str, tenant: str, place: Place, output: Output) -> None:
     if output.json:
         output.object(found)
     elif output.quiet:
-        click.echo(found.key)
+        echo(clean(found.key))
     else:
         for line in _story(found):
-            click.echo(clean(line))
+            echo(clean(line))
 
 
 @circuits.command(name="open")

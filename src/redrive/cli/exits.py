@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from redrive.cli.folding import folded
-from redrive.cli.output import clean
+from redrive.core.control_text import escape_controls
 
 if TYPE_CHECKING:
     from redrive.errors import RedriveError
@@ -64,7 +64,8 @@ class Misused(click.UsageError):
 
 
 def _shown(message: str) -> str:
-    return folded(f"Error: {clean(message)}", sys.stderr).removeprefix("Error: ")
+    shown = escape_controls(message, lines=True)
+    return folded(f"Error: {shown}", sys.stderr).removeprefix("Error: ")
 
 
 def code_of(error: RedriveError) -> int:

@@ -11,7 +11,7 @@ from redrive.cli.exits import NOT_FOUND, Stopped
 from redrive.cli.hints import hint, program
 from redrive.cli.ids import given
 from redrive.cli.inputs import typed
-from redrive.cli.output import Column, Output, echo, shown, told_tenant
+from redrive.cli.output import Column, Output, clean, echo, shown, told_tenant
 from redrive.cli.place import Place, ask, at_a_place
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def show(id: str, reader: str | None, output: Output, place: Place) -> None:
     elif output.quiet:
         echo(item.id)
     else:
-        echo(item.title)
+        echo(clean(item.title))
         echo("")
         echo(item.text)
 

@@ -12,7 +12,7 @@ from redrive.cli.exits import NOT_FOUND, REFUSED, Stopped
 from redrive.cli.hints import hint
 from redrive.cli.ids import find_run, given
 from redrive.cli.moment import MOMENT
-from redrive.cli.output import Column, Output, shown, told_tenant
+from redrive.cli.output import Column, Output, clean, echo, json_text, shown, told_tenant
 from redrive.cli.place import Place, ask, at_a_place
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def show(id: str, output: Output, place: Place) -> None:
     if output.json:
         output.object(message)
     elif output.quiet:
-        click.echo(message.id)
+        echo(message.id)
     else:
         _tell(message)
 
@@ -277,9 +277,7 @@ def _where(message: OutboxMessage) -> str:
 
 
 def _tell(message: OutboxMessage) -> None:
-    import json
-
-    click.echo(f"{message.id}\n")
+    echo(f"{message.id}\n")
     facts = {
         "topic": message.topic,
         "key": message.key,
@@ -289,10 +287,10 @@ def _tell(message: OutboxMessage) -> None:
     }
     for name, value in facts.items():
         if value is not None:
-            click.echo(f"{name:10} {value}")
-    click.echo(json.dumps(message.payload, indent=2, ensure_ascii=False))
+            echo(f"{name:10} {clean(value)}")
+    echo(json_text(message.payload, indent=2))
     for one in message.deliveries:
-        click.echo(f"\n{one.sink}: {one.status.lower()}, {one.attempt} tried{_rest(one)}")
+        echo(f"\n{clean(one.sink)}: {one.status.lower()}, {one.attempt} tried{_rest(one)}")
 
 
 def _rest(one: Delivery) -> str:
@@ -301,4 +299,4 @@ def _rest(one: Delivery) -> str:
         said += f", waits behind {one.behind}"
     elif one.next_at is not None:
         said += f", next at {one.next_at.isoformat(timespec='seconds')}"
-    return said + (f"\n    {one.error}" if one.error else "")
+    return said + (f"\n    {clean(one.error)}" if one.error else "")

@@ -13,6 +13,7 @@ import functools
 import json
 import os
 import re
+import secrets
 import shutil
 import sys
 import textwrap
@@ -25,6 +26,7 @@ from typing import Any, Generic, TextIO, TypeVar
 import click
 
 from redrive.cli.folding import folded
+from redrive.core.control_text import escape_controls
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.frozen import dataclass
 
@@ -39,6 +41,7 @@ __all__ = [
     "json_text",
     "nobody_reads",
     "on_terminal",
+    "printable",
     "say",
     "shown",
     "styled",
@@ -47,10 +50,10 @@ __all__ = [
 
 Item = TypeVar("Item")
 
-# Control characters except tab and line end, those that turn the direction of writing, half characters.
-_OBEYED = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
-_CONTROL = re.compile(f"[{_OBEYED}]")
-_STYLE = re.compile(f"(\x1b\\[[0-9;]*m)|[{_OBEYED}]")
+# `styled` marks the styles of this program. A stored text cannot know the mark, so `echo` escapes its styles:
+# one of them could hide the rest of a line.
+_MARK = secrets.token_hex(8)
+_STYLE = re.compile(f"\\\\u001b{_MARK}(\\[[0-9;]*m)")
 _LEFT: list[TextIO] = []  # streams that nobody reads any more
 _LEAST = 8  # a column narrower than this says nothing
 _COLOURS = {
@@ -152,9 +155,14 @@ def say(text: str) -> None:
 def echo(text: str, *, err: bool = False) -> None:
     """Print, safe for a terminal. When nobody reads any more nothing is printed, and the work goes on."""
     try:
-        click.echo(_STYLE.sub(_harmless, text), err=err)
+        click.echo(printable(text), err=err)
     except BrokenPipeError:
         _print_no_more(sys.stderr if err else sys.stdout)
+
+
+def printable(text: str) -> str:
+    """Return a text as a terminal can show it: with the styles that `styled` made, all else escaped."""
+    return _STYLE.sub("\x1b\\1", escape_controls(text, lines=True))
 
 
 def nobody_reads() -> bool:
@@ -167,15 +175,6 @@ def _print_no_more(stream: TextIO) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
-
-
-def _harmless(found: re.Match[str]) -> str:
-    """A style of ours stays; a sign that is obeyed is written as Python and JSON write it."""
-    return found[0] if found.lastindex else _escaped(found)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
 
 
 def told_tenant(tenant: str) -> str | None:
@@ -197,13 +196,13 @@ def coloured() -> bool:
 
 
 def styled(text: str, **style: Any) -> str:
-    """Coloured text where colours are wanted, plain text elsewhere."""
-    return click.style(text, **style) if coloured() else text
+    """Return the text in a style where colours are wanted; `echo` or `printable` complete it."""
+    return click.style(text, **style).replace("\x1b[", f"\x1b{_MARK}[") if coloured() else text
 
 
 def clean(text: str) -> str:
-    """Text from a store, safe for a terminal: an error message may contain anything."""
-    return _CONTROL.sub(_escaped, text)
+    """Return a text from a store as one line that a terminal can show: a message may contain anything."""
+    return escape_controls(text)
 
 
 def _table(items: Sequence[Item], columns: Sequence[Column[Item]]) -> None:
@@ -297,7 +296,7 @@ def as_json(value: Any) -> Any:
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
     """A value as JSON text that a terminal shows as it stands: what it would obey is escaped."""
-    return clean(json.dumps(as_json(value), indent=indent, ensure_ascii=False))
+    return escape_controls(json.dumps(as_json(value), indent=indent, ensure_ascii=False), lines=True)
 
 
 def _piped(value: Any) -> str:

@@ -8,7 +8,7 @@ import click
 
 from redrive.cli.access import Managing, manage
 from redrive.cli.change import Change, changing
-from redrive.cli.output import Column, Output, say, shown
+from redrive.cli.output import Column, Output, echo, json_text, say, shown
 from redrive.cli.place import Place, at_a_place
 
 if TYPE_CHECKING:
@@ -122,12 +122,10 @@ def export(name: str, place: Place) -> None:
     """
 
     async def work(people: Managing) -> None:
-        import json
-
         async for one in people.export_tenant(name):
-            click.echo(json.dumps(one, ensure_ascii=False))
+            echo(json_text(one))
         for user in await people.users(name):
-            click.echo(json.dumps({"kind": "user", "id": user.id, "email": user.email}))
+            echo(json_text({"kind": "user", "id": user.id, "email": user.email}))
 
     manage(place, work)
 

@@ -48,9 +48,16 @@ __all__ = ["decide"]
 
 
 def decide(
-    outcome: Outcome, policy: RetryPolicy, draw: float, now: int = 0, notify: NotifyRule | None = None
+    outcome: Outcome,
+    policy: RetryPolicy,
+    draw: float,
+    now: int = 0,
+    notify: NotifyRule | None = None,
+    key: bytes = b"",
 ) -> Transition:
     """Turn what happened into what is to be written. `now` is only told to those who hear of a failure.
+
+    `key` is the one of the fingerprints of the run's tenant; every outcome that may be a failure needs it.
 
     Whatever may end a run in failure goes on through `_told`; `notify` says which people hear of it.
     """
@@ -62,7 +69,7 @@ def decide(
         case Ended():
             return runs.ended(outcome)
         case Raised():
-            return with_notices(steps.raised(outcome, policy, draw), outcome, notify, now)
+            return with_notices(steps.raised(outcome, policy, draw), outcome, notify, now, key)
         case Noted():
             return steps.noted(outcome)
         case Slept():
@@ -76,7 +83,7 @@ def decide(
         case Interrupted():
             return steps.interrupted(outcome)
         case Escaped():
-            return _told(runs.escaped(outcome), outcome.run, notify, now)
+            return _told(runs.escaped(outcome, key), outcome.run, notify, now, key)
         case Stopped():
             return runs.stopped(outcome)
         case Planned():
@@ -84,18 +91,18 @@ def decide(
         case Handed():
             return rollback.handed(outcome)
         case Undone():
-            decided = rollback.undone(outcome)
+            decided = rollback.undone(outcome, key)
             if not outcome.fresh:
-                return with_notices(decided, outcome.run, notify, now)
-            return _told(decided, outcome.run, notify, now)
+                return with_notices(decided, outcome.run, notify, now, key)
+            return _told(decided, outcome.run, notify, now, key)
         case Released():
             return losing.released(outcome)
         case Lost():
-            return _told(losing.lost(outcome, draw), outcome.run, notify, now)
+            return _told(losing.lost(outcome, draw, key), outcome.run, notify, now, key)
         case Expired():
-            return _told(runs.expired(outcome), outcome.run, notify, now)
+            return _told(runs.expired(outcome, key), outcome.run, notify, now, key)
         case Diverged():
-            return _told(losing.diverged(outcome), outcome.run, notify, now)
+            return _told(losing.diverged(outcome, key), outcome.run, notify, now, key)
         case Cancelled():
             return runs.cancelled(outcome)
         case Closed():
@@ -104,6 +111,6 @@ def decide(
             assert_never(outcome)
 
 
-def _told(decided: Transition, run: RunView, notify: NotifyRule | None, now: int) -> Transition:
+def _told(decided: Transition, run: RunView, notify: NotifyRule | None, now: int, key: bytes) -> Transition:
     """With the runs that handle a failure, and what people are told of it."""
-    return with_notices(with_handlers(decided, run, now), run, notify, now)
+    return with_notices(with_handlers(decided, run, now), run, notify, now, key)

@@ -103,33 +103,41 @@ def changes(
     changed, even if it is the same, or else a few guesses would find it out.
     """
     found: list[Change] = []
-    pending: list[tuple[Path, _Sides]] = [((), ((before,), (after,), () if sent is None else (sent,)))]
+    pending: list[tuple[Path, _Sides, bool]] = [
+        ((), ((before,), (after,), () if sent is None else (sent,)), False)
+    ]
     while pending:  # a stack of its own: what people send may be nested deeper than Python's
-        path, (old, new, typed) = pending.pop()
-        if old and new and _both_open(path, old[0], new[0], redactor):
-            pending.extend(reversed(_inside(path, old[0], new[0], typed)))
-        elif not old or not new or _differ(old[0], new[0]) or _guessed(path, old, typed, redactor):
-            found.append(_change(path, old, new, redactor))
+        path, (old, new, typed), hidden = pending.pop()
+        if old and new and not hidden and _both_open(old[0], new[0]):
+            pending.extend(reversed(_inside(path, old[0], new[0], typed, redactor)))
+        elif not old or not new or _differ(old[0], new[0]) or _guessed(path, old, typed, hidden, redactor):
+            found.append(_change(path, old, new, hidden, redactor))
     return tuple(found)
 
 
-def _guessed(path: Path, old: _Side, typed: _Side, redactor: Redactor | None) -> bool:
+def _guessed(path: Path, old: _Side, typed: _Side, hidden: bool, redactor: Redactor | None) -> bool:
     """True if something is hidden here, and somebody sent another thing than its mask."""
     if redactor is None or not typed or is_masked(typed[0]):
         return False
-    return bool(_shown(path, old, redactor) != old[0])
+    return bool(_shown(path, old, hidden, redactor) != old[0])
 
 
-def _both_open(path: Path, old: JSON, new: JSON, redactor: Redactor | None) -> bool:
+def _both_open(old: JSON, new: JSON) -> bool:
     """True if the difference is to be told from the pieces."""
-    alike = type(old) is type(new) and isinstance(old, dict | list)
-    return alike and not (redactor is not None and redactor.hides(_last_name(path)))
+    return type(old) is type(new) and isinstance(old, dict | list)
 
 
-def _inside(path: Path, old: JSON, new: JSON, typed: _Side) -> list[tuple[Path, _Sides]]:
+def _inside(
+    path: Path, old: JSON, new: JSON, typed: _Side, redactor: Redactor | None
+) -> list[tuple[Path, _Sides, bool]]:
     ours, theirs, sent = _pieces(old), _pieces(new), _pieces(typed[0] if typed else None)
+    hidden: frozenset[str | int] = frozenset()
+    if redactor is not None:
+        # A part is hidden on both sides if either side says so: a name beside it may have been edited.
+        in_list = bool(path) and isinstance(path[-1], int)
+        hidden = redactor.hidden_parts(old, in_list=in_list) | redactor.hidden_parts(new, in_list=in_list)
     return [
-        ((*path, part), (_side(ours, part), _side(theirs, part), _side(sent, part)))
+        ((*path, part), (_side(ours, part), _side(theirs, part), _side(sent, part)), part in hidden)
         for part in {**ours, **theirs}
     ]
 
@@ -150,26 +158,25 @@ def _differ(old: JSON, new: JSON) -> bool:
     return type(old) is not type(new) or bool(old != new)
 
 
-def _change(path: Path, old: _Side, new: _Side, redactor: Redactor | None) -> Change:
-    before, after = (_shown(path, side, redactor) if side else None for side in (old, new))
+def _change(path: Path, old: _Side, new: _Side, hidden: bool, redactor: Redactor | None) -> Change:
+    before, after = (_shown(path, side, hidden, redactor) if side else None for side in (old, new))
     kind: ChangeKind = "changed" if old and new else "removed" if old else "added"
     names = path if redactor is None else tuple(_shown_part(part, redactor) for part in path)
     return Change(path=path_text(names), kind=kind, before=before, after=after)
 
 
-def _shown(path: Path, side: _Side, redactor: Redactor | None) -> JSON:
+def _shown(path: Path, side: _Side, hidden: bool, redactor: Redactor | None) -> JSON:
+    """What may be seen of a value; nothing, true and false are not secrets under any name."""
+    (value,) = side
     if redactor is None:
-        return side[0]
-    (shown,) = redactor.redact({_last_name(path): side[0]}).values()
-    return shown
+        return value
+    if hidden and value is not None and not isinstance(value, bool) and value != "":
+        return MASK
+    return redactor.redact([value])[0] if path and isinstance(path[-1], int) else redactor.redact(value)
 
 
 def _shown_part(part: str | int, redactor: Redactor) -> str | int:
     return redactor.text(part) if isinstance(part, str) else part
-
-
-def _last_name(path: Path) -> str:
-    return path[-1] if path and isinstance(path[-1], str) else ""
 
 
 # -- what was hidden -----------------------------------------------------------------------------------

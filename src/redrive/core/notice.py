@@ -131,12 +131,12 @@ def notification_id(tenant: str, lane: str, last: int) -> str:
 
 
 def with_notices(
-    decided: Transition, cause: Raised | RunView, rule: NotifyRule | None, now: int
+    decided: Transition, cause: Raised | RunView, rule: NotifyRule | None, now: int, key: bytes
 ) -> Transition:
     """The transition with a message for each event in it that somebody is to be told of."""
     if rule is None:
         return decided
-    found = _of_step(decided, cause, now) if isinstance(cause, Raised) else _of_run(decided, cause, now)
+    found = _of_step(decided, cause, now, key) if isinstance(cause, Raised) else _of_run(decided, cause, now)
     wanted = [(name, facts) for name, facts in found if rule.wants(NoticeEvent(facts.event))]
     if not wanted:
         return decided
@@ -160,10 +160,11 @@ Found = Sequence[tuple[str, Facts]]
 """Messages by their ids, which are the same whenever the same thing is decided."""
 
 
-def _of_step(decided: Transition, outcome: Raised, now: int) -> Found:
+def _of_step(decided: Transition, outcome: Raised, now: int, key: bytes) -> Found:
     """A step's first failure, and the end of its retries."""
-    entry = decided.entries[0]
-    facts = _failed(outcome.run, outcome.failure, outcome.place.name, now)
+    entry, run, step = decided.entries[0], outcome.run, outcome.place.name
+    mark = fingerprint(outcome.failure, workflow=run.workflow, step=step, key=key)
+    facts = _failed(run, outcome.failure, step, now, mark)
     facts = replace(facts, attempts=outcome.attempt, next=_RAISED)
     if entry.status is StepStatus.RETRYING:
         next_at = now + (entry.wake_in or 0)
@@ -183,7 +184,7 @@ def _of_run(decided: Transition, run: RunView, now: int) -> Found:
     ending = Ending.from_json(letter.failure)
     undone = change.status is RunStatus.COMPENSATED
     facts = replace(
-        _failed(run, ending.failure, ending.step, now),
+        _failed(run, ending.failure, ending.step, now, letter.fingerprint),
         event=NoticeEvent.DEAD_LETTER.value,
         code=letter.code,
         attempts=letter.attempts,
@@ -195,7 +196,7 @@ def _of_run(decided: Transition, run: RunView, now: int) -> Found:
     return [(f"ntc-{run.public_id}-{run.fence}-dead_letter", facts)]
 
 
-def _failed(run: RunView, failure: Failure, step: str | None, now: int) -> Facts:
+def _failed(run: RunView, failure: Failure, step: str | None, now: int, mark: str) -> Facts:
     return Facts(
         event="",
         tenant=run.tenant,
@@ -204,7 +205,7 @@ def _failed(run: RunView, failure: Failure, step: str | None, now: int) -> Facts
         step=step,
         error=f"{failure.short_type}: {failure.message}" if failure.message else failure.short_type,
         category=failure.category.value,
-        fingerprint=fingerprint(failure, workflow=run.workflow, step=step),
+        fingerprint=mark,
         correlation_id=run.correlation_id or run.public_id,
         trace_id=trace_id(run.options.trace) or "",
         at=now,

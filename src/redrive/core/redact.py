@@ -1,25 +1,33 @@
 """Hides secrets in what is shown: payloads, messages, stacks.
 
-A field is hidden for its name (`apiKey`, `card-number`, `DB_PASSWORD`) or for what it contains (card
-numbers, tokens, keys). Nothing is changed in place; what was hidden reads `MASK`, and `masked_paths`
-finds it again, so that a masked field is never saved over the real one.
+A field is hidden for its name (`apiKey`, `card-number`, `DB_PASSWORD`), for the name beside it
+(`{"name": "password", "value": "x"}`), or for what it contains (card numbers, tokens, keys). Nothing is
+changed in place; what was hidden reads `MASK`, and `masked_paths` finds it again, so that a masked field is
+never saved over the real one. The time taken grows linearly with the size of the value.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+from redrive.core.secret_text import (
+    MASK,
+    PATTERNS,
+    hide_assignments,
+    hide_cards,
+    hide_options,
+    hide_xml,
+    is_card,
+    is_number,
+)
 from redrive.errors import ConfigurationError
 from redrive.frozen import dataclass
 
 __all__ = ["DEFAULT_NAMES", "DEFAULT_PATTERNS", "JSON", "MASK", "Redactor", "is_masked", "masked_paths"]
-
-MASK = "••••••"
 
 JSON: TypeAlias = Any
 """What `json.loads` returns."""
@@ -31,85 +39,55 @@ DEFAULT_NAMES = (
     "api_key",
     "auth_token",
     "authorization",
+    "backup_code",
     "bearer",
     "card_number",
     "client_secret",
+    "connection_string",
     "cookie",
     "credential",
     "credentials",
     "credit_card",
     "cvc",
     "cvv",
+    "dsn",
     "encryption_key",
     "iban",
     "id_token",
+    "jwt",
+    "login_code",
+    "otp",
+    "passcode",
     "passphrase",
     "passwd",
     "password",
     "pin",
     "private_key",
     "pwd",
+    "recovery_code",
     "refresh_token",
     "secret",
     "secret_key",
     "session_id",
+    "sign_in_code",
     "signing_key",
     "social_security_number",
     "ssn",
     "token",
+    "totp",
+    "verification_code",
 )
 
-# Every repetition is bounded, or is over characters that what follows it cannot begin with, or
-# cannot fail once begun: the time taken grows with the length of the text only. Each stands beside what
-# every text has, in lower case, that it can be found in: to look for that is fifty times as fast.
-_SIGNS = {
-    r"(?<![\w-])eyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]*": "eyj",  # JSON web token
-    r"(?i:(?P<keep>\bbearer\s{1,3}))(?:[\w.~+/=-]{16,}|(?=[A-Za-z._~+/=-]{0,15}\d)[\w.~+/=-]{4,})": "bearer",
-    r"(?i:(?P<keep>\bauthorization['\"]?\s{0,3}[:=]\s{0,3}['\"]?"
-    r"(?:(?:basic|bearer|digest|token)\s{1,3})?))[^\s'\",;]+": "author",
-    r"(?i:(?P<keep>\bcookie\s{0,3}:\s{0,3}))[^\s'\"][^\r\n'\"]*": "coo",  # the header has several values
-    **{rf"\b{kind}[0-9A-Z]{{16}}\b": kind.lower() for kind in ("AKIA", "ASIA", "AROA", "AIDA")},  # AWS
-    r"\bAIza[\w-]{35}": "aiza",  # Google
-    r"\bgh[oprsu]_[A-Za-z0-9]{20,}": "gh",
-    r"\bgithub_pat_\w{20,}": "github_pat_",
-    r"\bxox[abeprs]-[A-Za-z0-9-]{10,}": "xox",  # Slack
-    r"\b[rs]k_(?:live|test)_[A-Za-z0-9]{10,}": "k_",  # Stripe
-    r"\bwhsec_\w{10,}": "whsec_",
-    r"\bsk-[\w-]{20,}": "sk-",  # OpenAI, Anthropic
-    r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[A-Za-z0-9+/=\s\\]*": "-----begin",
-    r"(?P<keep>://[^\s/:@]{0,64}:)[^\s/@]{1,256}(?=@)": "://",  # a password in a URL
-}
-# "author" and "coo" stop where a letter comes that has more than one lower case.
-DEFAULT_PATTERNS = tuple(_SIGNS)
+DEFAULT_PATTERNS = tuple(PATTERNS)
 
 _ITEM = re.compile(r"\s*/(?P<pattern>(?:[^/\\]|\\.)+)/\s*(?:,|$)|(?P<name>(?!\s*/)[^,]*)(?:,|$)", re.DOTALL)
 _DEEPEST = 200  # nested deeper than any honest payload: hidden rather than looked through
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\dA-Za-z_]+")
 _NAMES_KEPT, _NAME_LENGTH = 1024, 100  # how many names, and how long ones, are not looked at again
 _JOINED_NAME = 6  # a name this long is also found at the end of one word: `pgpassword`
-_NAME_AND_SIGN = re.compile(
-    r"\b(?P<name>[A-Za-z][\w-]{0,63}+)"
-    r"(?:\\?['\"]\s{0,3}[:=]\s{0,3}|[ \t]{0,3}(?:=|:(?!//))[ \t]{0,3})"
-)
-_KEPT = frozenset({"basic", "bearer", "digest", "token"})  # what follows them fits a pattern
-_PROSE = frozenset(  # how messages go on behind `password: `, our own about fields among them
-    {
-        *("a", "an", "are", "cannot", "denied", "empty", "expected", "expired", "extra", "field", "found"),
-        *("has", "incorrect", "input", "invalid", "is", "malformed", "missing", "must", "no", "none", "not"),
-        *("null", "rejected", "required", "revoked", "should", "string", "the", "too", "unexpected"),
-        *("unknown", "value", "was", "wrong"),
-    }
-)
-_ASSIGNED_VALUE = re.compile(
-    r"""\\"[^"\\\n]*\\"|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|\\?['"]?[^\s'",;&)}\]]+"""
-)
-_DIGITS = re.compile(r"\d(?:[ -]?\d){12,}", re.ASCII)
-_GROUP = re.compile(r"\d+", re.ASCII)
-_CARD_DIGITS = 19  # at most
-_CARD = re.compile(
-    r"4(?:\d{12}|\d{15}|\d{18})|5[1-5]\d{14}|2[2-7]\d{14}|3[47]\d{13}|3(?:0[0-5]|[68]\d)\d{11}|35\d{14}|6\d{15,18}",
-    re.ASCII,
-)
+_NAMING = frozenset({"field", "header", "key", "name", "param", "parameter", "variable"})
+_VALUED = frozenset({"val", "value", "values"})
+_LONGEST_PART = max(map(len, _NAMING | _VALUED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,29 +95,31 @@ class Redactor:
     """Knows which names and contents to hide.
 
     A name matches a key that contains its words in a row, however they are joined or capitalised:
-    `api_key` matches `apiKey`, `X-Api-Key` and `stripe_api_key_id`. A pattern hides what it matches,
-    except what its group `keep` matched.
+    `api_key` matches `apiKey`, `X-Api-Key` and `stripe_api_key_id`. The plural of a name hides everything but
+    numbers: `tokens` may be secrets or a count. A pattern hides what it matches, except what its group
+    `keep` matched.
     """
 
     names: tuple[str, ...] = DEFAULT_NAMES
     patterns: tuple[str, ...] = DEFAULT_PATTERNS
-    _words: frozenset[tuple[str, ...]] = field(init=False, repr=False, compare=False)
+    _words: dict[tuple[str, ...], bool] = field(init=False, repr=False, compare=False)
     _longest: int = field(init=False, repr=False, compare=False)
     _joined: tuple[str, ...] = field(init=False, repr=False, compare=False)
     _compiled: tuple[tuple[str, re.Pattern[str]], ...] = field(init=False, repr=False, compare=False)
-    _hides: Callable[[str], bool] = field(init=False, repr=False, compare=False)
+    _found: Callable[[str], tuple[bool, bool]] = field(init=False, repr=False, compare=False)
     _key: Callable[[str], str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         words = {_name_words(name) for name in self.names}
         joined = {"".join(one) for one in words}
-        object.__setattr__(self, "_words", frozenset(words))
+        plural = {(*one[:-1], f"{one[-1]}s"): True for one in words if one != ("pin",)}  # pins are on maps
+        object.__setattr__(self, "_words", plural | dict.fromkeys(words, False))
         object.__setattr__(self, "_longest", max(map(len, words), default=0))
         object.__setattr__(self, "_joined", tuple(sorted(joined)))
-        compiled = tuple((_SIGNS.get(pattern, ""), _compile(pattern)) for pattern in self.patterns)
+        compiled = tuple((PATTERNS.get(pattern, ""), _compile(pattern)) for pattern in self.patterns)
         object.__setattr__(self, "_compiled", compiled)
         # A page of letters has the same few names thousands of times. Of what fields hold nothing is kept.
-        object.__setattr__(self, "_hides", lru_cache(_NAMES_KEPT)(self._is_hidden))
+        object.__setattr__(self, "_found", lru_cache(_NAMES_KEPT)(self._find_name))
         object.__setattr__(self, "_key", lru_cache(_NAMES_KEPT)(self.text))
 
     @classmethod
@@ -160,22 +140,72 @@ class Redactor:
         for sign, pattern in self._compiled:
             if sign in lower:
                 text = pattern.sub(_mask, text)
-        if ":" in lower or "=" in lower:
-            text = self._assignments(text)
-        return _DIGITS.sub(_mask_cards, text)
+        if ":" in lower or "=" in lower or "," in lower:
+            text = hide_assignments(text, self._hides_value)
+        if "--" in lower:
+            text = hide_options(text, self._hides_value)
+        if "<" in lower:
+            text = hide_xml(text, self._hides_value)
+        return hide_cards(text)
 
     def hides(self, name: str) -> bool:
-        """True if a field of this name is hidden whatever it contains."""
-        return self._hides(name) if len(name) <= _NAME_LENGTH else self._is_hidden(name)
+        """Return True if a field of this name is hidden; one with a plural name still shows a number."""
+        return self._match(name)[0]
 
-    def _is_hidden(self, name: str) -> bool:
+    def hidden_parts(self, value: JSON, *, in_list: bool = False) -> frozenset[str | int]:
+        """Return the keys or indexes of a value whose contents are hidden because of a name.
+
+        `in_list` says that the value is an item of a list: only there a list of two is a name and its value.
+        """
+        if isinstance(value, dict):
+            hidden = {key for key, inner in value.items() if self._hides_inner(key, inner)}
+            short = {key: key.lower() for key in value if len(key) <= _LONGEST_PART}
+            if not _VALUED.isdisjoint(short.values()) and any(
+                part in _NAMING and isinstance(value[key], str) and self.hides(value[key])
+                for key, part in short.items()
+            ):
+                hidden |= {key for key, part in short.items() if part in _VALUED and not _is_open(value[key])}
+            return frozenset(hidden)
+        if not isinstance(value, list | tuple):
+            return frozenset()
+        names = [one if isinstance(one, str) else "" for one in value[:-1]]
+        options = (name[2:] if name.startswith("--") and "=" not in name else "" for name in names)
+        found = {at for at, name in enumerate(options, 1) if name and self._hides_option(name, value[at])}
+        if in_list and len(value) == 2 and names[0] and self._hides_inner(names[0], value[1]):
+            found.add(1)
+        return frozenset(found)
+
+    def _match(self, name: str) -> tuple[bool, bool]:
+        return self._found(name) if len(name) <= _NAME_LENGTH else self._find_name(name)
+
+    def _find_name(self, name: str) -> tuple[bool, bool]:
+        """Return whether a name is hidden, and whether only as a plural."""
         words = _split(name)
-        if any(run in self._words for run in _runs(words, self._longest)):
-            return True
+        found = [self._words[run] for run in _runs(words, self._longest) if run in self._words]
+        if found:
+            return True, all(found)
         whole = "".join(words)
-        return any(whole == one or (len(one) >= _JOINED_NAME and whole.endswith(one)) for one in self._joined)
+        if whole in self._joined or self._ends_in_name(whole):
+            return True, False
+        plural = self._ends_in_name(whole.removesuffix("s"))
+        return plural, plural
 
-    def _value(self, value: JSON, depth: int) -> JSON:
+    def _ends_in_name(self, whole: str) -> bool:
+        return any(len(one) >= _JOINED_NAME and whole.endswith(one) for one in self._joined)
+
+    def _hides_value(self, name: str, text: str) -> bool:
+        """Return True if a text is hidden for its name; an empty one stands for any text."""
+        hidden, plural = self._match(name)
+        return hidden and not (plural and is_number(text))
+
+    def _hides_inner(self, name: str, value: JSON) -> bool:
+        hidden, plural = self._match(name)
+        return hidden and not _is_open(value) and not (plural and isinstance(value, int | float))
+
+    def _hides_option(self, name: str, value: JSON) -> bool:
+        return isinstance(value, str) and not value.startswith("-") and self._hides_inner(name, value)
+
+    def _value(self, value: JSON, depth: int, *, in_list: bool = False) -> JSON:
         if value is None or isinstance(value, bool):
             return value
         if depth > _DEEPEST:
@@ -184,38 +214,33 @@ class Redactor:
             case str():
                 return self.text(value)
             case int():
-                return MASK if 10**12 <= value < 10**19 and _is_card(str(value)) else value
+                return MASK if 10**12 <= value < 10**19 and is_card(str(value)) else value
             case dict():
                 return self._object(value, depth)
             case list() | tuple():
-                return [self._value(one, depth + 1) for one in value]
+                hidden = self.hidden_parts(value, in_list=in_list)
+                return [
+                    MASK if at in hidden else self._value(one, depth + 1, in_list=True)
+                    for at, one in enumerate(value)
+                ]
             case _:
                 return value
 
     def _object(self, value: dict[str, JSON], depth: int) -> dict[str, JSON]:
         shown: dict[str, JSON] = {}
+        hidden = self.hidden_parts(value)
+        numbers: dict[str, int] = {}  # the last number given to a masked name
         for key, inner in value.items():
-            name = _unused(self._key(key) if len(key) <= _NAME_LENGTH else self.text(key), shown)
-            hidden = self.hides(key) and not (inner is None or isinstance(inner, bool) or inner == "")
-            shown[name] = MASK if hidden else self._value(inner, depth + 1)
+            name = self._key(key) if len(key) <= _NAME_LENGTH else self.text(key)
+            if name in shown:
+                name = _numbered(name, shown, numbers)
+            shown[name] = MASK if key in hidden else self._value(inner, depth + 1)
         return shown
 
-    def _assignments(self, text: str) -> str:
-        """Hide the values of `password=...`, `password: ...` and `"password": ...` inside a text."""
-        shown, at = [], 0
-        for found in _NAME_AND_SIGN.finditer(text):
-            if found.start() >= at and self.hides(found["name"]):
-                value = _ASSIGNED_VALUE.match(text, found.end())
-                if value is not None and not _is_prose(found, value):
-                    shown += [text[at : found.end()], MASK]
-                    at = value.end()
-        return "".join([*shown, text[at:]])
 
-
-def _is_prose(sign: re.Match[str], value: re.Match[str]) -> bool:
-    """True for a word that is no secret: `token: expired`, `Authorization: Bearer`."""
-    word = value[0].lower().rstrip(".:!")
-    return word in _KEPT or (sign[0].endswith((": ", ":\t")) and word in _PROSE)
+def _is_open(value: JSON) -> bool:
+    """Return True for a value that is never a secret, whatever its name: nothing, true, false."""
+    return value is None or isinstance(value, bool) or value == ""
 
 
 def is_masked(value: JSON) -> bool:
@@ -247,6 +272,8 @@ def _children(path: str, value: JSON, found: list[str]) -> Iterator[tuple[str, J
 
 
 def _below(path: str, key: str) -> str:
+    if len(key) > _NAME_LENGTH:  # or a long name would be copied into the path of everything below it
+        key = f"{key[:_NAME_LENGTH]}…"
     if not key.isidentifier():
         return f"{path}[{key!r}]"
     return f"{path}.{key}" if path else key
@@ -274,14 +301,12 @@ def _runs(words: tuple[str, ...], longest: int) -> Iterator[tuple[str, ...]]:
             yield words[start:end]
 
 
-def _unused(name: str, taken: dict[str, JSON]) -> str:
-    """The name, numbered if masking made it equal to another one."""
-    if name not in taken:
-        return name
-    numbers = itertools.count(2)
-    free = name
-    while free in taken:
-        free = f"{name} ({next(numbers)})"
+def _numbered(name: str, taken: dict[str, JSON], numbers: dict[str, int]) -> str:
+    """Return the name with the next free number, if masking made it equal to another one."""
+    number = numbers.get(name, 1)
+    while (free := f"{name} ({number + 1})") in taken:
+        number += 1
+    numbers[name] = number + 1
     return free
 
 
@@ -300,40 +325,6 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 def _mask(found: re.Match[str]) -> str:
     return f"{found.groupdict().get('keep') or ''}{MASK}"
-
-
-def _mask_cards(found: re.Match[str]) -> str:
-    """Hide each run of neighbouring groups of digits that is a card number."""
-    text = found[0]
-    groups = list(_GROUP.finditer(text))
-    shown, at = [], 0
-    for start, group in enumerate(groups):
-        end = _card_end(text, groups[start : start + _CARD_DIGITS]) if group.start() >= at else None
-        if end is not None:
-            shown += [text[at : group.start()], MASK]
-            at = end
-    return "".join([*shown, text[at:]])
-
-
-def _card_end(text: str, groups: list[re.Match[str]]) -> int | None:
-    """Where the card number ends that begins with the first of these groups, if one does."""
-    digits = ""
-    for group in groups:
-        digits += group[0]
-        if _is_card(digits):
-            return group.end()
-        if len(digits) > _CARD_DIGITS:
-            break
-    return None
-
-
-def _is_card(digits: str) -> bool:
-    return _CARD.fullmatch(digits) is not None and _passes_luhn(digits)
-
-
-def _passes_luhn(digits: str) -> bool:
-    doubled = (sum(divmod(2 * int(digit), 10)) for digit in digits[-2::-2])
-    return (sum(doubled) + sum(int(digit) for digit in digits[::-2])) % 10 == 0
 
 
 # -- the setting ---------------------------------------------------------------------------------------

@@ -139,7 +139,8 @@ class LetterMove:
 class NewRun:
     """A run to be accepted. `public_id` is made by the caller, so that a repeat is recognised.
 
-    `key` is the encoded idempotency key, `key_hash` the hash of the input it stands for.
+    `key` is the encoded idempotency key, `key_hash` the hash of the input it stands for. `key_maker` names
+    the credential that asks for the run, None for a process that works on the store itself.
     `options` is the snapshot from which processes without the code decide. A run that replays another
     names it in `replay_of`, the first of them all in `root`, and the letter it answers for in `letter`.
     `index` holds what it can be searched by, as pairs of field and value. `handler_for` is the engine's mark
@@ -162,6 +163,7 @@ class NewRun:
     key: str | None = None
     key_hash: str | None = None
     key_keeps: int = 0
+    key_maker: str | None = None
     root: str | None = None
     replay_of: str | None = None
     generation: int = 0

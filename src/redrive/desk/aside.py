@@ -1,27 +1,34 @@
-"""Work on large payloads, aside: what is shown of a megabyte takes a tenth of a second to look through."""
+"""Redaction of large texts in a thread, so that the event loop answers other requests meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import TypeVar
-
-from redrive.core.journal import EntryRow
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 __all__ = ["LARGE", "aside", "length"]
 
 T = TypeVar("T")
 
 LARGE = 64 * 1024
-"""Characters from which on whoever else asks would notice."""
+"""Number of characters from which on a thread does the work: a megabyte takes a tenth of a second."""
 
 
 async def aside(work: Callable[[], T], size: int) -> T:
-    """What the work gives; where it is about this much text, others get their turn meanwhile."""
+    """Return what the work returns; a thread does it if it is about a large text."""
     return work() if size < LARGE else await asyncio.to_thread(work)
 
 
-def length(*texts: str | None, entries: Iterable[EntryRow] = ()) -> int:
-    """How much text these are, and what steps took and gave."""
-    steps = sum(len(entry.input or "") + len(entry.output or "") for entry in entries)
-    return steps + sum(len(text) for text in texts if text)
+def length(*parts: Any) -> int:
+    """Return how many characters these texts, rows, or lists of them hold."""
+    found = 0
+    for part in parts:
+        if isinstance(part, str):
+            found += len(part)
+        elif isinstance(part, tuple | list):
+            found += length(*part)
+        elif isinstance(part, dict):
+            found += length(*part, *part.values())
+        elif names := getattr(part, "__dataclass_fields__", None):
+            found += length(*(getattr(part, name) for name in names))
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from functools import partial
 
+from redrive.desk.aside import aside, length
 from redrive.desk.shapes import AuditRecord
 from redrive.desk.shaping import Shaper
 from redrive.store.pages import page_by_page
@@ -34,7 +35,10 @@ class Audit:
     ) -> Page[AuditRecord]:
         """A page of the log, newest first."""
         page = await self._store.audit(filter or AuditFilter(), limit=limit, cursor=cursor)
-        return Page([self._shaper.line(row, language) for row in page.items], page.next, page.prev)
+        lines = await aside(
+            lambda: [self._shaper.line(row, language) for row in page.items], length(page.items)
+        )
+        return Page(lines, page.next, page.prev)
 
     async def export(
         self, filter: AuditFilter | None = None, *, language: str = "en"

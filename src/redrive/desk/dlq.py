@@ -94,7 +94,7 @@ class DeadLetters:
         replays = () if case is None else case.replays
         lineage = [run_of(letter.public_id), *(replay.run_id for replay in replays), letter.run_id]
         journal = () if case is None else case.journal
-        size = length(letter.input, entries=journal)
+        size = length(letter, journal, attempts, history.items, replays)
         shape = partial(
             shaper.letter,
             letter,
@@ -127,8 +127,9 @@ class DeadLetters:
     ) -> Page[DeadLetter]:
         """A page of dead letters, newest first, without their stacks."""
         page = await self._store.letters(filter or LetterFilter(), limit=limit, cursor=cursor)
-        size = length(*(row.input for row in page.items))
-        letters = await aside(lambda: [self._shaper.letter(row, stack=False) for row in page.items], size)
+        letters = await aside(
+            lambda: [self._shaper.letter(row, stack=False) for row in page.items], length(page.items)
+        )
         return Page(letters, page.next, page.prev)
 
     async def count(self, filter: LetterFilter | None = None) -> int:
@@ -149,7 +150,8 @@ class DeadLetters:
         happened before `as_of` is in.
         """
         where = GroupFilter(tenant=tenant, status=status)
-        return list_groups(await self._store.groups(where, limit=limit, cursor=cursor), self._shaper)
+        page = await self._store.groups(where, limit=limit, cursor=cursor)
+        return await aside(partial(list_groups, page, self._shaper), length(page.items))
 
     async def facets(self, filter: LetterFilter | None = None) -> Facets:
         """How the newest 2,000 letters that match are spread over codes, stages, workflows, steps, owners."""

@@ -13,6 +13,7 @@ from redrive.core.notify import NotifyRule
 from redrive.core.redact import Redactor
 from redrive.core.saying import Notification, about, said
 from redrive.core.transition import AuditWrite
+from redrive.desk.aside import aside, length
 from redrive.desk.checks import person, short_text
 from redrive.duration import moment
 from redrive.errors import ConfigurationError, InputError, NotFound
@@ -90,7 +91,8 @@ class Notifications:
         """A page of the inbox, newest first, as this reader sees it."""
         where = _where(tenant, workflow, unread=unread)
         page = await self._store.notices.inbox(where, person(reader), limit=limit, cursor=cursor)
-        return Page([self._item(row) for row in page.items], page.next, page.prev)
+        items = await aside(lambda: [self._item(row) for row in page.items], length(page.items))
+        return Page(items, page.next, page.prev)
 
     async def get(self, id: str, *, reader: str = "unknown", tenant: str | None = None) -> InboxItem:
         """One notification of the inbox."""
@@ -98,7 +100,7 @@ class Notifications:
         page = await self._store.notices.inbox(where, person(reader), limit=1, cursor=None)
         if not page.items:
             raise NotFound(f"there is no notification {id!r:.80}; `redrive notifications list` shows all")
-        return self._item(page.items[0])
+        return await aside(lambda: self._item(page.items[0]), length(page.items))
 
     async def unread(
         self, *, reader: str = "unknown", tenant: str | None = None, workflow: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from redrive.clock import Clock
@@ -12,6 +13,7 @@ from redrive.core.notice import without_targets
 from redrive.core.states import DeliveryStatus
 from redrive.core.tracing import trace_id
 from redrive.core.transition import AuditWrite
+from redrive.desk.aside import aside, length
 from redrive.desk.checks import a_flag, is_id, person, reason_given
 from redrive.desk.shaping import Shaper
 from redrive.duration import moment
@@ -99,18 +101,20 @@ class Outbox:
     ) -> Page[OutboxMessage]:
         """A page of messages, newest first."""
         page = await self._store.messages(filter or OutboxFilter(), limit=limit, cursor=cursor)
-        return Page([self._message(row) for row in page.items], page.next, page.prev)
+        shown = await aside(lambda: [self._message(row) for row in page.items], length(page.items))
+        return Page(shown, page.next, page.prev)
 
     async def get(self, id: str, *, tenant: str | None = None) -> OutboxMessage:
         """One message."""
-        return self._message(await self._find(id, tenant))
+        row = await self._find(id, tenant)
+        return await aside(partial(self._message, row), length(row))
 
     async def blocked(self, *, tenant: str | None = None, limit: int = 50) -> tuple[Blocked, ...]:
         """Keys that wait for a person, the oldest first."""
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise InputError(f"limit is {limit!r}; give a whole number from 1 to {MOST_BLOCKED}")
         rows = await self._store.blocked_keys(tenant=tenant, limit=min(limit, MOST_BLOCKED))
-        return tuple(self._blocked(row) for row in rows)
+        return await aside(lambda: tuple(self._blocked(row) for row in rows), length(rows))
 
     # -- deciding -----------------------------------------------------------------------------------
 
@@ -161,7 +165,7 @@ class Outbox:
         _refuse_pointless(row, choice, sink)
         audit = self._line(_EVENTS[choice], row.tenant, id, by, reason)
         if a_flag("dry_run", dry_run):
-            return self._message(row)
+            return await aside(partial(self._message, row), length(row))
         decision = DeliveryDecision(message=id, choice=choice, sink=sink, audit=audit)
         if await self._store.decide_deliveries(decision):
             self._ring()

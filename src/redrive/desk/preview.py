@@ -13,6 +13,7 @@ from redrive.core.keys import flow_key
 from redrive.core.options import StepOptions
 from redrive.core.replay import Mode, skipped_key
 from redrive.core.states import EXECUTED, EntryKind, StepStatus
+from redrive.desk.aside import aside, length
 from redrive.desk.replaying import Order, Prepared, Replay, Replayer
 from redrive.desk.shaping import Shaper, changes_of
 from redrive.frozen import dataclass
@@ -93,7 +94,7 @@ class Previewer:
         plan, request = decision.plan, decision.request
         names = {entry.name for entry in (*case.journal, *plan.again) if entry.kind in EXECUTED}
         known = await self._store.known([case.run.workflow, *sorted(names)])
-        again = self._steps(prepared, _begun_anew(prepared), known)
+        again = await self._steps(prepared, _begun_anew(prepared), known)
         newest = _newest(known, case.run.workflow)
         abandoned = newest is not None and await self._replayer.is_abandoned(case)
         return DryRun(
@@ -102,7 +103,7 @@ class Previewer:
             mode=request.mode.value,
             new_run=request.mode is Mode.FULL,
             again=again,
-            reused=self._steps(prepared, _without_given(prepared, _ended(prepared)), known),
+            reused=await self._steps(prepared, _without_given(prepared, _ended(prepared)), known),
             given=_given(prepared),
             changes=changes_of(decision.changes),
             computed_before_the_edit=request.edits and bool(plan.kept or plan.loose),
@@ -125,15 +126,18 @@ class Previewer:
         rows = [(await self._store.circuit(run.tenant, key)).row for key in keys]
         return tuple(row.key for row in rows if row.status is not CircuitStatus.CLOSED)
 
-    def _steps(
+    async def _steps(
         self, prepared: Prepared, entries: Iterable[EntryRow], known: list[KnownItem]
     ) -> tuple[PlannedStep, ...]:
         options = {item.name: item.options for item in known if item.kind == "step"}
-        return tuple(
-            self._step(prepared, entry, entry.options or options.get(entry.name))
-            for entry in entries
-            if entry.kind in EXECUTED
-        )
+        executed = [entry for entry in entries if entry.kind in EXECUTED]
+
+        def shape() -> tuple[PlannedStep, ...]:
+            return tuple(
+                self._step(prepared, entry, entry.options or options.get(entry.name)) for entry in executed
+            )
+
+        return await aside(shape, length(executed))
 
     def _step(self, prepared: Prepared, entry: EntryRow, options: str | None) -> PlannedStep:
         run = prepared.case.run

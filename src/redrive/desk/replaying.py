@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from redrive.clock import Clock
@@ -28,6 +28,7 @@ from redrive.core.replay import Mode, Plan, ReplayRequest, Subject, plan, skippe
 from redrive.core.saga import ledger, unfinished
 from redrive.core.states import CLOSED, FINAL, EntryKind, LetterStatus, RunStatus
 from redrive.core.transition import Answer, NewRun, ReplayWrite, Transition
+from redrive.desk.aside import aside, length
 from redrive.desk.checks import Checker, a_flag, as_json, is_id, person, reason_given, short_text
 from redrive.desk.effects import effects_of
 from redrive.desk.shaping import changes_of
@@ -257,17 +258,21 @@ class Replayer:
         return restarted(view, status, decision, _again(case, self._clock.new_id()))
 
     async def _edited(self, case: Case, request: ReplayRequest) -> tuple[str, tuple[Change, ...]]:
-        original = json.loads(case.run.input or "null")
-        if request.patch is not None:
-            wanted = merge_patch(original, unmask(request.patch, original, self._redactor))
-            sent: Any = merge_patch(self._redactor.redact(original), request.patch)
-        else:
-            wanted = unmask(request.input, original, self._redactor)
-            sent = request.input
+        original, redactor = json.loads(case.run.input or "null"), self._redactor
+
+        def meant() -> tuple[Any, Any]:
+            """Return the input that the user means, and the same with the masks that the user left in it."""
+            if request.patch is None:
+                return unmask(request.input, original, redactor), request.input
+            wanted = merge_patch(original, unmask(request.patch, original, redactor))
+            return wanted, merge_patch(redactor.redact(original), request.patch)
+
+        size = length(case.run.input, request.patch, request.input)
+        wanted, sent = await aside(meant, size)
         text = await self._checker.input(case.run.workflow, wanted)
         became = json.loads(text)
         _refuse_lost(case, original, wanted, became)
-        return text, changes(original, became, self._redactor, sent=sent)
+        return text, await aside(partial(changes, original, became, redactor, sent=sent), size + len(text))
 
     async def _output(self, intended: Plan, request: ReplayRequest) -> str | None:
         if intended.failed is None or intended.undo:

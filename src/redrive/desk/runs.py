@@ -63,11 +63,11 @@ class Runs:
             self._shaper.run,
             row,
             entries=(entries := await self._store.journal(row.id)),
-            attempts=await self._store.attempts(row.id),
+            attempts=(attempts := await self._store.attempts(row.id)),
             letter_id=None if letter is None else letter.public_id,
             handled_by=await handled_by(self._store, row.public_id),
         )
-        return await aside(shape, length(row.input, row.output, entries=entries))
+        return await aside(shape, length(row, entries, attempts))
 
     async def around(self, run_id: str, *, tenant: str | None = None) -> Surroundings:
         """What else decides how a run goes on: pauses, workers that are alive, the circuit it waits for."""
@@ -78,8 +78,7 @@ class Runs:
     ) -> Page[Run]:
         """A page of runs, newest first; `page.next` and `page.prev` are cursors to its neighbours."""
         page = await self._store.runs(filter or RunFilter(), limit=limit, cursor=cursor)
-        size = length(*(text for row in page.items for text in (row.input, row.output)))
-        runs = await aside(lambda: [self._shaper.run(row) for row in page.items], size)
+        runs = await aside(lambda: [self._shaper.run(row) for row in page.items], length(page.items))
         return Page(runs, page.next, page.prev)
 
     async def cancel(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from redrive.core.keys import flow_key, payload_hash
@@ -11,6 +12,7 @@ from redrive.core.options import StepOptions
 from redrive.core.replay import Mode
 from redrive.core.saga import LedgerRow, ledger
 from redrive.core.states import RunStatus, StepStatus
+from redrive.desk.aside import aside, length
 from redrive.desk.replaying import Order, Replay, Replayer, request_of
 from redrive.desk.runs import find_run
 from redrive.desk.shapes import AttemptRecord, StepRecord
@@ -130,7 +132,8 @@ class Sagas:
         run = await find_run(self._store, run_id, tenant)
         journal = await self._store.journal(run.id)
         rows = ledger(journal)
-        shaped = self._shaper.steps([row.entry for row in rows], await self._store.attempts(run.id))
+        entries, attempts = [row.entry for row in rows], await self._store.attempts(run.id)
+        shaped = await aside(partial(self._shaper.steps, entries, attempts), length(entries, attempts))
         return Ledger(run, _entries(run, rows, shaped), self._replayer)
 
 

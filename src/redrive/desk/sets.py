@@ -15,6 +15,7 @@ from redrive.core.rate import Rate, rate_of
 from redrive.core.replay import ReplayRequest
 from redrive.core.states import FINAL, LetterStatus
 from redrive.core.transition import AuditWrite
+from redrive.desk.aside import aside, length
 from redrive.desk.batches import REPLAY, why_not
 from redrive.desk.checks import is_id, person, reason_given, short_text
 from redrive.desk.preview import DryRun, Previewer
@@ -203,7 +204,8 @@ class Sets:
         if tenant is not None:
             short_text("tenant", tenant)
         page = await self._store.sets(tenant, limit=limit, cursor=cursor)
-        return Page([self._shaped(row) for row in page.items], page.next, page.prev)
+        sets = await aside(lambda: [self._shaped(row) for row in page.items], length(page.items))
+        return Page(sets, page.next, page.prev)
 
     async def items(
         self, id: str, status: str | None, limit: int, cursor: str | None, tenant: str | None
@@ -215,7 +217,8 @@ class Sets:
         except ValueError:
             raise InputError(f"letters of a set are {', '.join(SetItemStatus)}, not {status!r}") from None
         page = await self._store.set_items(row, wanted, limit=limit, cursor=cursor)
-        return Page([self._item(item) for item in page.items], page.next, page.prev)
+        items = await aside(lambda: [self._item(item) for item in page.items], length(page.items))
+        return Page(items, page.next, page.prev)
 
     async def change(self, id: str, change: SetChange, *, by: str, tenant: str | None = None) -> LetterSet:
         """Stop a set, pause it, let it go on or change its rate. One that stands like that stays so.

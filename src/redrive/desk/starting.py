@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from redrive.clock import Clock
@@ -19,7 +19,7 @@ from redrive.store.port import People
 from redrive.store.records import Started
 from redrive.store.workers import KnownItem
 
-__all__ = ["Starter", "Wanted"]
+__all__ = ["Caller", "Starter", "Wanted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,17 @@ class Wanted:
     event: tuple[str, str] | None = None
     input: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The credential that asks for runs. Its name is None for a process that works on the store itself."""
+
+    name: str | None = None
+    sees_payloads: bool = True
+
+
+EVERYTHING = Caller()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +73,28 @@ class Starter:
         self._on_start = on_start
         self._key_keeps = key_keeps
 
-    async def start(self, wanted: Sequence[Wanted]) -> list[Started]:
-        """Accept runs, all or none of them; a key that was used for another input is a Conflict."""
+    async def start(self, wanted: Sequence[Wanted], caller: Caller = EVERYTHING) -> list[Started]:
+        """Accept runs, all or none of them; a key that was used for another input is a Conflict.
+
+        A caller who may not see payloads is told so of the keys that this caller bound. Of any other key
+        the answer is a Conflict for every input: with one that depends on it, inputs could be guessed.
+        """
         known = await self._known({each.workflow for each in wanted})
-        runs = [await self._run(known[each.workflow], each) for each in wanted]
+        runs = [await self._run(known[each.workflow], each, caller) for each in wanted]
         started = await self._store.start(runs)
         self._on_start()
         for run, answer, each in zip(runs, started, wanted, strict=True):
+            if not answer.new and not caller.sees_payloads and answer.maker != caller.name:
+                raise Conflict(
+                    f"the idempotency key of this start is bound to run {answer.public_id} by another "
+                    "credential: use that one, a credential that may see payloads, or a new key "
+                    f"(workflow {run.workflow!r}, tenant {run.tenant!r})"
+                )
             if answer.clash:
                 raise Conflict(clash(run, answer.public_id, each.event))
         return started
 
-    async def _run(self, known: _Known, wanted: Wanted) -> NewRun:
+    async def _run(self, known: _Known, wanted: Wanted, caller: Caller) -> NewRun:
         if known.schema is None:
             text = await self._checker.input(wanted.workflow, dict(wanted.input))
         else:
@@ -90,7 +111,9 @@ class Starter:
             key_keeps=self._key_keeps,
             trace=here(),
         )
-        return run if wanted.event is None else for_event(run, wanted.event)
+        if wanted.event is not None:
+            run = for_event(run, wanted.event)
+        return run if run.key is None else replace(run, key_maker=caller.name)
 
     async def _known(self, names: set[str]) -> dict[str, _Known]:
         found = {name: _Known(here, None) for name in names if (here := self._here(name)) is not None}

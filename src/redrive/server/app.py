@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -10,6 +11,7 @@ from fastapi.responses import RedirectResponse
 from redrive.app import Redrive
 from redrive.core.addresses import API, PAGES
 from redrive.server import document, health, metrics, problems
+from redrive.server.asking import identify_sender
 from redrive.server.limits import Guard, Limits
 from redrive.server.pages.site import site
 from redrive.server.routes import (
@@ -51,7 +53,7 @@ def build(app: Redrive, *, limits: Limits | None = None, poll: float = 1.0) -> F
     limits = limits or Limits()
     api = FastAPI(title="Redrive", openapi_url=f"{API}/openapi.json", docs_url=None, redoc_url=None)
     api.state.service = Service(app, limits, poll)
-    api.state.redact = api.state.service.redactor.text
+    api.state.redact = api.state.service.redact
     for routes in ROUTES:
         api.include_router(routes, prefix=API)
     api.include_router(health.routes)
@@ -62,7 +64,12 @@ def build(app: Redrive, *, limits: Limits | None = None, poll: float = 1.0) -> F
     problems.install(api)
     api.openapi = lambda: document.document(api)  # type: ignore[method-assign]
     guard: Any = Guard
-    api.add_middleware(guard, limits=limits)
+    api.add_middleware(
+        guard,
+        limits=limits,
+        identify=partial(identify_sender, api.state.service),
+        strict_transport=app.settings.base_url.startswith("https:"),
+    )
     return api
 
 

@@ -17,11 +17,13 @@ from redrive.core.events import Event
 from redrive.core.roles import ALL_TENANTS, Permission, Principal
 from redrive.core.transition import AuditWrite
 from redrive.desk.checks import short_text
-from redrive.errors import InputError, NotAllowed
+from redrive.errors import InputError, NotAllowed, NotSignedIn, RedriveError
 from redrive.server.auth.access import Access
+from redrive.server.limits import BODIES, Sender, is_open
 from redrive.signals.traces import arrived
 from redrive.store.accounts import Accounts
 from redrive.store.port import People, Store
+from redrive.trusted import forwarded_https, network_of, origin
 
 if TYPE_CHECKING:
     from redrive.app.runtime import Desk, Runtime
@@ -32,14 +34,21 @@ __all__ = [
     "Asking",
     "allow",
     "asking_of",
+    "client_of",
+    "cookie_name",
     "find_out",
+    "identify_sender",
+    "is_safe",
     "needs",
     "note_entry",
     "refuse_foreign",
     "service_of",
 ]
 
+COOKIE = "redrive_session"
 _ALL = "x-all-workflows"
+_FOREIGN = "requests with a cookie must come from this site; use a token elsewhere"
+_PORTS = {"http": 80, "https": 443}
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _SAME = frozenset({"same-origin", "none"})
@@ -134,9 +143,8 @@ async def find_out(request: Request, note: Callable[[Asking, Request], Awaitable
     """Find out who sends a request; `note` writes down that an owner works in another tenant."""
     service = service_of(request)
     arrived(request.headers.get("traceparent"))
-    authorization = request.headers.get("authorization")
-    principal = await service.credentials.principal(authorization, request.cookies)
-    if authorization is None and request.method not in _SAFE_METHODS:
+    principal = await _principal(request, service)
+    if "authorization" not in request.headers and request.method not in _SAFE_METHODS:
         refuse_foreign(request, service)
     service.rates.take(principal.key)
     named = request.query_params.get("tenant")
@@ -151,19 +159,112 @@ async def find_out(request: Request, note: Callable[[Asking, Request], Awaitable
     return asking
 
 
-def refuse_foreign(request: Request, service: Service) -> None:
-    """A browser sends its cookie with whatever another site makes it send: look where that came from."""
-    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+async def identify_sender(service: Service, request: Request) -> Sender:
+    """Return the sender of a request from its headers alone, and count anonymous requests by address.
+
+    The route authenticates a request that cannot have a body. What the credential of any other one is
+    found to be, the route finds on the request.
+    """
+    anonymous = Sender(network_of(client_of(request, service)), known=False)
+    if is_open(request.scope) or not _has_credential(request, service):
+        _count_anonymous(request, service)
+        return anonymous
+    if request.method not in BODIES:
+        return anonymous
+    try:
+        return Sender((await _principal(request, service)).key, known=True)
+    except RedriveError as error:
+        # The route raises it again: asking the store a second time could give another answer.
+        request.state.credential_error = error
+        return anonymous
+
+
+async def _principal(request: Request, service: Service) -> Principal:
+    """Return the principal of a request, looked up once."""
+    error: RedriveError | None = getattr(request.state, "credential_error", None)
+    if error is not None:
+        raise error
+    known: Principal | None = getattr(request.state, "principal", None)
+    if known is None:
+        cookie = request.cookies.get(cookie_name(request, service))
+        try:
+            known = await service.credentials.principal(request.headers.get("authorization"), cookie)
+        except NotSignedIn:
+            _count_anonymous(request, service)
+            raise
+        request.state.principal = known
+    return known
+
+
+def _has_credential(request: Request, service: Service) -> bool:
+    return "authorization" in request.headers or cookie_name(request, service) in request.cookies
+
+
+def _count_anonymous(request: Request, service: Service) -> None:
+    """Count a request without a valid credential against its address, once."""
+    if not getattr(request.state, "counted", False):
+        request.state.counted = True
+        service.anonymous.take(network_of(client_of(request, service)))
+
+
+def client_of(request: Request, service: Service) -> str:
+    """Return the address that a request came from, behind the proxies that are trusted."""
+    forwarded = ",".join(request.headers.getlist("x-forwarded-for"))
+    return origin(_peer(request), forwarded, service.proxies)
+
+
+def is_safe(request: Request, service: Service) -> bool:
+    """Return True if the browser uses https, here or up to a trusted proxy: cookies are kept to it then."""
+    if request.scope.get("scheme") == "https" or service.app.settings.base_url.startswith("https:"):
+        return True
+    protocol = ",".join(request.headers.getlist("x-forwarded-proto"))
+    return forwarded_https(_peer(request), protocol, service.proxies)
+
+
+def cookie_name(request: Request, service: Service) -> str:
+    """Return the name of the session cookie.
+
+    Browsers accept a `__Host-` cookie over https only, for this host and without a domain. Without https
+    cookies of one host are shared by all of its ports: the port keeps two servers apart.
+    """
+    if is_safe(request, service):
+        return f"__Host-{COOKIE}"
+    server = request.scope.get("server")
+    return f"{COOKIE}_{server[1]}" if server and server[1] else COOKIE
+
+
+def _peer(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+def refuse_foreign(request: Request, service: Service, *, browser: bool = True) -> None:
+    """Refuse a request that another site made a browser send, with this site's cookies.
+
+    `browser=False` accepts a request without the headers that every browser sends.
+    """
+    site, sent = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is not None and site not in _SAME:
-        raise NotAllowed("requests with a cookie must come from this site; use a token elsewhere")
-    if origin is None:
-        if site is None:
+        raise NotAllowed(_FOREIGN)
+    if sent is None:
+        if site is None and browser:
             raise NotAllowed("requests with a cookie need the header Origin or Sec-Fetch-Site")
         return
-    base = service.app.settings.base_url
-    allowed = {urlsplit(base).netloc} if base else {request.headers.get("host", "")}
-    if urlsplit(origin).netloc not in allowed:
-        raise NotAllowed("requests with a cookie must come from this site; use a token elsewhere")
+    scheme = "https" if is_safe(request, service) else "http"
+    ours = service.app.settings.base_url or f"{scheme}://{request.headers.get('host', '')}"
+    if _origin_of(sent) != _origin_of(ours):
+        raise NotAllowed(_FOREIGN)
+
+
+def _origin_of(url: str) -> tuple[str, str | None, int | None] | None:
+    """Return scheme, host and port of a URL as browsers compare them, None for what has no host."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return None
+    if not parts.hostname or parts.scheme not in _PORTS:
+        return None
+    return parts.scheme, parts.hostname, port or _PORTS[parts.scheme]
 
 
 async def note_entry(asking: Asking, request: Request) -> None:

@@ -18,7 +18,12 @@ page = APIRouter(include_in_schema=False)
 
 _PROBLEM = {"$ref": "#/components/schemas/Problem"}
 _BEARER = {"type": "http", "scheme": "bearer", "description": "An API key or a signed token."}
-_COOKIE = {"type": "apiKey", "in": "cookie", "name": "redrive_session"}
+_COOKIE = {
+    "type": "apiKey",
+    "in": "cookie",
+    "name": "__Host-redrive_session",
+    "description": "Set by `POST /login`. Over plain http its name is `redrive_session_` and the port.",
+}
 _TENANT = {
     "name": "tenant",
     "in": "query",

@@ -2,6 +2,8 @@
 
 For each tenant with open streams one task looks once a second and tells all of them which lists have
 changed. A hint says nothing about what changed, so a missed one is harmless: the next look shows it.
+Streams of tokens for some workflows have tasks of their own, which look at those workflows only: when
+something happens elsewhere is not theirs to know.
 """
 
 from __future__ import annotations
@@ -9,34 +11,39 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 
 from redrive.errors import RedriveError
 from redrive.server.problems import ProblemError
 from redrive.store.port import People
-from redrive.store.selection import AuditFilter, RunFilter
+from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
 
 __all__ = ["Hub"]
 
 _SEEN = 50  # runs that are compared
+_AT_A_TIME = 10  # workflows of a token for some that are looked at within one interval
 _QUIET = 15.0  # seconds after which a stream says that it is still there
 _LONGEST = 900.0  # seconds until a stream ends, so that whoever holds it proves again who they are
 
 Picture = dict[str, object]
+Scope = tuple[str, frozenset[str] | None]
+"""A tenant, and the workflows that a stream may know of; None means all."""
 
 
 class Hub:
-    """The open streams by tenant, and the tasks that look for them."""
+    """The open streams by tenant and workflows, and the tasks that look for them."""
 
-    def __init__(self, view: Callable[[str], People], *, every: float, most: int, each: int) -> None:
+    def __init__(
+        self, view: Callable[[str, frozenset[str] | None], People], *, every: float, most: int, each: int
+    ) -> None:
         self._view = view
         self._every = every
         self._most = most
         self._each = each
         self._held: Counter[str] = Counter()
-        self._streams: dict[str, set[_Stream]] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._streams: dict[Scope, set[_Stream]] = {}
+        self._tasks: dict[Scope, asyncio.Task[None]] = {}
         self._closed = False
 
     @property
@@ -53,27 +60,29 @@ class Hub:
         if self._held[who] >= self._each:
             raise ProblemError(429, f"you have {self._each} streams open", headers={"Retry-After": "5"})
 
-    async def listen(self, tenant: str, who: str) -> AsyncIterator[bytes]:
+    async def listen(
+        self, tenant: str, who: str, workflows: frozenset[str] | None = None
+    ) -> AsyncIterator[bytes]:
         """The hints for a tenant as server-sent events, until the client goes or the server stops."""
-        stream = _Stream()
+        stream, scope = _Stream(), (tenant, workflows)
         self._held[who] += 1
-        self._streams.setdefault(tenant, set()).add(stream)
-        if tenant not in self._tasks:
-            self._tasks[tenant] = asyncio.create_task(self._watch(tenant), name="redrive hints")
+        self._streams.setdefault(scope, set()).add(stream)
+        if scope not in self._tasks:
+            self._tasks[scope] = asyncio.create_task(self._watch(scope), name="redrive hints")
         try:
             yield b"retry: 2000\nevent: hello\ndata: {}\n\n"
             async for part in stream.parts():
                 yield part
         finally:
-            self._leave(tenant, stream)
+            self._leave(scope, stream)
             self._held -= Counter((who,))
 
-    def _leave(self, tenant: str, stream: _Stream) -> None:
-        left = self._streams.get(tenant, set())
+    def _leave(self, scope: Scope, stream: _Stream) -> None:
+        left = self._streams.get(scope, set())
         left.discard(stream)
         if not left:
-            self._streams.pop(tenant, None)
-            task = self._tasks.pop(tenant, None)
+            self._streams.pop(scope, None)
+            task = self._tasks.pop(scope, None)
             if task is not None:
                 task.cancel()
 
@@ -84,17 +93,23 @@ class Hub:
             for stream in streams:
                 stream.end()
 
-    async def _watch(self, tenant: str) -> None:
+    async def _watch(self, scope: Scope) -> None:
         before: Picture | None = None
+        tenant, workflows = scope
         while True:
             with suppress(RedriveError):  # a look that fails is made again
-                now = await _picture(self._view(tenant), before)
+                view = self._view(tenant, workflows)
+                if workflows is None:
+                    now = await _picture(view, before)
+                else:
+                    now = await _picture_of_some(view, sorted(workflows))
                 changed = [] if before is None else [name for name in now if now[name] != before[name]]
                 before = now
                 if changed:
-                    for stream in self._streams.get(tenant, ()):
+                    for stream in self._streams.get(scope, ()):
                         stream.tell(changed)
-            await asyncio.sleep(self._every)
+            # A look at many workflows asks the store twice for each, so it comes less often.
+            await asyncio.sleep(self._every * (1 + len(workflows or ()) // _AT_A_TIME))
 
 
 async def _picture(view: People, before: Picture | None) -> Picture:
@@ -106,6 +121,21 @@ async def _picture(view: People, before: Picture | None) -> Picture:
         "letters": before["letters"] if before and before["audit"] == audit else await _last_change(view),
         "audit": audit,
     }
+
+
+async def _picture_of_some(view: People, workflows: Sequence[str]) -> Picture:
+    """Describe the first page of the runs and of the letters of each workflow. The log is of all of them."""
+    runs: list[object] = []
+    letters: list[object] = []
+    for workflow in workflows:
+        found = await view.runs(RunFilter(workflow=workflow), limit=_SEEN, cursor=None)
+        runs += [(run.id, run.status, run.fence) for run in found.items]
+        page = await view.letters(LetterFilter(workflow=workflow), limit=_SEEN, cursor=None)
+        letters += [
+            (letter.id, letter.status, letter.owner, letter.tags, letter.replay_count, letter.failed_at)
+            for letter in page.items
+        ]
+    return {"runs": runs, "letters": letters}
 
 
 async def _last_change(view: People) -> object:

@@ -1,120 +1,256 @@
-"""What a request may cost before anybody looks at it: size, depth, time, and how often.
+"""Limits of requests: size, shape, time and rate, enforced before a route sees the request.
 
-A body is read here, whole and within limits, so that nothing behind reads without end. JSON that nests
-deeper than any sane document is refused before it is parsed.
+The sender is identified from the headers before the body is read. A body is read here, whole and within the
+limits of its sender, and measured before anything parses it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from fastapi import Request
+
 from redrive.clock import Clock
-from redrive.core.addresses import PAGES
+from redrive.core.addresses import API, PAGES
 from redrive.frozen import dataclass
+from redrive.server.body import BytesInFlight, Shape, check_encoding, measure, off_loop
 from redrive.server.problems import ProblemError, of_http
 
-__all__ = ["Guard", "Limits", "Rates", "Tries", "depth_of"]
+__all__ = ["BODIES", "AnswerQuota", "Guard", "Limits", "Rates", "Sender", "Tries", "is_open"]
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Asgi = Callable[[Message, Receive, Send], Awaitable[None]]
+Identify = Callable[[Request], Awaitable["Sender"]]
 
 _HEADERS = 32 * 1024
 _WIDER = 20  # times as many tries for an address, or from a place, as for both together
-_BODIES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-# A text that does not end is one to the end: nothing is looked at twice, however the body is made.
-_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-_OPENING = frozenset(b"[{")
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+BODIES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _JSON = ("application/json", "application/merge-patch+json")
 _FORM = "application/x-www-form-urlencoded"
 _PAGES = f"{PAGES}/"  # where browsers send forms
+_ALIVE = "/healthz"
+_OPEN = frozenset(
+    {
+        "/",
+        "/readyz",
+        f"{API}/login",
+        f"{API}/logout",
+        f"{API}/openapi.json",
+        "/api/docs",
+        "/api/docs.css",
+        f"{PAGES}/login",
+        f"{PAGES}/logout",
+        f"{PAGES}/look",
+    }
+)
+_STATIC = f"{PAGES}/static/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How large, deep, slow and frequent requests may be. Rates are per second, for each credential."""
+    """How large, deep, slow and frequent requests may be. Rates are per second, for each credential.
+
+    `answers` and `answer_bytes` bound what is remembered for the idempotency keys of each tenant.
+    `anonymous_*` hold for requests without a valid credential, and for each address they come from.
+    """
 
     body: int = 16 << 20
     depth: int = 64
+    keys: int = 100_000
+    containers: int = 100_000
+    values: int = 500_000
+    fields: int = 20_000
+    parameters: int = 200
+    repeats: int = 50
     seconds: float = 30.0
+    header_seconds: float = 10.0
+    in_flight: int = 256 << 20
+    in_flight_each: int = 64 << 20
     rate: float = 100.0
     burst: int = 400
+    anonymous_body: int = 64 << 10
+    anonymous_fields: int = 100
+    anonymous_in_flight: int = 16 << 20
+    anonymous_in_flight_each: int = 1 << 20
+    anonymous_rate: float = 50.0
+    anonymous_burst: int = 500
     logins: float = 0.2
     login_burst: int = 10
+    answers: int = 250_000
+    answer_bytes: int = 512 << 20
     streams: int = 2000
     streams_each: int = 20
 
+    @property
+    def shape(self) -> Shape:
+        """The largest JSON of a credential."""
+        return Shape(depth=self.depth, keys=self.keys, containers=self.containers, values=self.values)
+
+    @property
+    def anonymous_shape(self) -> Shape:
+        """The largest JSON of an anonymous request."""
+        most = self.anonymous_fields
+        return Shape(depth=self.depth, keys=most, containers=most, values=most)
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """The sender of a request: the key of a valid credential, or the address of an anonymous one."""
+
+    key: str
+    known: bool
+
+
+def _path(scope: Message) -> str:
+    """Return the path of a request below the prefix that the application is mounted at."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
+def is_open(scope: Message) -> bool:
+    """Return True for a path that needs no credential: a credential does not count there."""
+    path = _path(scope)
+    return path in _OPEN or path.startswith(_STATIC)
+
 
 class Guard:
-    """Stands before an application: refuses what is too large, too deep or too slow."""
+    """Refuses requests that are too large, too deep, too slow or too many before the application runs."""
 
-    def __init__(self, app: Asgi, limits: Limits) -> None:
+    def __init__(
+        self, app: Asgi, limits: Limits, identify: Identify, *, strict_transport: bool = False
+    ) -> None:
         self._app = app
         self._limits = limits
+        self._identify = identify
+        self._known = BytesInFlight(limits.in_flight, limits.in_flight_each)
+        self._anonymous = BytesInFlight(limits.anonymous_in_flight, limits.anonymous_in_flight_each)
+        self._headers = [*_SAFE, _STRICT] if strict_transport else _SAFE
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
-        try:
-            self._check_headers(scope, headers)
-            body = await self._body(scope, headers, receive) if scope["method"] in _BODIES else b""
-        except ProblemError as error:
-            await of_http(error)(scope, receive, _safe(send))
+        send = self._with_headers(send)
+        if _path(scope) == _ALIVE:  # answers whatever else the server has to refuse
+            await self._app(scope, receive, send)
             return
-        await self._app(scope, _replayed(body, receive), _safe(send))
+        try:
+            self._check_head(scope)
+            sender = await self._identify(Request(scope))
+            if scope["method"] not in BODIES or not (sender.known or is_open(scope)):
+                # A body that no credential came with is not read: the route refuses the request.
+                await self._app(scope, _replayed(b"", receive), send)
+                return
+            in_flight = self._known if sender.known else self._anonymous
+            with in_flight.holding(sender.key) as add:
+                body = await self._read(scope, sender.known, receive, add)
+                await self._app(scope, _replayed(body, receive), send)
+        except ProblemError as error:  # the application answers its own ones
+            await of_http(error)(scope, receive, send)
 
-    def _check_headers(self, scope: Message, headers: dict[bytes, bytes]) -> None:
+    def _check_head(self, scope: Message) -> None:
+        headers = dict(scope["headers"])
+        query: bytes = scope.get("query_string", b"")
         size = sum(len(name) + len(value) for name, value in scope["headers"])
-        if size + len(scope.get("query_string", b"")) > _HEADERS:
+        if size + len(query) > _HEADERS:
             raise ProblemError(431, f"headers and query together may have {_HEADERS:,} bytes")
+        if b"transfer-encoding" in headers and b"content-length" in headers:
+            # Two servers in a row could take different ones and see different requests.
+            raise ProblemError(
+                400,
+                "the request has Content-Length and Transfer-Encoding: send one of them",
+                headers={"Connection": "close"},
+            )
         length = headers.get(b"content-length", b"0")
         if not length.isdigit():
-            raise ProblemError(400, "Content-Length is no number")
+            raise ProblemError(400, "Content-Length is not a number")
         if int(length) > self._limits.body:
             raise ProblemError(413, f"a body may have {self._limits.body:,} bytes")
+        names = Counter(each.partition(b"=")[0] for each in query.split(b"&"))
+        if names.total() > self._limits.parameters or max(names.values()) > self._limits.repeats:
+            raise ProblemError(
+                422,
+                f"the query has too many parameters: send up to {self._limits.parameters}, "
+                f"each up to {self._limits.repeats} times",
+            )
 
-    async def _body(self, scope: Message, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+    async def _read(self, scope: Message, known: bool, receive: Receive, add: Callable[[int], None]) -> bytes:
+        """Read a body and refuse it unless it can be parsed at a bounded cost."""
+        limits = self._limits
+        most = limits.body if known else limits.anonymous_body
+        headers = dict(scope["headers"])
+        if int(headers.get(b"content-length", b"0")) > most:
+            raise ProblemError(413, f"a body may have {most:,} bytes here")
         try:
-            async with asyncio.timeout(self._limits.seconds):
-                body = await self._whole(receive)
+            async with asyncio.timeout(limits.seconds):
+                body = await _whole(receive, most, add)
         except TimeoutError:
-            raise ProblemError(408, f"the body did not arrive within {self._limits.seconds:g} s") from None
+            raise ProblemError(
+                408,
+                f"the body did not arrive within {limits.seconds:g} s",
+                headers={"Connection": "close"},
+            ) from None
         if not body:
             return body
-        media = headers.get(b"content-type", b"").split(b";")[0].strip().lower().decode("latin-1")
-        if media == _FORM and scope["path"].removeprefix(scope.get("root_path", "")).startswith(_PAGES):
+        media, _, more = headers.get(b"content-type", b"").decode("latin-1").partition(";")
+        media = media.strip().lower()
+        if media == _FORM and _path(scope).startswith(_PAGES):
+            fields = limits.fields if known else limits.anonymous_fields
+            if body.count(b"&") >= fields:
+                raise ProblemError(422, f"a form may have {fields:,} fields here")
             return body
         if media not in _JSON:
             raise ProblemError(415, "send JSON, with the header Content-Type: application/json")
-        if depth_of(body, self._limits.depth) > self._limits.depth:
-            raise ProblemError(422, f"JSON may be nested {self._limits.depth} deep", code="too_deep")
+        check_encoding(_charset(more), body)
+        shape = limits.shape if known else limits.anonymous_shape
+        if (wrong := await off_loop(len(body), measure, body, shape)) is not None:
+            raise ProblemError(422, wrong, code="too_deep" if "nested" in wrong else "too_complex")
         return body
 
-    async def _whole(self, receive: Receive) -> bytes:
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ProblemError(400, "the client went away")
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > self._limits.body:
-                raise ProblemError(413, f"a body may have {self._limits.body:,} bytes")
-            if not message.get("more_body"):
-                return b"".join(parts)
+    def _with_headers(self, send: Send) -> Send:
+        """Add the headers that tell browsers to make nothing of a response but what it is."""
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                there = {name.lower() for name, _ in message["headers"]}
+                more = [pair for pair in self._headers if pair[0] not in there]
+                message = {**message, "headers": [*message["headers"], *more]}
+            await send(message)
+
+        return sending
+
+
+def _charset(parameters: str) -> str | None:
+    for each in parameters.split(";"):
+        name, _, value = each.partition("=")
+        if name.strip().lower() == "charset":
+            return value
+    return None
+
+
+async def _whole(receive: Receive, most: int, add: Callable[[int], None]) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ProblemError(400, "the client went away")
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > most:
+            raise ProblemError(413, f"a body may have {most:,} bytes here")
+        add(len(parts[-1]))
+        if not message.get("more_body"):
+            return b"".join(parts)
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Hand the body over once; from then on the connection itself is asked."""
+    """Return a `receive` that gives the body once; from then on it asks the connection."""
     given = False
 
     async def replay() -> Message:
@@ -132,35 +268,12 @@ _SAFE = [
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 ]
-_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
-
-
-def _safe(send: Send) -> Send:
-    """Add the headers that tell browsers to make nothing of an answer but what it is."""
-
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            there = {name.lower() for name, _ in message["headers"]}
-            more = [pair for pair in (*_SAFE, _POLICY) if pair[0] not in there]
-            message = {**message, "headers": [*message["headers"], *more]}
-        await send(message)
-
-    return sending
-
-
-def depth_of(body: bytes, enough: int) -> int:
-    """How deep a JSON text is nested, without parsing it; counting stops once it is more than enough."""
-    if body.count(b"[") + body.count(b"{") <= enough:
-        return 0  # whatever stands where, it cannot be deeper
-    depth = deepest = 0
-    for bracket in _TEXT.sub(b"", body).translate(None, _NO_BRACKETS):
-        depth += 1 if bracket in _OPENING else -1
-        if depth > deepest:
-            deepest = depth
-            if deepest > enough:
-                break
-    return deepest
+_STRICT = (b"strict-transport-security", b"max-age=31536000")
 
 
 class Rates:
@@ -215,3 +328,44 @@ class Tries:
         self._near.give_back(f"{client}\0{email}")
         self._wide.give_back(f"from {client}")
         self._wide.give_back(f"for {email}")
+
+
+class AnswerQuota:
+    """Bounds the remembered answers of each tenant, in number and in bytes.
+
+    The store is asked now and then; answers of this process in between are added. So a limit may be passed
+    by what some servers remember within a minute, and by no more.
+    """
+
+    _LASTS = 60.0  # seconds until the store is asked again
+    _PARTS = 100  # or after this part of the limit
+
+    def __init__(self, clock: Clock, limits: Limits, *, most: int = 10_000) -> None:
+        self._clock = clock
+        self._count = limits.answers
+        self._size = limits.answer_bytes
+        self._most = most
+        self._used: OrderedDict[str, tuple[float, int, int, int]] = OrderedDict()  # at, count, size, added
+
+    async def is_full(self, tenant: str, ask: Callable[[str], Awaitable[tuple[int, int]]]) -> bool:
+        """Return True if a tenant has as many answers as it may; `ask` counts them in the store."""
+        now = self._clock.monotonic()
+        at, count, size, added = self._used.get(tenant, (now - self._LASTS, 0, 0, 0))
+        # At the limit the store decides each time: answers may have expired.
+        full = count >= self._count or size >= self._size
+        if full or now - at >= self._LASTS or added * self._PARTS >= self._count:
+            count, size = await ask(tenant)
+            self._remember(tenant, now, count, size, 0)
+        return count > self._count or size > self._size
+
+    def add(self, tenant: str, size: int) -> None:
+        """Count an answer that was remembered."""
+        if tenant in self._used:
+            at, count, before, added = self._used[tenant]
+            self._remember(tenant, at, count + 1, before + size, added + 1)
+
+    def _remember(self, tenant: str, at: float, count: int, size: int, added: int) -> None:
+        self._used[tenant] = at, count, size, added
+        self._used.move_to_end(tenant)
+        while len(self._used) > self._most:
+            self._used.popitem(last=False)

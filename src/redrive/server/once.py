@@ -23,18 +23,22 @@ from fastapi.routing import APIRoute
 from redrive.clock import MICROS, Clock, Timer
 from redrive.ids import format_id
 from redrive.server.asking import Asking, allow, asking_of
+from redrive.server.body import JsonRequest
 from redrive.server.problems import ProblemError, answer
 from redrive.store.accounts import AnswerRow, NewAnswer
 
-__all__ = ["KEY", "SECRET", "KeyedClock", "OnceRoute"]
+__all__ = ["FORMS", "KEY", "SECRET", "KeyedClock", "OnceRoute"]
 
 KEY = "Idempotency-Key"
+FORMS = "page:"
+"""Begins the keys of forms."""
+
 SECRET = "x-secret"
 """Marks a route whose answer holds a secret, which is never kept."""
 
 _LONGEST = 255
 _PATIENCE = 60 * MICROS
-_KEEPS = 30 * 86_400 * MICROS
+_DAYS = 30
 _WAIT, _LOOK = 5.0, 0.1
 _ELSEWHERE = "elsewhere"
 
@@ -65,6 +69,9 @@ class KeyedClock:
     def draw(self) -> float:
         return self._clock.draw()
 
+    def new_secret(self) -> str:
+        return self._clock.new_secret()
+
     def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
         return self._clock.call_later(delay, callback)
 
@@ -73,15 +80,24 @@ class KeyedClock:
 
 
 class OnceRoute(APIRoute):
-    """A route whose POSTs are carried out once for each key."""
+    """A route whose POSTs are carried out once for each key.
+
+    An answer is remembered for `days`. Where a tenant has too many of them, `needs_key` says whether the
+    request is refused or carried out without one.
+    """
+
+    days = _DAYS
+    needs_key = True
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
         own = self.openapi_extra or {}
-        if "POST" not in (self.methods or ()) or own.get("x-own-key"):
-            return handle
+        keyed = "POST" in (self.methods or ()) and not own.get("x-own-key")
 
         async def once(request: Request) -> Response:
+            request = JsonRequest(request.scope, request.receive)
+            if not keyed:
+                return await handle(request)
             key = await self.key_of(request)
             if key is None:
                 return await handle(request)
@@ -90,10 +106,26 @@ class OnceRoute(APIRoute):
             asking = await asking_of(request)
             allow(asking.principal, own)  # before anything is told of what was answered to others
             digest = await _digest(request, asking)
-            row = NewAnswer(tenant=asking.tenant, key=key, digest=digest, patience=_PATIENCE, keeps=_KEEPS)
+            keeps = self.days * 86_400 * MICROS
+            row = NewAnswer(tenant=asking.tenant, key=key, digest=digest, patience=_PATIENCE, keeps=keeps)
             found = await _claimed(asking, row)
             if isinstance(found, Response):
                 return found
+            # A request that a server gave up halfway is completed: some of its effects may be there already.
+            taken_over = asking.runtime.store.now() - found >= _PATIENCE
+            if not taken_over and await asking.service.answers.is_full(
+                asking.tenant, asking.accounts.answer_usage
+            ):
+                await asyncio.shield(asking.accounts.drop_answer(row.tenant, row.key))
+                if self.needs_key:
+                    raise ProblemError(
+                        429,
+                        f"tenant {asking.tenant!r} has too many remembered answers: send the request without "
+                        f"{KEY}, or wait until older ones expire ({_DAYS} days after their request)",
+                        code="too_many_answers",
+                        headers={"Retry-After": "3600"},
+                    )
+                return await handle(request)
             seed = f"{asking.tenant}:{key}:{digest}"
             asking.clock = KeyedClock(asking.clock, hashlib.sha256(seed.encode()).hexdigest(), found)
             secret = bool(own.get(SECRET))
@@ -103,7 +135,10 @@ class OnceRoute(APIRoute):
 
     async def key_of(self, request: Request) -> str | None:
         """What tells this request from others that look alike."""
-        return request.headers.get(KEY)
+        key = request.headers.get(KEY)
+        if key is not None and key.startswith(FORMS):
+            raise ProblemError(422, f"{KEY} begins with {FORMS}, which is reserved: use another one")
+        return key
 
     def keeps(self, response: Response) -> bool:
         """True for an answer that whoever sends the request again shall get again."""
@@ -163,6 +198,7 @@ async def _carried_out(
         tenant=new.tenant, key=new.key, digest=new.digest, status=kept.status_code, body=_written(kept)
     )
     await asyncio.shield(asking.accounts.keep_answer(row))
+    asking.service.answers.add(row.tenant, len(row.body or ""))
     return response
 
 

@@ -51,12 +51,19 @@ class ProblemError(Exception):
     """A problem of HTTP itself, which no other interface has."""
 
     def __init__(
-        self, status: int, detail: str, *, code: str | None = None, headers: Mapping[str, str] | None = None
+        self,
+        status: int,
+        detail: str,
+        *,
+        code: str | None = None,
+        title: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(detail)
         self.status = status
         self.detail = detail
         self.code = code
+        self.title = title
         self.headers = dict(headers or {})
 
 
@@ -85,7 +92,7 @@ def answer(
 def of_http(error: ProblemError) -> JSONResponse:
     """The answer to a problem of HTTP itself."""
     code, title = HTTP.get(error.status, ("http", "The request was refused"))
-    return answer(error.status, error.code or code, title, error.detail, headers=error.headers)
+    return answer(error.status, error.code or code, error.title or title, error.detail, headers=error.headers)
 
 
 def install(api: FastAPI) -> None:
@@ -107,7 +114,8 @@ async def _known(request: Request, error: Exception) -> JSONResponse:
     headers = {}
     if kind.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="redrive"'
-    detail = request.app.state.redact(str(error)).encode("utf-8", "replace").decode()
+    shown = await request.app.state.redact(str(error))
+    detail = shown.encode("utf-8", "replace").decode()
     if kind.status == 503:
         headers["Retry-After"] = "1"
         log.warning("the store could not be used: %s", error)

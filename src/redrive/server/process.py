@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from redrive.app import Redrive
 from redrive.errors import ConfigurationError
@@ -16,6 +20,8 @@ from redrive.server.app import build
 from redrive.server.limits import Limits
 
 __all__ = ["Server", "allow_many_connections", "bind"]
+
+log = logging.getLogger("redrive.server")
 
 _FILES = 65_536
 _BACKLOG = 2048
@@ -60,12 +66,16 @@ class Server:
 
     def __init__(self, app: Redrive, at: socket.socket, limits: Limits | None = None) -> None:
         logging.getLogger("uvicorn").setLevel(logging.WARNING)  # what it does in good order is said here
+        limits = limits or Limits()
         api = build(app, limits=limits)
+        self._base_url = app.settings.base_url
+        protocol: Any = partial(TimedProtocol, header_seconds=limits.header_seconds)
         self._service = api.state.service
         self._socket = at
         self._uvicorn = _Quiet(
             uvicorn.Config(
                 api,
+                http=protocol,
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -91,6 +101,11 @@ class Server:
         try:
             while not self._uvicorn.started and not serving.done():  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.01)
+            if not _is_loopback(self._socket) and not self._base_url.startswith("https:"):
+                log.warning(
+                    "listening beyond this machine without https: passwords and tokens can be read on the "
+                    "network; put a proxy with TLS in front and set REDRIVE_BASE_URL to its https address"
+                )
             announce(self.address)
             await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -98,6 +113,59 @@ class Server:
             self._service.stop()
             self._uvicorn.should_exit = True
             await serving
+
+
+def _is_loopback(at: socket.socket) -> bool:
+    return ipaddress.ip_address(at.getsockname()[0].partition("%")[0]).is_loopback
+
+
+class TimedProtocol(H11Protocol):
+    """HTTP/1.1 for one connection, which is closed if a request does not arrive in time.
+
+    uvicorn limits how long a connection may be idle, and nothing else: a client that sends a byte now and
+    then holds it without end. Here a timer runs while bytes of a request arrive that no response is being
+    made for: its headers, or a body that was refused before it was read. `Guard` limits the time of other
+    bodies.
+    """
+
+    def __init__(self, *arguments: Any, header_seconds: float, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._header_seconds = header_seconds
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_timer()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_timer()
+        else:
+            self._start_timer()
+
+    def on_response_complete(self) -> None:
+        unread = self.cycle.more_body
+        super().on_response_complete()
+        if unread:
+            self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _start_timer(self) -> None:
+        if self._timer is None:  # more bytes give no more time
+            self._timer = self.loop.call_later(self._header_seconds, self._close)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _close(self) -> None:
+        self._timer = None
+        self.transport.close()
 
 
 class _Quiet(uvicorn.Server):

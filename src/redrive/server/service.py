@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from redrive.app import Redrive
 from redrive.clock import SystemClock
 from redrive.core.redact import Redactor
 from redrive.core.roles import ALL_TENANTS
+from redrive.desk.aside import aside
 from redrive.server.auth.credentials import Credentials
 from redrive.server.auth.sessions import Sessions
 from redrive.server.events import Hub
-from redrive.server.limits import Limits, Rates, Tries
+from redrive.server.limits import AnswerQuota, Limits, Rates, Tries
 from redrive.store.port import People
 from redrive.trusted import read_trusted
 
@@ -24,9 +27,14 @@ class Service:
         self.app = app
         self.limits = limits
         self.rates = Rates(clock, limits.rate, limits.burst)
+        self.anonymous = Rates(clock, limits.anonymous_rate, limits.anonymous_burst)
         self.logins = Tries(clock, limits)
+        self.answers = AnswerQuota(clock, limits)
         self.hub = Hub(
-            lambda tenant: _view(app, tenant), every=poll, most=limits.streams, each=limits.streams_each
+            lambda tenant, workflows: _view(app, tenant, workflows),
+            every=poll,
+            most=limits.streams,
+            each=limits.streams_each,
         )
         self.redactor = Redactor.parse(app.settings.redact)
         self.proxies = read_trusted(app.settings.trusted_proxies)
@@ -41,11 +49,15 @@ class Service:
         """Signing in and out."""
         return Sessions(self.app.runtime.store, self.app.runtime.clock)
 
+    async def redact(self, text: str) -> str:
+        """Return a text as it may be shown; a thread redacts a large one."""
+        return await aside(lambda: self.redactor.text(text), len(text))
+
     def stop(self) -> None:
         """End what would not end by itself: the open streams."""
         self.hub.close()
 
 
-def _view(app: Redrive, tenant: str) -> People:
+def _view(app: Redrive, tenant: str, workflows: Collection[str] | None) -> People:
     store = app.runtime.store
-    return store if tenant == ALL_TENANTS else store.confined(tenant)
+    return store if tenant == ALL_TENANTS else store.confined(tenant, workflows)

@@ -119,9 +119,16 @@ class LocalSettler:
             now = self._store.now()
             return [decide(outcome, DEFAULT_RETRY, 0.0, now) for outcome in outcomes]
         book, rules = await self._policies(outcomes), await self._rules()
-        draw, now = self._clock.draw, self._store.now()
+        draw, now, key_of = self._clock.draw, self._store.now(), self._store.fingerprint_key
         return [
-            decide(outcome, _policy(outcome, book), draw(), now, _rule(outcome, rules))
+            decide(
+                outcome,
+                _policy(outcome, book),
+                draw(),
+                now,
+                _rule(outcome, rules),
+                key_of(outcome.run.tenant),
+            )
             if type(outcome) in _BAD
             else decide(outcome, DEFAULT_RETRY, 0.0, now)
             for outcome in outcomes

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from redrive.core.control_text import escape_controls
 from redrive.core.redact import Redactor
 
 __all__ = ["FIELDS", "AboutRun", "ConsoleFormatter", "JsonFormatter", "configure"]
@@ -23,6 +24,10 @@ FIELDS = (
     "decision", "error", "category", "code", "stage", "letter_id",
 )  # fmt: skip
 """What a line may say about a run, beside `time`, `level`, `logger`, `message` and `exception`."""
+
+
+_LONGEST = 32 * 1024
+"""Characters of a message, a field or a traceback that are redacted and written."""
 
 
 class AboutRun(logging.Filter):
@@ -50,34 +55,53 @@ class JsonFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
             "level": record.levelname,
             "logger": record.name,
-            "message": self._redactor.text(record.getMessage()),
+            "message": self._redactor.text(_cut(record.getMessage())),
             **self._fields(record),
         }
         if record.exc_info:
-            line["exception"] = self._redactor.text(self.formatException(record.exc_info))
+            line["exception"] = self._redactor.text(_cut(self.formatException(record.exc_info)))
         return json.dumps(line, default=str)
 
     def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
         return {
-            name: self._redactor.text(value) if isinstance(value, str) else value
+            name: self._redactor.text(_cut(value)) if isinstance(value, str) else value
             for name, value in fields_of(record).items()
         }
 
 
 class ConsoleFormatter(logging.Formatter):
-    """A line for people, with what it is about at its end; secrets are hidden."""
+    """Formats a record as a line for people, with what it is about at its end; secrets are hidden.
+
+    Control characters are written as escapes, and the lines of a traceback are indented: no text that comes
+    from outside can begin a line, or change how a terminal shows one.
+    """
 
     def __init__(self, redactor: Redactor | None = None) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        super().__init__()
         self._redactor = redactor or Redactor()
 
     def format(self, record: logging.LogRecord) -> str:
-        text, said = super().format(record), record.getMessage()
+        message = _cut(record.getMessage())
+        line = f"{self.formatTime(record)} {record.levelname} {record.name}: {message}"
         about = " ".join(
-            f"{name}={value}" for name, value in fields_of(record).items() if str(value) not in said
+            f"{name}={value}" for name, value in fields_of(record).items() if str(value) not in message
         )
-        first, line, rest = text.partition("\n")
-        return self._redactor.text(f"{first} [{about}]{line}{rest}" if about else text)
+        line = escape_controls(self._redactor.text(f"{line} [{_cut(about)}]" if about else line))
+        parts = [self.formatException(record.exc_info)] if record.exc_info else []
+        if record.stack_info:
+            parts.append(self.formatStack(record.stack_info))
+        below = self._redactor.text(_cut("\n".join(parts)))
+        # Escaping before splitting leaves line feeds as the only line ends.
+        below_lines = escape_controls(below, lines=True).split("\n") if below else []
+        return "\n".join([line, *(f"    {each}" for each in below_lines)])
+
+
+def _cut(text: str) -> str:
+    """Shorten a text that would take long to redact: log lines are often written on the event loop."""
+    if len(text) <= _LONGEST:
+        return text
+    half = _LONGEST // 2
+    return f"{text[:half]} … {len(text) - _LONGEST} characters cut … {text[-half:]}"
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:

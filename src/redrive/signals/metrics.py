@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from typing import TypeAlias
@@ -19,7 +20,7 @@ from prometheus_client.exposition import choose_encoder
 from redrive.core.states import EntryKind
 from redrive.core.transition import AttemptEnd
 from redrive.signals.histogram import LATENCIES, Histogram
-from redrive.signals.tally import StepTally, Tally, bounded
+from redrive.signals.tally import Labels, StepTally, Tally
 from redrive.store.stats import Figures
 
 __all__ = ["METRICS", "Collector", "registry_of", "rendered"]
@@ -78,6 +79,7 @@ class Collector:
 
     def __init__(self, tally: Tally | None, figures: Callable[[], Figures | None]) -> None:
         self._tally = tally
+        self._labels = Tally() if tally is None else tally
         self._figures = figures
 
     def describe(self) -> list[Metric]:
@@ -94,7 +96,7 @@ class Collector:
         figures = self._figures()
         yield _gauge("workflow_store_up", (), [((), float(figures is not None))])
         if figures is not None:
-            yield from _standing(figures)
+            yield from _standing(figures, self._labels)
 
 
 def registry_of(tally: Tally | None, figures: Callable[[], Figures | None]) -> CollectorRegistry:
@@ -198,29 +200,40 @@ def _stages(tally: Tally, steps: Iterable[StepTally]) -> Measured:
 # -- how the store stands ------------------------------------------------------------------------------
 
 
-def _standing(found: Figures) -> Iterator[Metric]:
-    by_workflow = ("workflow",)
-    yield _gauge("workflow_dlq_depth", by_workflow, _by_name(found.letters.items()))
+def _standing(found: Figures, labels: Tally) -> Iterator[Metric]:
+    by_workflow, workflows = ("workflow",), labels.workflows
+    yield _gauge("workflow_dlq_depth", by_workflow, _by_name(found.letters.items(), workflows))
     yield _age("workflow_dlq_oldest_age_seconds", found.now, found.oldest_letter)
-    yield _gauge("workflow_runs_due", by_workflow, _by_name(found.due.items()))
-    yield _gauge("workflow_runs_overdue", by_workflow, _by_name(found.overdue.items()))
+    yield _gauge("workflow_runs_due", by_workflow, _by_name(found.due.items(), workflows))
+    yield _gauge("workflow_runs_overdue", by_workflow, _by_name(found.overdue.items(), workflows))
     yield _age("workflow_runs_due_oldest_age_seconds", found.now, found.due_since)
     yield _gauge("workflow_runs_suspect", (), [((), found.suspects)])
     yield _gauge("workflow_runs_parked", (), [((), found.parked)])
-    circuits = [((each.key, each.status.value), each.count) for each in found.circuits]
-    yield _gauge("workflow_circuits", ("circuit", "state"), circuits)
-    yield _gauge("workflow_outbox_pending", ("sink",), [((each.sink,), each.pending) for each in found.sinks])
-    yield _gauge("workflow_outbox_dead", ("sink",), [((each.sink,), each.dead) for each in found.sinks])
-    lags = [((each.sink,), _seconds(found.now, each.due_since)) for each in found.sinks]
-    yield _gauge("workflow_outbox_lag_seconds", ("sink",), lags)
+    circuits: Counter[tuple[str, ...]] = Counter()
+    for circuit in found.circuits:
+        circuits[labels.circuits.find(circuit.key), circuit.status.value] += circuit.count
+    yield _gauge("workflow_circuits", ("circuit", "state"), circuits.items())
+    pending: Counter[tuple[str, ...]] = Counter()
+    dead: Counter[tuple[str, ...]] = Counter()
+    lags: dict[tuple[str, ...], float] = {}
+    for sink in found.sinks:
+        place = (labels.sinks.find(sink.sink),)
+        pending[place] += sink.pending
+        dead[place] += sink.dead
+        lags[place] = max(lags.get(place, 0.0), _seconds(found.now, sink.due_since))
+    yield _gauge("workflow_outbox_pending", ("sink",), pending.items())
+    yield _gauge("workflow_outbox_dead", ("sink",), dead.items())
+    yield _gauge("workflow_outbox_lag_seconds", ("sink",), lags.items())
     workers = [((state,), found.workers.get(state, 0)) for state in ("LIVE", "STOPPED", "DEAD")]
     yield _gauge("workflow_workers", ("state",), workers)
 
 
-def _by_name(counts: Iterable[tuple[str, int]]) -> Labelled:
-    """By workflow; without any, a 0 that can be compared all the same."""
-    found = [((name,), count) for name, count in bounded(counts).items()]
-    return found or [(("",), 0)]
+def _by_name(counts: Iterable[tuple[str, int]], labels: Labels) -> Labelled:
+    """Return counts by label, the largest first; without any, a 0 that can be compared all the same."""
+    found: Counter[tuple[str, ...]] = Counter()
+    for name, count in sorted(counts, key=lambda each: (-each[1], each[0])):
+        found[(labels.find(name),)] += count
+    return found.items() or [(("",), 0)]
 
 
 def _age(name: str, now: int, since: int | None) -> Metric:

@@ -1,7 +1,9 @@
 """Counting what the engine does, in memory: a few additions for each outcome, nothing else.
 
-Names of workflows and steps come from users' code, and each becomes a time series somewhere: from a few
-hundred on, further ones are counted together as `other`.
+Names of workflows, steps, circuits and sinks come from users and callers, and each becomes a time series in
+Prometheus. So each process gives a label of its own to a limited number of names, the first that it sees;
+all others share the label `other`. A name keeps its label for as long as the process lives: if the limit held
+for one scrape only, made-up names that come and go would add series without end.
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ from redrive.core.states import FINAL, EntryKind, RunStatus, StepStatus
 from redrive.core.transition import Answer, AttemptEnd, Transition
 from redrive.signals.histogram import DELAYS, LATENCIES, SIZES, Histogram
 
-__all__ = ["OTHER", "Ear", "StepTally", "Tally", "bounded"]
+__all__ = ["OTHER", "Ear", "Labels", "StepTally", "Tally"]
 
 OTHER = "other"
-MOST_WORKFLOWS, MOST_STEPS = 200, 500
+MOST_WORKFLOWS, MOST_STEPS, MOST_CIRCUITS, MOST_SINKS = 200, 500, 100, 50
+_LONGEST_NAME = 200
 
 _QUIET = frozenset({Began, Noted, Slept, Woke})
 _GOOD = frozenset({RunStatus.SUCCESS, RunStatus.PARTIAL})
@@ -35,6 +38,23 @@ class Ear(Protocol):
         seconds: float,
     ) -> None:
         """These outcomes were decided on like this, and answered so, within so many seconds."""
+
+
+class Labels:
+    """Names that have a label of their own: the first ones that are asked for, up to a limit."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def find(self, name: str) -> str:
+        """Return the label for a name: the name, or `other` if too many were seen before it."""
+        if name in self._known:
+            return name
+        if len(self._known) >= self._most or len(name) > _LONGEST_NAME:
+            return OTHER
+        self._known.add(name)
+        return name
 
 
 class StepTally:
@@ -73,7 +93,9 @@ class Tally:
         self.runs_lost = 0
         self.leases_lost = 0
         self.worker_deaths = 0
-        self._workflows: set[str] = set()
+        self.workflows = Labels(MOST_WORKFLOWS)
+        self.circuits = Labels(MOST_CIRCUITS)
+        self.sinks = Labels(MOST_SINKS)
 
     # -- decisions ------------------------------------------------------------------------------------
 
@@ -106,7 +128,7 @@ class Tally:
             step.recovered += 1
 
     def _other(self, outcome: Outcome, transition: Transition) -> None:
-        workflow, change = self._workflow(outcome.run.workflow), transition.change
+        workflow, change = self.workflows.find(outcome.run.workflow), transition.change
         if transition.attempts:
             self._attempts(outcome, transition)
         if isinstance(outcome, Raised):
@@ -135,7 +157,7 @@ class Tally:
         step, entry = self._step(outcome.run.workflow, outcome.place), transition.entries[0]
         if entry.status is StepStatus.RETRYING:
             step.retries[outcome.failure.category.value] += 1
-            workflow = self._workflow(outcome.run.workflow)
+            workflow = self.workflows.find(outcome.run.workflow)
             self.delays.setdefault(workflow, Histogram(DELAYS)).add((entry.wake_in or 0) / 1e6)
         elif outcome.attempt > 1:
             step.gave_up += 1
@@ -144,28 +166,21 @@ class Tally:
 
     def replayed(self, workflow: str, mode: str) -> None:
         """A person's decision to replay was applied."""
-        self.replays[self._workflow(workflow), mode] += 1
+        self.replays[self.workflows.find(workflow), mode] += 1
 
     def delivered(self, sink: str, end: str, seconds: float) -> None:
         """A message came to a sink, or did not, so long after it was committed."""
-        self.deliveries[sink, end] += 1
+        self.deliveries[self.sinks.find(sink), end] += 1
         if end == "DELIVERED":
             self.published.add(seconds)
 
     # -- names ----------------------------------------------------------------------------------------
 
-    def _workflow(self, name: str) -> str:
-        if name not in self._workflows:
-            if len(self._workflows) >= MOST_WORKFLOWS:
-                return OTHER
-            self._workflows.add(name)
-        return name
-
     def _step(self, workflow: str, place: Place) -> StepTally:
         key = (workflow, place.kind, place.name)
         found = self.steps.get(key)
         if found is None:
-            if len(self.steps) >= MOST_STEPS:
+            if len(self.steps) >= MOST_STEPS or max(len(workflow), len(place.name)) > _LONGEST_NAME:
                 key = (OTHER, place.kind, OTHER)
             found = self.steps.setdefault(key, StepTally())
         return found
@@ -174,11 +189,3 @@ class Tally:
 def _open(outcome: Outcome) -> Iterable[OpenStep]:
     """The other entries that were under way when something happened to their run."""
     return (*getattr(outcome, "open", ()), *getattr(outcome, "others", ()))
-
-
-def bounded(counts: Iterable[tuple[str, int]], most: int = MOST_WORKFLOWS) -> dict[str, int]:
-    """Counts by name; the smallest are counted together where there are too many."""
-    ordered = sorted(counts, key=lambda each: (-each[1], each[0]))
-    told = dict(ordered[:most])
-    rest = sum(count for _, count in ordered[most:])
-    return {**told, OTHER: told.get(OTHER, 0) + rest} if rest else told

@@ -179,5 +179,8 @@ class Accounts(Protocol):
     async def keep_answer(self, row: AnswerRow) -> None:
         """Remember the answer to a request."""
 
+    async def answer_usage(self, tenant: str) -> tuple[int, int]:
+        """Return how many answers of a tenant are remembered, and their size in bytes."""
+
     async def drop_answer(self, tenant: str, key: str) -> None:
         """Forget a request that came to nothing."""

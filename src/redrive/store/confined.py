@@ -73,6 +73,10 @@ class Confined:
     def now(self) -> int:
         return self._inner.now()
 
+    def fingerprint_key(self, tenant: str) -> bytes:
+        self._own([tenant])
+        return self._inner.fingerprint_key(tenant)
+
     @property
     def accounts(self) -> Accounts:
         return self._inner.accounts
@@ -178,7 +182,8 @@ class Confined:
         return await self._inner.audit(replace(where, tenant=self._tenant), limit=limit, cursor=cursor)
 
     async def known(self, names: Sequence[str]) -> list[KnownItem]:
-        return await self._inner.known(names)
+        found = await self._inner.known(names)
+        return [item for item in found if item.kind != "workflow" or self._covers(item.name)]
 
     async def workflows(self) -> list[KnownItem]:
         return [item for item in await self._inner.workflows() if self._covers(item.name)]
@@ -226,7 +231,10 @@ class Confined:
     async def groups(self, where: GroupFilter, *, limit: int, cursor: str | None) -> GroupPage:
         if self._excludes(where.tenant):
             return GroupPage([], None, None, self.now())
-        page = await self._inner.groups(replace(where, tenant=self._tenant), limit=limit, cursor=cursor)
+        # The store filters by workflow, too: a cursor made from rows left out here would tell of them.
+        some = None if self._workflows is None else tuple(sorted(self._workflows))
+        mine = replace(where, tenant=self._tenant, workflows=some)
+        page = await self._inner.groups(mine, limit=limit, cursor=cursor)
         own = [row for row in page.items if row.tenant == self._tenant and self._covers(row.workflow)]
         return replace(page, items=own)
 
@@ -234,6 +242,11 @@ class Confined:
 
     async def circuit(self, tenant: str, key: str, *, counted: int = 1) -> CircuitCase:
         self._own([tenant])
+        workflow, slash, _ = key.rpartition("/")
+        # One without a slash is shared by name. A view of some workflows asks for those that its own runs
+        # wait for or would pass; the routes about circuits are closed to such a token.
+        if slash:
+            self._named([workflow])
         return await self._inner.circuit(tenant, key, counted=counted)
 
     async def circuits(self, where: CircuitFilter, *, limit: int, cursor: str | None) -> Page[CircuitRow]:
@@ -274,7 +287,9 @@ class Confined:
     # -- settings ------------------------------------------------------------------------------------
 
     async def policies(self) -> list[PolicyRow]:
-        return [row for row in await self._inner.policies() if row.tenant in ("", self._tenant)]
+        rows = [row for row in await self._inner.policies() if row.tenant in ("", self._tenant)]
+        # A policy for a step of any workflow names a step that may be another workflow's.
+        return rows if self._workflows is None else [row for row in rows if row.workflow in self._workflows]
 
     async def set_policy(self, policy: PolicyRow, audit: AuditWrite) -> None:
         self._own([policy.tenant, audit.tenant])
@@ -287,7 +302,7 @@ class Confined:
         return await self._inner.delete_policy(tenant, workflow, step, audit)
 
     async def paused(self) -> dict[str, str]:
-        return await self._inner.paused()
+        return {name: by for name, by in (await self._inner.paused()).items() if self._covers(name)}
 
     # -- what belongs to whom ------------------------------------------------------------------------
 

@@ -124,6 +124,8 @@ class GroupCalls:
         values: dict[str, Any] = {"open" if where.status == "OPEN" else "any": True}
         if where.tenant is not None:
             values["tenant"] = where.tenant
+        if where.workflows is not None:
+            values["workflows"] = list(where.workflows)
         within = bounded(values, window)
         parts = SQL.texts(session.dialect)
         statement = parts["groups"].format(

@@ -102,6 +102,9 @@ class People(Protocol):
     def now(self) -> int:
         """The store's time in microseconds since 1970, as well as this process knows it."""
 
+    def fingerprint_key(self, tenant: str) -> bytes:
+        """Return the key of a tenant's fingerprints, the same in all processes; nothing is read for it."""
+
     @property
     def accounts(self) -> Accounts:
         """The calls about people and their credentials."""

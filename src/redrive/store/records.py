@@ -35,11 +35,15 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The accepted run: new, the one an equal key already named, or a clash (same key, other input)."""
+    """The accepted run: new, the one an equal key already named, or a clash (same key, other input).
+
+    `maker` is the credential that bound the key of a run that is not new.
+    """
 
     public_id: str
     new: bool
     clash: bool = False
+    maker: str | None = None
     claimed: Claimed | None = None  # if the worker that was named has it from the beginning
 
 

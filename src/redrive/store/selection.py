@@ -30,7 +30,7 @@ _FIRST = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 _LAST = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 _LONGEST = 10_000  # of a text; no database is asked for more
 _TIMES = frozenset({"since", "until"})
-_OTHERS = frozenset({"status", "index"})
+_OTHERS = frozenset({"status", "index", "workflows"})
 
 
 def _check(filter: Filter) -> None:
@@ -188,10 +188,14 @@ class CircuitFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFilter:
-    """Which failure groups to list: those with open letters, or with `status=None` all of them."""
+    """Which failure groups to list: those with open letters, or with `status=None` all of them.
+
+    `workflows` limits them to some; None means all.
+    """
 
     tenant: str | None = None
     status: LetterStatus | str | None = LetterStatus.OPEN
+    workflows: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         _check(self)

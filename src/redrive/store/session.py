@@ -199,7 +199,7 @@ class Session(Protocol):
 
 
 class Database(Protocol):
-    """Runs pieces of work, each on a session of its own. Store calls seal and open payloads with its codec."""
+    """Runs pieces of work, each on a session of its own. Its codec seals and opens payloads."""
 
     @property
     def codec(self) -> Codec: ...

@@ -1,6 +1,8 @@
-"""Store calls for what operators set: retry policies and paused workflows."""
+"""Store calls for what operators set: retry policies and paused workflows; and the secrets of the store."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from redrive.core.transition import AuditWrite
 from redrive.store.records import PolicyRow
@@ -16,6 +18,16 @@ class SettingsCalls:
     """See `redrive.store.port` for what each call promises."""
 
     database: Database
+
+    @writes(begin=False)
+    async def store_secret(self, session: Session, name: str, make: Callable[[], str]) -> str:
+        """Return a secret of the store; the first process that asks makes it."""
+        found = await session.value(SQL["secret"], name=name)
+        if found is None:
+            async with session.transaction():
+                await session.rows(SQL["make_secret"], name=name, secret=make())
+            found = await session.value(SQL["secret"], name=name)  # another process may have been quicker
+        return str(found)
 
     @reads()
     async def policies(self, session: Session) -> list[PolicyRow]:

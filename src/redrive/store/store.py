@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from redrive.core.delivery import Carrier
+from redrive.core.fingerprint import derive_key
 from redrive.core.transition import Answer, NewRun, Transition
 from redrive.store.bulk import BulkCalls
 from redrive.store.catalogue import CatalogueCalls
@@ -52,6 +53,11 @@ class SqlStore(
     _claim: Callable[[Claim], Awaitable[Claims]]
     _lease_line: Callable[[], LeaseLine]
     _transaction: Callable[[float], Transaction]
+
+    secret = ""  # read when the store is opened
+
+    def fingerprint_key(self, tenant: str) -> bytes:
+        return derive_key(self.secret, tenant)
 
     async def start(self, runs: Sequence[NewRun], *, worker: int | None = None) -> list[Started]:
         codec = self.database.codec

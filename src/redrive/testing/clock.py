@@ -10,6 +10,7 @@ nothing that lies between is skipped.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import heapq
 import math
 import random
@@ -58,6 +59,10 @@ class VirtualClock:
         """The next identifier of this seed; later ones sort behind earlier ones."""
         self._made += 1
         return format_id(self._now // 1000, self._made << 40 | self._ids.getrandbits(40))
+
+    def new_secret(self) -> str:
+        """Return the secret of this seed: fingerprints are the same whenever a seed is used again."""
+        return hashlib.sha256(f"secret {self.seed}".encode()).hexdigest()
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> _Timer:
         """Call back once time was moved that far; a delay of `math.inf` never ends."""

@@ -184,6 +184,19 @@ async def test_a_request_that_came_to_nothing_is_forgotten(kit: Kit) -> None:
     assert isinstance(await accounts.claim_answer(asked(digest="other")), int)
 
 
+async def test_the_answers_of_a_tenant_are_counted_with_their_size(kit: Kit) -> None:
+    accounts = kit.store.accounts
+    assert await accounts.answer_usage("acme") == (0, 0)
+    for key in ("a", "b"):
+        assert isinstance(await accounts.claim_answer(asked(key)), int)
+    row = AnswerRow(tenant="acme", key="a", digest="d", status=200, body="x" * 1000)
+    await accounts.keep_answer(row)
+    count, size = await accounts.answer_usage("acme")
+    assert count == 2
+    assert size >= 1000
+    assert await accounts.answer_usage("globex") == (0, 0)
+
+
 # -- erasing -------------------------------------------------------------------------------------------
 
 

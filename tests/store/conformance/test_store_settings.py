@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from store_kit import SECOND, Kit, noted
 
 from redrive.core.transition import AuditWrite
+from redrive.errors import NotAllowed
 from redrive.store.records import PolicyRow
 from redrive.store.selection import AuditFilter
 
@@ -67,3 +69,24 @@ async def test_the_first_pause_counts_and_one_resume_ends_it(kit: Kit) -> None:
     assert await kit.store.paused() == {"a": "bob"}
     noted_by = [("workflow.paused", "ann"), ("workflow.paused", "bob"), ("workflow.resumed", "ann")]
     assert await lines(kit) == noted_by
+
+
+# -- the secret of fingerprints ------------------------------------------------------------------------
+
+
+async def test_every_process_of_a_store_has_the_same_key_for_a_tenant(kit: Kit) -> None:
+    """The first process makes the secret; one with another idea of randomness finds it."""
+    key = kit.store.fingerprint_key("acme")
+    assert len(key) == 32
+    assert kit.store.fingerprint_key("globex") != key
+    if kit.shared:
+        kit.clock.new_secret = lambda: "another secret"  # type: ignore[method-assign]
+        other = await kit.beside()
+        assert other.fingerprint_key("acme") == key
+
+
+async def test_a_view_has_the_key_of_its_own_tenant_only(kit: Kit) -> None:
+    view = kit.store.confined("acme")
+    assert view.fingerprint_key("acme") == kit.store.fingerprint_key("acme")
+    with pytest.raises(NotAllowed):
+        view.fingerprint_key("globex")

@@ -13,7 +13,7 @@ from redrive.app import Redrive
 from redrive.cli.exits import INTERRUPTED, NOT_FOUND, Stopped
 from redrive.cli.hints import hint
 from redrive.cli.ids import find_run
-from redrive.cli.output import Output, clean, coloured, echo, on_terminal, say
+from redrive.cli.output import Output, clean, coloured, echo, on_terminal, printable, say
 from redrive.cli.place import Place, ask
 from redrive.cli.runs.story import story
 from redrive.core.states import FINAL, RunStatus
@@ -81,7 +81,7 @@ def _view(output: Output) -> Iterator[View]:
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
 
         def draw(run: Run) -> None:
-            live.update(Text.from_ansi("\n".join(story(run, brief=True))), refresh=True)
+            live.update(Text.from_ansi(printable("\n".join(story(run, brief=True)))), refresh=True)
 
         yield draw
 

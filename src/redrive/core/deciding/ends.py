@@ -58,14 +58,15 @@ def buried(
     ending: Ending,
     status: RunStatus,
     *,
+    key: bytes,
     entries: tuple[EntryWrite, ...] = (),
     attempts: tuple[AttemptWrite, ...] = (),
     deaths: int | None = None,
     closes: bool = False,
 ) -> Transition:
-    """End a run in failure: its letter and its state, in one transition."""
+    """End a run in failure: its letter and its state, in one transition. `key` is that of fingerprints."""
     text = ending.to_json()
-    letter = letter_of(run, ending, text) if run.options.dead_letter else None
+    letter = letter_of(run, ending, text, key) if run.options.dead_letter else None
     if letter is None and status is RunStatus.DLQ_PENDING:
         status = RunStatus.FAILED
     # What a run is rolled back for stays on record until that is over; how it got stuck is in the letter.
@@ -75,7 +76,7 @@ def buried(
     return replace(decided, ends_replay=run.letter, audit=run_failed(run, ending, letter, status))
 
 
-def letter_of(run: RunView, ending: Ending, text: str) -> LetterWrite:
+def letter_of(run: RunView, ending: Ending, text: str, key: bytes) -> LetterWrite:
     """What is put before people about a failed run."""
     return LetterWrite(
         public_id=run.letter or letter_id(run.public_id),
@@ -84,7 +85,7 @@ def letter_of(run: RunView, ending: Ending, text: str) -> LetterWrite:
         category=ending.failure.category.value,
         reason=ending.reason,
         failure=text,
-        fingerprint=fingerprint(ending.failure, workflow=run.workflow, step=ending.step),
+        fingerprint=fingerprint(ending.failure, workflow=run.workflow, step=ending.step, key=key),
         expires_in=run.options.letter_keeps,
         payload_hash=payload_hash(run.input),
         step=ending.step,

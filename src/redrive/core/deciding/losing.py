@@ -30,11 +30,11 @@ def released(outcome: Released) -> Transition:
     )
 
 
-def lost(outcome: Lost, draw: float) -> Transition:
+def lost(outcome: Lost, draw: float, key: bytes) -> Transition:
     """The worker died, or was taken for dead: the run goes on elsewhere, if it killed nobody too often."""
     run = outcome.run
     if outcome.deaths >= run.options.max_crashes and outcome.deaths > run.deaths:
-        return _poisonous(outcome)
+        return _poisonous(outcome, key)
     # One microsecond at least: it waits, whether that is over by now or not.
     change = RunWrite(status=put_by(run, 1), wake_in=outcome.wake_in, take=True)
     if outcome.executing:
@@ -50,7 +50,7 @@ def lost(outcome: Lost, draw: float) -> Transition:
     )
 
 
-def _poisonous(outcome: Lost) -> Transition:
+def _poisonous(outcome: Lost, key: bytes) -> Transition:
     what = f"{outcome.deaths} workers died while they executed this run"
     failure = Failure.of(Category.UNKNOWN, what, error_type="redrive.WorkerDied")
     code = LetterCode.COMPENSATION_FAILED if outcome.run.undoing else LetterCode.INFRASTRUCTURE_FAILURE
@@ -59,13 +59,14 @@ def _poisonous(outcome: Lost) -> Transition:
         outcome.run,
         ending,
         RunStatus.DLQ_PENDING,
+        key=key,
         entries=to_repeat(outcome.open),
         attempts=cut_short(outcome.open, AttemptEnd.LOST),
         deaths=outcome.deaths,
     )
 
 
-def diverged(outcome: Diverged) -> Transition:
+def diverged(outcome: Diverged, key: bytes) -> Transition:
     """The code does not fit the journal: wait for code that does, or give up."""
     match outcome.wait:
         case Wait.FOR_CODE:
@@ -78,6 +79,6 @@ def diverged(outcome: Diverged) -> Transition:
             undoing = outcome.run.undoing
             code = LetterCode.COMPENSATION_FAILED if undoing else LetterCode.POLICY_VIOLATION
             ending = Ending(failure=failure, code=code, reason=outcome.difference)
-            return buried(outcome.run, ending, RunStatus.DLQ_PENDING)
+            return buried(outcome.run, ending, RunStatus.DLQ_PENDING, key=key)
         case _:
             assert_never(outcome.wait)

@@ -68,7 +68,7 @@ def handed(outcome: Handed) -> Transition:
     return progress(outcome.run, entry, change=change)
 
 
-def undone(outcome: Undone) -> Transition:
+def undone(outcome: Undone, key: bytes) -> Transition:
     """The rollback is over: the run ends as it was to end."""
     run, ending = outcome.run, outcome.ending
     line = rolled_back(outcome)
@@ -76,19 +76,19 @@ def undone(outcome: Undone) -> Transition:
         decided = answered(run, final(RunStatus.CANCELLED, failure=ending.to_json()), "its run was cancelled")
     elif outcome.ends_as is not RunStatus.COMPENSATED or outcome.forward:
         back = RunStatus.DLQ_PENDING if outcome.ends_as is RunStatus.COMPENSATED else outcome.ends_as
-        decided = buried(run, ending, back)
+        decided = buried(run, ending, back, key=key)
     else:
-        decided = _resolved(outcome)
+        decided = _resolved(outcome, key)
     return replace(decided, audit=(*decided.audit, *line))
 
 
-def _resolved(outcome: Undone) -> Transition:
+def _resolved(outcome: Undone, key: bytes) -> Transition:
     """Nobody has to do anything about a run that was rolled back; that it failed stays on record."""
     run, text = outcome.run, outcome.ending.to_json()
     decided = answered(run, final(RunStatus.COMPENSATED, failure=text), "rolled_back")
     if not outcome.fresh or not run.options.dead_letter:
         return decided
-    letter = letter_of(run, outcome.ending, text)
+    letter = letter_of(run, outcome.ending, text, key)
     failed = run_failed(replace(run, undoing=False), outcome.ending, letter, RunStatus.COMPENSATED)
     move = LetterMove(
         letter=letter.public_id, status=LetterStatus.RESOLVED, by=ENGINE, resolution="rolled_back"

@@ -41,17 +41,17 @@ def stopped(outcome: Stopped) -> Transition:
     return answered(outcome.run, change, "replayed in part")
 
 
-def escaped(outcome: Escaped) -> Transition:
+def escaped(outcome: Escaped, key: bytes) -> Transition:
     """Something left the function: what it did is undone, or the run has failed."""
     ending, run, place = outcome.ending, outcome.run, outcome.place
     entries = () if place is None else (entry_of(place, StepStatus.DLQ, attempt=outcome.attempt),)
     if outcome.rolls_back:
         ends_as = RunStatus.COMPENSATED if run.options.rollback else RunStatus.DLQ_PENDING
         return transition(run, *entries, change=rolls_back(ending, ends_as))
-    return buried(run, ending, RunStatus.DLQ_PENDING, entries=entries)
+    return buried(run, ending, RunStatus.DLQ_PENDING, key=key, entries=entries)
 
 
-def expired(outcome: Expired) -> Transition:
+def expired(outcome: Expired, key: bytes) -> Transition:
     """The run passed its deadline."""
     failure = Failure.of(Category.TIMEOUT, "the run passed its deadline", error_type="redrive.DeadlinePassed")
     ending = Ending(failure=failure, code=LetterCode.TIMEOUT, reason="the run passed its deadline")
@@ -61,6 +61,7 @@ def expired(outcome: Expired) -> Transition:
         outcome.run,
         ending,
         RunStatus.TIMED_OUT,
+        key=key,
         attempts=cut_short(outcome.open, AttemptEnd.CANCELLED),
         closes=True,
     )

@@ -6,8 +6,6 @@ that nobody learns which part of a guess was right.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from redrive.clock import MICROS
 from redrive.core.addresses import API
 from redrive.core.roles import Principal
@@ -17,9 +15,8 @@ from redrive.server.auth.signed import agrees, looks_signed, read_token
 from redrive.store.accounts import TokenKind, TokenRow
 from redrive.store.port import Store
 
-__all__ = ["COOKIE", "Credentials"]
+__all__ = ["Credentials"]
 
-COOKIE = "redrive_session"
 _REFUSED = "the credential is unknown, expired or revoked; sign in, or use another token"
 
 
@@ -30,15 +27,15 @@ class Credentials:
         self._store = store
         self._secret_key = secret_key
 
-    async def principal(self, authorization: str | None, cookies: Mapping[str, str]) -> Principal:
+    async def principal(self, authorization: str | None, cookie: str | None) -> Principal:
         """Whoever a request comes from; NotSignedIn if that cannot be told."""
         if authorization is not None:
             kind, _, text = authorization.partition(" ")
             if kind.lower() != "bearer" or not text:
                 raise NotSignedIn("the Authorization header must be `Bearer` and a token")
             return await self._bearer(text.strip())
-        if COOKIE in cookies:
-            return await self._session(cookies[COOKIE])
+        if cookie is not None:
+            return await self._session(cookie)
         raise NotSignedIn(f"a token is needed: Authorization: Bearer ...; or sign in with POST {API}/login")
 
     async def _bearer(self, text: str) -> Principal:

@@ -25,13 +25,12 @@ from redrive.core.ending import MENDED_BY_EDIT
 from redrive.core.roles import ALL_TENANTS, Permission
 from redrive.duration import moment
 from redrive.errors import StoreError
-from redrive.server.asking import Asking, service_of
+from redrive.server.asking import Asking, is_safe, service_of
 from redrive.server.pages import labels, pictures, values
 from redrive.server.pages.files import packed, static
 from redrive.server.pages.navigation import Place, places
 from redrive.server.pages.sayings import said
 from redrive.server.pages.words import LANGUAGES, Words, best_language
-from redrive.server.signing import is_safe
 
 __all__ = ["CHOICES", "View", "cookie_of", "show", "view_of"]
 
@@ -176,7 +175,7 @@ class View:
     @property
     def safe(self) -> bool:
         """True if cookies are for TLS only."""
-        return is_safe(self.request)
+        return is_safe(self.request, self.service)
 
     def ago(self, when: datetime) -> str:
         """How long ago something was, or how soon it will be, in words."""

@@ -78,7 +78,7 @@ async def _known(request: Request, error: Exception) -> Response:
         log.warning("the store could not be used: %s", error)
         return await _page(request, status, "")
     role = getattr(error, "role", None)
-    return await _page(request, status, request.app.state.redact(str(error)), role=role)
+    return await _page(request, status, await request.app.state.redact(str(error)), role=role)
 
 
 async def _problem(request: Request, error: Exception) -> Response:

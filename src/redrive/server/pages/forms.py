@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Annotated
-from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 
 from redrive.errors import InputError
-from redrive.server.once import OnceRoute
+from redrive.server.body import off_loop, parse_form
+from redrive.server.once import FORMS, OnceRoute
 from redrive.server.pages.entering import enter
 
 __all__ = ["CHECK", "DO", "ONCE", "Form", "Sent", "form_of", "pages", "to"]
 
 ONCE = "once"
 DO, CHECK = "do", "check"
-_FIELDS = 20_000
 
 
 class Form:
@@ -53,8 +52,8 @@ async def form_of(request: Request) -> Form:
     known: Form | None = getattr(request.state, "form", None)
     if known is None:
         try:
-            text = (await request.body()).decode()
-            fields = parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS)
+            body = await request.body()
+            fields = await off_loop(len(body), parse_form, body)
         except ValueError:
             raise InputError("the form cannot be read; load the page again and send it anew") from None
         known = request.state.form = Form([(key, value.replace("\r\n", "\n")) for key, value in fields])
@@ -66,7 +65,13 @@ Sent = Annotated[Form, Depends(form_of)]
 
 
 class PageRoute(OnceRoute):
-    """A page whose forms are carried out once each. One that is only to be checked changes nothing."""
+    """A page whose forms are carried out once each. One that is only to be checked changes nothing.
+
+    A browser sends a form again within minutes, so a day is enough to remember it.
+    """
+
+    days = 1
+    needs_key = False
 
     def keeps(self, response: Response) -> bool:
         """A form that is shown again was not carried out; what was done leads elsewhere, or names a place."""
@@ -77,7 +82,7 @@ class PageRoute(OnceRoute):
         once = None if sent.get(DO) == CHECK else sent.maybe(ONCE)
         if once is not None:
             await enter(request)  # before anybody else finds out who asks, and notes it each time
-        return None if once is None else f"page:{once}"
+        return None if once is None else f"{FORMS}{once}"
 
 
 def pages() -> APIRouter:

@@ -9,8 +9,7 @@ from fastapi.responses import RedirectResponse, Response
 
 from redrive.errors import InputError, NotSignedIn
 from redrive.server import signing
-from redrive.server.asking import refuse_foreign, service_of
-from redrive.server.auth.credentials import COOKIE
+from redrive.server.asking import cookie_name, refuse_foreign, service_of
 from redrive.server.auth.sessions import Login, SeveralTenants
 from redrive.server.pages.drawing import CHOICES, cookie_of, show, view_of
 from redrive.server.pages.forms import Sent, form_of, to
@@ -95,7 +94,7 @@ async def _form(request: Request, status: int, wrong: str | None, *, choose: boo
         with_code=bool(sent.get("code")),
         choose=choose,
         wanted=wanted,
-        known=COOKIE in request.cookies,
+        known=cookie_name(request, service_of(request)) in request.cookies,
     )
 
 

@@ -56,7 +56,7 @@ def site(service: Service) -> FastAPI:
     """The pages of a server, to be mounted under `/app`."""
     pages = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     pages.state.service = service
-    pages.state.redact = service.redactor.text
+    pages.state.redact = service.redact
     pages.state.entries = Entries()
     for routes in ROUTES:
         pages.include_router(routes)

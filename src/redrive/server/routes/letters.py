@@ -19,6 +19,7 @@ from redrive.server.routes.shared import (
     Body,
     Cursor,
     Id,
+    Index,
     Key,
     Limit,
     Reason,
@@ -86,7 +87,7 @@ class Count(Body):
 
 def _where(
     asked: Asked,
-    status: Annotated[list[LetterStatus] | None, Query()] = None,
+    status: Annotated[list[LetterStatus] | None, Query(max_length=20)] = None,
     code: Text | None = None,
     stage: Text | None = None,
     category: Text | None = None,
@@ -96,7 +97,7 @@ def _where(
     owner: Text | None = None,
     tag: Text | None = None,
     text: Annotated[Text | None, Query(description="Needs the permission to see payloads.")] = None,
-    index: Annotated[list[str] | None, Query(description="`field:value`, of a declared field.")] = None,
+    index: Index = None,
     since: Since = None,
     until: Until = None,
 ) -> LetterFilter:

@@ -145,5 +145,5 @@ async def listen(asked: Asked) -> StreamingResponse:
     """Hints that something changed, as server-sent events: look again when one comes."""
     hub = asked.service.hub
     hub.check(asked.principal.key)
-    told = hub.listen(asked.tenant, asked.principal.key)
+    told = hub.listen(asked.tenant, asked.principal.key, asked.principal.workflows)
     return StreamingResponse(told, media_type="text/event-stream")

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from redrive.core.roles import Permission
 from redrive.duration import seconds
@@ -20,6 +21,7 @@ __all__ = [
     "Body",
     "Cursor",
     "Id",
+    "Index",
     "Json",
     "Key",
     "Limit",
@@ -42,14 +44,28 @@ Limit = Annotated[int, Query(ge=1, le=500, description="How many at most.")]
 Cursor = Annotated[str | None, Query(max_length=200, description="`next` or `prev` of another page.")]
 Since = Annotated[datetime | None, Query(description="At or after this time, with its zone.")]
 Until = Annotated[datetime | None, Query(description="Before this time, with its zone.")]
+Index = Annotated[
+    list[Annotated[str, Field(max_length=500)]] | None,
+    Query(max_length=10, description="`field:value`, of a declared field; up to 10."),
+]
 Span = Annotated[float | str, Field(description="Seconds, or a text such as `10m`.")]
 Text = Annotated[str, Field(min_length=1, max_length=255)]
+
+_UNKNOWN = 20
 
 
 class Body(BaseModel):
     """A request's body: nothing in it is guessed, and nothing unknown is passed over."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_names(cls, data: Any) -> Any:
+        """Refuse many unknown names with one error: one for each costs more than parsing the body."""
+        if isinstance(data, dict) and len(data) > len(cls.model_fields) + _UNKNOWN:
+            raise PydanticCustomError("too_many_names", "too many unknown names")
+        return data
 
 
 class Reason(Body):

@@ -5,10 +5,11 @@ needs nothing here. Payloads are the fields named in the tables below; what is n
 names, states, times, codes, fingerprints, options, and what people write about a letter. A test goes through
 the records and fails on a text that has no place in either list.
 
-The database moves sealed texts about like any other: a letter's copy of its run's input needs no key. A payload
-that cannot be opened here is an `Unreadable` value. It is never dropped or overwritten: written back, it is
-stored as it came. A claimed run with such a payload gets a journal that raises when it is read, which makes
-its worker set the run aside as a dead letter.
+The database moves sealed texts about like any other: a letter's copy of its run's input needs no key.
+
+A payload that cannot be opened here is an `Unreadable` value. It is never dropped or overwritten: written
+back, it is stored as it came. A claimed run with such a payload gets a journal that raises when it is read,
+which makes its worker set the run aside as a dead letter.
 """
 
 from __future__ import annotations
@@ -190,7 +191,8 @@ class Codec:
         if kind is list or kind is tuple:
             return kind([self.seal(each, tenant) for each in value])  # type: ignore[attr-defined, no-any-return]
         if kind is LetterFilter or kind is RunFilter:
-            return self._filter(value, stored=False)
+            filtered: Value = self._filter(value, stored=False)
+            return filtered
         tenant = getattr(value, "tenant", None) or tenant
         changes = {
             name: self.seal(part, tenant)
@@ -244,7 +246,7 @@ class Codec:
         kind: type[Any] = type(value)
         if kind is list or kind is tuple:
             opened = [self.open(each, tenant) for each in value]  # type: ignore[attr-defined]
-            return value if all(map(is_, opened, value)) else kind(opened)  # type: ignore[call-overload, no-any-return]
+            return value if all(map(is_, opened, value)) else kind(opened)  # type: ignore[call-overload]
         if kind not in READ and kind not in READ_PARTS:
             return value
         tenant = tenant_of([value]) or tenant

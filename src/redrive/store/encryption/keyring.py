@@ -54,7 +54,7 @@ def why_sealed(text: str) -> str:
 
 
 class Unreadable(str):
-    """A payload that this process could not open. It is the sealed text, which may be written back as it is."""
+    """A payload that this process could not open: the sealed text, which may be written back as it is."""
 
     __slots__ = ("why",)
 

@@ -139,6 +139,10 @@ class PostgresAccounts:
         body = as_stored(row.body)
         await self._rows("keep_answer", tenant=row.tenant, key=row.key, status=row.status, body=body)
 
+    async def answer_usage(self, tenant: str) -> tuple[int, int]:
+        ((count, size),) = await self._rows("answer_usage", tenant=tenant)
+        return count, int(size)
+
     async def drop_answer(self, tenant: str, key: str) -> None:
         await self._rows("drop_answer", tenant=tenant, key=key)
 

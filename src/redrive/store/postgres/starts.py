@@ -20,7 +20,7 @@ __all__ = ["drop_index", "put_index", "start"]
 
 SQL = load("starts.sql")
 
-_Bound = dict[tuple[str, str], tuple[str, str]]  # (tenant, key) -> (public id, hash)
+_Bound = dict[tuple[str, str], tuple[str, str, str | None]]  # (tenant, key) -> (public id, hash, maker)
 
 
 async def start(
@@ -63,7 +63,7 @@ async def _accept(line: Line, clock: DatabaseClock, runs: Sequence[NewRun], work
 def _bound(row: Any) -> _Bound:
     """What each key stands for, now."""
     names = zip(row["tenants"], row["keys"], strict=True)
-    return dict(zip(names, zip(row["bound_to"], row["hashes"], strict=True), strict=True))
+    return dict(zip(names, zip(row["bound_to"], row["hashes"], row["makers"], strict=True), strict=True))
 
 
 def _handed_over(answers: list[Started], runs: Sequence[NewRun], row: Any) -> list[Started]:
@@ -115,9 +115,10 @@ def _first_of_each(runs: Sequence[NewRun]) -> list[NewRun]:
 def _answer(run: NewRun, bound: _Bound) -> Started:
     if run.key is None:
         return Started(run.public_id, new=True)
-    public_id, hashed = bound.get((run.tenant, run.key), (run.public_id, ""))
-    new = public_id == run.public_id
-    return Started(public_id, new=new, clash=not new and hashed != (run.key_hash or ""))
+    public_id, hashed, maker = bound.get((run.tenant, run.key), (run.public_id, "", None))
+    if public_id == run.public_id:
+        return Started(public_id, new=True)
+    return Started(public_id, new=False, clash=hashed != (run.key_hash or ""), maker=maker)
 
 
 def _columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
@@ -146,10 +147,11 @@ def _columns(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
 
 def _keys(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
     if all(run.key is None for run in runs):
-        return dict.fromkeys(("keys", "givens", "hashes", "keeps"))
+        return dict.fromkeys(("keys", "givens", "hashes", "keeps", "makers"))
     return {
         "keys": [run.key for run in runs],
         "givens": [run.key and given_key(run.key) for run in runs],
         "hashes": [run.key_hash or "" for run in runs],
         "keeps": [run.key_keeps for run in runs],
+        "makers": [run.key_maker for run in runs],
     }

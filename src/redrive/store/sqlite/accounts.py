@@ -123,6 +123,12 @@ class SqliteAccounts:
         values = {"tenant": row.tenant, "key": row.key, "status": row.status, "body": row.body}
         await self._lines.write(lambda con: con.execute(SQL["keep_answer"], values))
 
+    async def answer_usage(self, tenant: str) -> tuple[int, int]:
+        found = await self._lines.read(
+            lambda con: con.execute(SQL["answer_usage"], {"tenant": tenant}).fetchone()
+        )
+        return found[0], found[1]
+
     async def drop_answer(self, tenant: str, key: str) -> None:
         values = {"tenant": tenant, "key": key}
         await self._lines.write(lambda con: con.execute(SQL["drop_answer"], values))

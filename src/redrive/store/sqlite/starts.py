@@ -18,7 +18,8 @@ __all__ = ["drop_index", "put_index", "start"]
 
 SQL = load(__package__, "starts.sql")
 
-_Bound = dict[tuple[str, str], tuple[str, str | None]]  # (tenant, key) -> (public id, hash)
+# (tenant, key) -> (public id, hash, maker)
+_Bound = dict[tuple[str, str], tuple[str, str | None, str | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,10 @@ def _judge(run: NewRun, known: set[str], bound: _Bound, accepted: list[NewRun]) 
     if run.public_id in known:
         return Started(run.public_id, new=True)
     if run.key is not None:
-        public_id, hashed = bound.setdefault((run.tenant, run.key), (run.public_id, run.key_hash or ""))
+        mine = (run.public_id, run.key_hash or "", run.key_maker)
+        public_id, hashed, maker = bound.setdefault((run.tenant, run.key), mine)
         if public_id != run.public_id:
-            return Started(public_id, new=False, clash=hashed != (run.key_hash or ""))
+            return Started(public_id, new=False, clash=hashed != (run.key_hash or ""), maker=maker)
     known.add(run.public_id)
     accepted.append(run)
     return Started(run.public_id, new=True)
@@ -97,7 +99,7 @@ def _known_keys(con: sqlite3.Connection, now: int, runs: Sequence[NewRun]) -> _B
     if not wanted:
         return {}
     rows = con.execute(SQL["known_keys"], (_json(wanted), now))
-    return {(tenant, key): (public_id, hashed) for tenant, key, public_id, hashed in rows}
+    return {(tenant, key): (public_id, hashed, maker) for tenant, key, public_id, hashed, maker in rows}
 
 
 def _insert(con: sqlite3.Connection, now: int, runs: Sequence[NewRun], taker: _Taker | None) -> int:
@@ -119,6 +121,7 @@ def _insert(con: sqlite3.Connection, now: int, runs: Sequence[NewRun], taker: _T
             run.key_hash or "",
             now,
             now + run.key_keeps,
+            run.key_maker,
         )
         for id, run in enumerate(runs, first)
         if run.key is not None

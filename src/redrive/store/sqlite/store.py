@@ -62,6 +62,7 @@ class SqliteStore(SqlStore):
             await self._lines.visit(
                 lambda con: prepare(con, self._address, self._clock.now(), migrate=migrate)
             )
+            self.secret = await self.store_secret("fingerprint", self._clock.new_secret)
             await self._bell.open()
         except BaseException:
             await self.close()

@@ -66,6 +66,10 @@ g.total > 0;
 -- Groups of one tenant.
 g.tenant = :tenant;
 
+-- name: groups.workflows
+-- Groups of some workflows.
+g.workflow = ANY (CAST(:workflows AS text[]));
+
 -- name: groups.below
 -- Groups last seen before a place.
 g.place < :below;

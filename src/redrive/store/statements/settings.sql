@@ -28,3 +28,19 @@ DELETE FROM redrive.pauses WHERE workflow = :workflow RETURNING 1;
 -- name: paused
 -- Paused workflows and who paused them.
 SELECT workflow, paused_by FROM redrive.pauses ORDER BY workflow;
+
+-- name: secret
+-- A secret of the store.
+SELECT secret FROM redrive.store_secrets WHERE name = :name;
+
+-- name: make_secret
+-- Store a secret; the first one counts.
+INSERT INTO redrive.store_secrets (name, secret) VALUES (:name, :secret) ON CONFLICT (name) DO NOTHING;
+
+-- name: secret
+-- A secret of the store.
+SELECT secret FROM redrive.store_secrets WHERE name = :name;
+
+-- name: make_secret
+-- Store a secret; the first one counts.
+INSERT INTO redrive.store_secrets (name, secret) VALUES (:name, :secret) ON CONFLICT (name) DO NOTHING;

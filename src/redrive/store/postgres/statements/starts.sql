@@ -66,33 +66,34 @@ WITH clock AS (
            COALESCE(w.rank, (CAST(:ranks AS bigint[]))[1]) AS rank,
            COALESCE(w.delay, (CAST(:delays AS bigint[]))[1]) AS delay, w.timeout, w.deadline,
            COALESCE(w.version, (CAST(:versions AS text[]))[1]) AS version, w.correlation_id, w.parent, w.input,
-           COALESCE(w.options, (CAST(:options AS text[]))[1]) AS options, w.key, w.given, w.hash, w.keeps, w.root,
-           w.replay_of, w.generation, w.letter, w.handler_for
+           COALESCE(w.options, (CAST(:options AS text[]))[1]) AS options, w.key, w.given, w.hash, w.keeps, w.maker,
+           w.root, w.replay_of, w.generation, w.letter, w.handler_for
     FROM clock, unnest(
         CAST(:public_ids AS text[]), CAST(:tenants AS text[]), CAST(:workflows AS text[]), CAST(:queues AS text[]),
         CAST(:ranks AS bigint[]), CAST(:delays AS bigint[]), CAST(:timeouts AS bigint[]),
         CAST(:deadlines AS bigint[]), CAST(:versions AS text[]), CAST(:correlation_ids AS text[]),
         CAST(:parents AS text[]), CAST(:inputs AS text[]), CAST(:options AS text[]), CAST(:keys AS text[]),
-        CAST(:givens AS text[]), CAST(:hashes AS text[]), CAST(:keeps AS bigint[]), CAST(:roots AS text[]),
+        CAST(:givens AS text[]), CAST(:hashes AS text[]), CAST(:keeps AS bigint[]), CAST(:makers AS text[]), CAST(:roots AS text[]),
         CAST(:replays_of AS text[]), CAST(:generations AS integer[]), CAST(:letters AS text[]),
         CAST(:handlers_for AS text[]))
     AS w (public_id, tenant, workflow, queue, rank, delay, timeout, deadline, version, correlation_id, parent, input,
-          options, key, given, hash, keeps, root, replay_of, generation, letter, handler_for)
+          options, key, given, hash, keeps, maker, root, replay_of, generation, letter, handler_for)
 ), bound AS (
-    INSERT INTO redrive.idempotency AS k (tenant, key, given, run, run_id, hash, created_at, expires_at)
-    SELECT tenant, key, given, id, public_id, hash, now, now + keeps FROM wanted
+    INSERT INTO redrive.idempotency AS k (tenant, key, given, run, run_id, hash, created_at, expires_at, maker)
+    SELECT tenant, key, given, id, public_id, hash, now, now + keeps, maker FROM wanted
     WHERE key IS NOT NULL ORDER BY tenant COLLATE "C", key COLLATE "C"
-    ON CONFLICT (tenant, key) DO UPDATE SET (run, run_id, hash, created_at, expires_at) = (
+    ON CONFLICT (tenant, key) DO UPDATE SET (run, run_id, hash, created_at, expires_at, maker) = (
         SELECT CASE WHEN free THEN excluded.run ELSE k.run END,
                CASE WHEN free THEN excluded.run_id ELSE k.run_id END,
                CASE WHEN free THEN excluded.hash ELSE k.hash END,
                CASE WHEN free THEN excluded.created_at ELSE k.created_at END,
-               CASE WHEN free THEN excluded.expires_at ELSE k.expires_at END
+               CASE WHEN free THEN excluded.expires_at ELSE k.expires_at END,
+               CASE WHEN free THEN excluded.maker ELSE k.maker END
         FROM (SELECT k.expires_at <= excluded.created_at AND k.run_id <> excluded.run_id AND NOT EXISTS (
                   SELECT 1 FROM redrive.runs AS r WHERE r.id = k.run AND r.finished_at IS NULL) AND NOT EXISTS (
                   SELECT 1 FROM redrive.letters AS l
                   WHERE l.tenant = k.tenant AND l.public_id = 'dl-' || k.run_id AND l.status IN ('OPEN', 'REPLAYING')) AS free) AS f)
-    RETURNING k.tenant, k.key, k.run_id, k.hash
+    RETURNING k.tenant, k.key, k.run_id, k.hash, k.maker
 ), accepted AS (
     INSERT INTO redrive.runs (id, public_id, tenant, workflow, queue, rank, status, available_at, worker, fence,
                               started_at, deadline, timeout, version, created_at, correlation_id, parent, root,
@@ -121,4 +122,4 @@ FROM clock,
      (SELECT array_agg(public_id) AS taken, array_agg(id) AS ids, array_agg(deadline) AS deadlines
       FROM accepted WHERE worker IS NOT NULL) AS taken,
      (SELECT array_agg(tenant) AS tenants, array_agg(key) AS keys, array_agg(run_id) AS bound_to,
-             array_agg(hash) AS hashes FROM bound) AS keys;
+             array_agg(hash) AS hashes, array_agg(maker) AS makers FROM bound) AS keys;

@@ -107,11 +107,16 @@ SELECT tenant, key, digest, status, body FROM access_answers WHERE tenant = :ten
 
 -- name: keep_answer
 -- Remember the answer to a request.
-UPDATE access_answers SET status = :status, body = :body WHERE tenant = :tenant AND key = :key AND status IS NULL;
+UPDATE access_answers SET status = :status, body = :body, size = length(:body)
+WHERE tenant = :tenant AND key = :key AND status IS NULL;
 
 -- name: drop_answer
 -- Forget a request that came to nothing.
 DELETE FROM access_answers WHERE tenant = :tenant AND key = :key AND status IS NULL;
+
+-- name: answer_usage
+-- How many answers a tenant has, and how large they are together.
+SELECT count(*), COALESCE(sum(size), 0) FROM access_answers WHERE tenant = :tenant;
 
 -- name: old_answers
 -- Answers that were kept long enough.

@@ -7,7 +7,7 @@ SELECT public_id FROM runs WHERE public_id IN (SELECT value FROM json_each(?));
 -- name: known_keys
 -- What these idempotency keys stand for. A key whose time is over stands for nothing, unless its run goes on, or has
 -- a letter that could run it again.
-SELECT k.tenant, k.key, k.run_id, k.hash
+SELECT k.tenant, k.key, k.run_id, k.hash, k.maker
 FROM json_each(?) AS wanted
 JOIN idempotency AS k ON k.tenant = json_extract(wanted.value, '$[0]') AND k.key = json_extract(wanted.value, '$[1]')
 WHERE k.expires_at > ?
@@ -44,8 +44,8 @@ DELETE FROM run_index WHERE run IN (SELECT value FROM json_each(:runs));
 
 -- name: insert_key
 -- Bind an idempotency key to its run; only an expired one can be in the way, and gives up its place.
-INSERT INTO idempotency (tenant, key, given, run, run_id, hash, created_at, expires_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO idempotency (tenant, key, given, run, run_id, hash, created_at, expires_at, maker)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (tenant, key) DO UPDATE SET
     run = excluded.run, run_id = excluded.run_id, hash = excluded.hash,
-    created_at = excluded.created_at, expires_at = excluded.expires_at;
+    created_at = excluded.created_at, expires_at = excluded.expires_at, maker = excluded.maker;
