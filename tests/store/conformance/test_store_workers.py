@@ -150,6 +150,13 @@ async def test_a_step_s_heartbeat_is_noted(kit: Kit) -> None:
     assert (row.heartbeat_at, row.heartbeat) == (kit.clock.now(), '{"done":3}')
 
 
+async def test_a_heartbeat_may_hold_any_text(kit: Kit) -> None:
+    worker, run = await begun(kit)
+    await beat(kit.store, worker, {(run.id, 0): "a\0b\x1a"})
+    (row,) = await kit.store.journal(run.id)
+    assert row.heartbeat == "a\0b\x1a"
+
+
 async def test_nobody_beats_for_another_s_run_or_an_ended_step(kit: Kit) -> None:
     worker, run = await begun(kit)
     stranger = await kit.worker()

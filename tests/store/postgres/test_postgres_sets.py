@@ -15,8 +15,9 @@ from redrive.store.selection import GroupFilter
 LEASE = 15 * SECOND
 
 
-async def letters(bench: Bench, count: int) -> None:
-    await bench.kit.start(count)
+async def letters(bench: Bench, count: int, tenants: int = 1) -> None:
+    for tenant in range(tenants):
+        await bench.kit.start(count // tenants, tenant=f"t{tenant}")
     worker = await bench.kit.worker()
     runs = (await bench.kit.claim(worker, capacity=count)).runs
     await bench.store.apply([buried(run) for run in runs], worker=worker)
@@ -52,3 +53,11 @@ async def test_what_a_node_took_and_did_not_commit_is_folded_by_another(bench: B
     assert await bench.store.fold(10) == 3
     (group,) = (await bench.store.groups(GroupFilter(), limit=10, cursor=None)).items
     assert group.total == 3
+
+
+async def test_a_store_behind_a_pooler_folds_many_groups_at_once(bench: Bench) -> None:
+    await letters(bench, 3, tenants=3)
+    other = await bench.beside(statement_cache_size="0")
+    assert await other.fold(10) == 3
+    groups = (await other.groups(GroupFilter(), limit=10, cursor=None)).items
+    assert sorted((each.tenant, each.total) for each in groups) == [("t0", 1), ("t1", 1), ("t2", 1)]
