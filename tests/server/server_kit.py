@@ -268,7 +268,9 @@ def _database(kind: str) -> str:
 @asynccontextmanager
 async def served_here(folder: Path, limits: Limits, **settings: str) -> AsyncIterator[World]:
     """A server in the loop of the test."""
-    with populated("sqlite", folder) as world, bind("127.0.0.1", 0) as at:
+    made = populated("sqlite", folder)
+    world = await asyncio.to_thread(made.__enter__)  # the first one is populated in a loop of its own
+    with bind("127.0.0.1", 0) as at:
         app = Redrive(world.url, secret_key=SECRET, **settings)  # type: ignore[arg-type]
         async with app.client():
             stop, ready = asyncio.Event(), asyncio.Event()

@@ -43,9 +43,6 @@ class Caller:
     sees_payloads: bool = True
 
 
-EVERYTHING = Caller()
-
-
 @dataclass(frozen=True, slots=True)
 class _Known:
     """A workflow, and the schema of its input where this process has no code to check it by."""
@@ -55,7 +52,10 @@ class _Known:
 
 
 class Starter:
-    """Starts runs. `here` finds a workflow whose code this process has; the catalogue knows the others."""
+    """Starts runs. `here` finds a workflow whose code this process has; the catalogue knows the others.
+
+    `caller` is the credential that it works for, if it does not work for this process.
+    """
 
     def __init__(
         self,
@@ -72,19 +72,20 @@ class Starter:
         self._here = here
         self._on_start = on_start
         self._key_keeps = key_keeps
+        self.caller = Caller()
 
-    async def start(self, wanted: Sequence[Wanted], caller: Caller = EVERYTHING) -> list[Started]:
+    async def start(self, wanted: Sequence[Wanted]) -> list[Started]:
         """Accept runs, all or none of them; a key that was used for another input is a Conflict.
 
         A caller who may not see payloads is told so of the keys that this caller bound. Of any other key
         the answer is a Conflict for every input: with one that depends on it, inputs could be guessed.
         """
         known = await self._known({each.workflow for each in wanted})
-        runs = [await self._run(known[each.workflow], each, caller) for each in wanted]
+        runs = [await self._run(known[each.workflow], each) for each in wanted]
         started = await self._store.start(runs)
         self._on_start()
         for run, answer, each in zip(runs, started, wanted, strict=True):
-            if not answer.new and not caller.sees_payloads and answer.maker != caller.name:
+            if not (answer.new or self.caller.sees_payloads or answer.maker == self.caller.name):
                 raise Conflict(
                     f"the idempotency key of this start is bound to run {answer.public_id} by another "
                     "credential: use that one, a credential that may see payloads, or a new key "
@@ -94,7 +95,7 @@ class Starter:
                 raise Conflict(clash(run, answer.public_id, each.event))
         return started
 
-    async def _run(self, known: _Known, wanted: Wanted, caller: Caller) -> NewRun:
+    async def _run(self, known: _Known, wanted: Wanted) -> NewRun:
         if known.schema is None:
             text = await self._checker.input(wanted.workflow, dict(wanted.input))
         else:
@@ -113,7 +114,7 @@ class Starter:
         )
         if wanted.event is not None:
             run = for_event(run, wanted.event)
-        return run if run.key is None else replace(run, key_maker=caller.name)
+        return run if run.key is None else replace(run, key_maker=self.caller.name)
 
     async def _known(self, names: set[str]) -> dict[str, _Known]:
         found = {name: _Known(here, None) for name in names if (here := self._here(name)) is not None}

@@ -138,8 +138,9 @@ async def _start(asked: Asking, wanted: list[Wanted]) -> list[Accepted]:
     who = asked.principal
     # A digest: the key of a credential names the user or the token.
     name = hashlib.sha256(who.key.encode()).hexdigest()[:32]
-    caller = Caller(name, sees_payloads=who.may(Permission.SEE_PAYLOADS))
-    started = await asked.desk.starter.start(wanted, caller)
+    starter = asked.desk.starter
+    starter.caller = Caller(name, sees_payloads=who.may(Permission.SEE_PAYLOADS))
+    started = await starter.start(wanted)
     pairs = zip(wanted, started, strict=True)
     made = Accepted.model_construct  # of what is known to fit
     return [made(id=one.public_id, workflow=each.workflow, new=one.new) for each, one in pairs]
