@@ -132,3 +132,4 @@ async def test_what_is_committed_late_is_found_though_there_is_plenty_to_do(two:
         seen += await outbox.deliver(limit=2)
     assert "late" in seen
     assert len(seen) == 50, "there was always something else to do"
+    assert kit.store.delivery_floors.since("s") > 0, "claims begin at the oldest row every time"
