@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 from outbox_kit import DEAD, DELIVERED, LEASE, PENDING, SKIPPED, Outbox, mark, say, sink
@@ -137,12 +138,20 @@ async def test_what_nobody_noted_is_a_suspect_that_is_claimed_alone(kit: Kit) ->
 
 async def test_large_messages_come_in_small_numbers(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_outbox, "MOST_BYTES", 20_000)
+    limit_size, read = store_outbox._limit_size, []
+
+    def limited(rows: list[Any], limit: int) -> Any:
+        read.append(len(rows))
+        return limit_size(rows, limit)
+
+    monkeypatch.setattr(store_outbox, "_limit_size", limited)
     outbox = await Outbox.open(kit)
     for name, size in (("m1", 10_000), ("m2", 10_000), ("m3", 100_000), ("m4", 1)):
         await outbox.publish(say(name, payload=json.dumps("x" * size)))
     found = [await outbox.claim() for _ in range(3)]
     assert [[each.message.public_id for each in one.items] for one in found] == [["m1", "m2"], ["m3"], ["m4"]]
     assert [one.more for one in found] == [True, True, False]
+    assert max(read) == 2, "the database gave more than a claim can take"
 
 
 async def test_whoever_lost_its_claim_changes_nothing(kit: Kit) -> None:

@@ -11,9 +11,11 @@ import pytest
 from outbox_kit import LEASE, Outbox, mark, say, sink
 from store_kit import HandClock, Kit, entry, writes
 
+from redrive.core.delivery import Carrier
 from redrive.core.transition import AuditWrite
 from redrive.store import open_store
 from redrive.store.outbox_records import DeliveryChoice, DeliveryDecision
+from redrive.store.postgres.address import locate
 
 pytestmark = pytest.mark.parametrize("ready_url", cluster.ENOUGH, indirect=True)
 
@@ -62,13 +64,13 @@ async def test_two_writers_whose_commits_are_reversed_lose_nothing(two: Any, rea
     await gate.close()
 
 
-async def _until_waiting(con: asyncpg.Connection) -> None:
+async def _until_waiting(con: asyncpg.Connection, processes: int = 1) -> None:
     waiting = (
         "SELECT count(*) FROM pg_stat_activity "
         "WHERE datname = current_database() AND wait_event_type = 'Lock'"
     )
     async with asyncio.timeout(20):
-        while not await con.fetchval(waiting):  # noqa: ASYNC110 - a lock rings no bell
+        while await con.fetchval(waiting) < processes:  # noqa: ASYNC110 - a lock rings no bell
             await asyncio.sleep(0.01)
 
 
@@ -132,3 +134,24 @@ async def test_what_is_committed_late_is_found_though_there_is_plenty_to_do(two:
         seen += await outbox.deliver(limit=2)
     assert "late" in seen
     assert len(seen) == 50, "there was always something else to do"
+    assert kit.store.delivery_floors.since("s") > 0, "claims begin at the oldest row every time"
+
+
+async def test_two_relays_that_unfold_one_expired_bundle_deliver_each_message_once(
+    two: Any, ready_url: str
+) -> None:
+    kit, other = two
+    outbox = await Outbox.open(kit, sink())
+    written = writes(outbox.run, entry(0, done=0), messages=(say("m1"), say("m2")))
+    await kit.store.apply([written], worker=outbox.worker, carriers=[Carrier("s", LEASE)])
+    kit.clock.move(2 * LEASE)
+    gate = await asyncpg.connect(ready_url.partition("?")[0])
+    held = gate.transaction()
+    await held.start()
+    await gate.execute(f"SELECT 1 FROM {locate(ready_url).schema}.bundles FOR UPDATE")
+    claims = [asyncio.create_task(outbox.claim(store=store)) for store in (kit.store, other)]
+    await _until_waiting(gate, 2)  # both have found the bundle
+    await held.rollback()
+    found = [each.message.public_id for claim in await asyncio.gather(*claims) for each in claim.items]
+    assert sorted(found) == ["m1", "m2"]
+    await gate.close()

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from outbox_kit import LEASE, Outbox
 from store_kit import SECOND, HandClock, Kit, entry, noted, writes
 
 from redrive.core.options import StepOptions
@@ -55,6 +56,33 @@ async def test_what_waited_for_its_turn_counts_its_time_from_there(on_file: Kit,
     (row,) = await on_file.store.journal(run.id)
     assert (answer.kept, answer.now) == (True, on_file.clock.now())
     assert (row.began_at, row.limit_at) == (on_file.clock.now(), on_file.clock.now() + 3 * SECOND)
+
+
+async def test_a_relay_with_nothing_to_claim_does_not_wait_for_the_write_lock(
+    on_file: Kit, tmp_path: Path
+) -> None:
+    outbox = await Outbox.open(on_file)
+    rude = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None)
+    rude.execute("BEGIN IMMEDIATE")
+    assert (await outbox.claim()).items == ()  # or it is refused, because the file is busy
+    rude.close()
+
+
+async def test_a_claim_that_waited_for_the_write_lock_has_its_whole_lease(
+    on_file: Kit, tmp_path: Path
+) -> None:
+    outbox = await Outbox.open(on_file)
+    await outbox.say("m1")
+    rude = sqlite3.connect(tmp_path / "redrive.db", isolation_level=None, check_same_thread=False)
+    rude.execute("BEGIN IMMEDIATE")
+    waiting = asyncio.create_task(outbox.claim())
+    await asyncio.sleep(0.05)
+    on_file.clock.move(5 * SECOND)
+    rude.execute("COMMIT")
+    rude.close()
+    assert (await waiting).now == on_file.clock.now()
+    (delivery,) = (await outbox.message("m1")).deliveries
+    assert delivery.lease_until == on_file.clock.now() + LEASE
 
 
 async def test_a_cancelled_caller_does_not_break_the_call_it_began(on_file: Kit) -> None:
