@@ -61,19 +61,20 @@ def users_with(rows: Iterable[Sequence[Any]], members: Iterable[MemberRow]) -> l
         UserRow(
             id=id,
             email=email,
+            home=home,
             password=password,
             created_at=created_at,
             disabled_at=disabled_at,
             members=tuple(of_user.get(id, ())),
         )
-        for id, email, password, created_at, disabled_at in rows
+        for id, email, home, password, created_at, disabled_at in rows
     ]
 
 
 def token_row(row: Sequence[Any]) -> TokenRow:
     """One row of `access_tokens`."""
     id, kind, tenant, role, name, created_by, payloads, workflows, hash, user, *times = row
-    created_at, expires_at, revoked_at = times
+    created_at, expires_at, revoked_at, maker_user, maker_token = times
     return TokenRow(
         id=id,
         kind=TokenKind(kind),
@@ -88,6 +89,8 @@ def token_row(row: Sequence[Any]) -> TokenRow:
         created_at=created_at,
         expires_at=expires_at,
         revoked_at=revoked_at,
+        maker_user=maker_user,
+        maker_token=maker_token,
     )
 
 
@@ -104,6 +107,8 @@ def token_values(row: TokenRow) -> dict[str, Any]:
         "workflows": json.dumps(row.workflows, ensure_ascii=False),
         "user": row.user,
         "hash": row.hash,
+        "maker_user": row.maker_user,
+        "maker_token": row.maker_token,
     }
 
 

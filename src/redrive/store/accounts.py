@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Protocol
 
-from redrive.core.roles import Role
+from redrive.core.roles import Role, at_least
 from redrive.core.transition import AuditWrite
 from redrive.frozen import dataclass
 
@@ -23,7 +23,10 @@ __all__ = [
     "TokenKind",
     "TokenRow",
     "UserRow",
+    "lapse_of",
 ]
+
+_LONGEST_CHAIN = 8
 
 
 class TokenKind(StrEnum):
@@ -57,10 +60,15 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserRow:
-    """One person. `password` is a hash; None where none was set, or where it was not asked for."""
+    """One account. `password` is a hash; None where none was set, or where it was not asked for.
+
+    `home` is the tenant that created the account. An address has one account in each home, so that a tenant
+    can add a user without learning whether another tenant knows the address.
+    """
 
     id: str
     email: str
+    home: str = ""
     password: str | None = None
     created_at: int = 0
     disabled_at: int | None = None
@@ -69,7 +77,11 @@ class UserRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRow:
-    """One token; `workflows` is empty for all. `hash` is of its secret, and empty in lists."""
+    """One token; `workflows` is empty for all. `hash` is of its secret, and empty in lists.
+
+    `maker_user` or `maker_token` is the id of what created it; both are None for a token that was created on
+    the store itself. `user` is the person whom a code signs in.
+    """
 
     id: str
     kind: TokenKind
@@ -84,6 +96,12 @@ class TokenRow:
     created_at: int = 0
     expires_at: int | None = None
     revoked_at: int | None = None
+    maker_user: str | None = None
+    maker_token: str | None = None
+
+    def is_over(self, now: int) -> bool:
+        """Return True if it was revoked or has expired."""
+        return self.revoked_at is not None or (self.expires_at is not None and self.expires_at <= now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,14 +155,17 @@ class Accounts(Protocol):
         Returns how many rows went; nothing is left when that is 0.
         """
 
-    async def user(self, *, id: str | None = None, email: str | None = None) -> UserRow | None:
-        """One person with the password and all memberships."""
+    async def user(self, id: str) -> UserRow | None:
+        """Return one account with its password and all memberships."""
+
+    async def users_at(self, email: str) -> list[UserRow]:
+        """Return the accounts with an address, each with its password and all memberships."""
 
     async def users(self, tenant: str | None) -> list[UserRow]:
         """The people of a tenant, or of all, without passwords; of their memberships those asked for."""
 
     async def add_user(self, user: UserRow, audit: AuditWrite) -> bool:
-        """Write a new person with the memberships given; False if the id or the address is taken."""
+        """Write a new account with its memberships; False if the id is taken, or the address at home."""
 
     async def change_user(self, user: UserRow, audit: AuditWrite) -> bool:
         """Another password, if one is given, and whether the person is disabled; False if there is none."""
@@ -184,3 +205,33 @@ class Accounts(Protocol):
 
     async def drop_answer(self, tenant: str, key: str) -> None:
         """Forget a request that came to nothing."""
+
+
+async def lapse_of(accounts: Accounts, token: TokenRow, now: int) -> str | None:
+    """Return why a token no longer works although it was not revoked; None if it works.
+
+    A token works while its maker could still create it. A token that a token created ends with that one, so
+    the chain is followed up to the user, or to the store itself, where it began.
+    """
+    for _ in range(_LONGEST_CHAIN):
+        if token.maker_user is not None:
+            return _lapse_by_user(await accounts.user(token.maker_user), token)
+        if token.maker_token is None:
+            return None
+        maker = await accounts.token(token.maker_token)
+        if maker is None or maker.is_over(now):
+            return f"token {token.maker_token}, which created it, has ended"
+        token = maker
+    return f"it is more than {_LONGEST_CHAIN} tokens away from the user who began"
+
+
+def _lapse_by_user(user: UserRow | None, token: TokenRow) -> str | None:
+    if user is None:
+        return "the user who created it was erased"
+    if user.disabled_at is not None:
+        return f"{user.email}, who created it, is disabled"
+    for member in user.members:
+        reaches = member.active and (member.tenant == token.tenant or member.role is Role.OWNER)
+        if reaches and at_least(member.role, token.role) and (member.payloads or not token.payloads):
+            return None
+    return f"{user.email}, who created it, no longer has the rights that it gives"

@@ -102,6 +102,7 @@ class _FaultyAccounts:
     put_tenant = _through(Accounts.put_tenant, "accounts.")
     erase = _through(Accounts.erase, "accounts.")
     user = _through(Accounts.user, "accounts.")
+    users_at = _through(Accounts.users_at, "accounts.")
     users = _through(Accounts.users, "accounts.")
     add_user = _through(Accounts.add_user, "accounts.")
     change_user = _through(Accounts.change_user, "accounts.")

@@ -49,6 +49,8 @@ def given(where: RunFilter | LetterFilter | AuditFilter) -> dict[str, Any]:
         found[f"index_{number}"] = (field, list(texts))
     if "text" in found:
         found["text"] = "%" + re.sub(r"([\\%_])", r"\\\1", found["text"]) + "%"
+    if not found.pop("accounts", True):
+        found["no_accounts"] = True
     if found.get("event", "").endswith("."):
         found["kind"] = found.pop("event")
     if found.get("stage", _MOST_FAIL_IN) != _MOST_FAIL_IN:

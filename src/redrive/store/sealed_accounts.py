@@ -28,6 +28,7 @@ class SealedAccounts:
     tenants = passed_on(Accounts.tenants)
     erase = passed_on(Accounts.erase)
     user = passed_on(Accounts.user)
+    users_at = passed_on(Accounts.users_at)
     users = passed_on(Accounts.users)
     token = passed_on(Accounts.token)
     tokens = passed_on(Accounts.tokens)

@@ -105,7 +105,7 @@ async def _shown_once(request: Request, asked: Asking, **shown: Any) -> Response
 
 def _may_grant(asked: Asking, role: Role) -> bool:
     try:
-        asked.principal.need_grant(role, payloads=False)
+        asked.principal.need_grant(asked.tenant, role, payloads=False)
     except RedriveError:
         return False
     return True

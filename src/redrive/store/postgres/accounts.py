@@ -63,9 +63,12 @@ class PostgresAccounts:
     async def erase(self, tenant: str, limit: int) -> int:
         return await self._lines.run(lambda line: _erase(line, self._address.schema, tenant, limit))
 
-    async def user(self, *, id: str | None = None, email: str | None = None) -> UserRow | None:
-        found = await self._lines.run(lambda line: _users(line, "user", {"id": id, "email": email}, None))
+    async def user(self, id: str) -> UserRow | None:
+        found = await self._lines.run(lambda line: _users(line, "user", {"id": id}, None))
         return found[0] if found else None
+
+    async def users_at(self, email: str) -> list[UserRow]:
+        return await self._lines.run(lambda line: _users(line, "users_at", {"email": as_stored(email)}, None))
 
     async def users(self, tenant: str | None) -> list[UserRow]:
         return await self._lines.run(lambda line: _users(line, "users", {"tenant": tenant}, tenant))
@@ -86,6 +89,7 @@ class PostgresAccounts:
                 SQL["insert_user"],
                 id=user.id,
                 email=as_stored(user.email),
+                home=user.home,
                 password=user.password,
                 now=self._clock.given(),
             )

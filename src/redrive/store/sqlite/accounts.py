@@ -57,16 +57,25 @@ class SqliteAccounts:
     async def erase(self, tenant: str, limit: int) -> int:
         return await self._lines.write(lambda con: _erase(con, tenant, limit))
 
-    async def user(self, *, id: str | None = None, email: str | None = None) -> UserRow | None:
-        found = await self._lines.read(lambda con: _users(con, "user", {"id": id, "email": email}, None))
+    async def user(self, id: str) -> UserRow | None:
+        found = await self._lines.read(lambda con: _users(con, "user", {"id": id}, None))
         return found[0] if found else None
+
+    async def users_at(self, email: str) -> list[UserRow]:
+        return await self._lines.read(lambda con: _users(con, "users_at", {"email": email}, None))
 
     async def users(self, tenant: str | None) -> list[UserRow]:
         return await self._lines.read(lambda con: _users(con, "users", {"tenant": tenant}, tenant))
 
     async def add_user(self, user: UserRow, audit: AuditWrite) -> bool:
         def add(con: sqlite3.Connection) -> bool:
-            values = {"id": user.id, "email": user.email, "password": user.password, "now": self._now()}
+            values = {
+                "id": user.id,
+                "email": user.email,
+                "home": user.home,
+                "password": user.password,
+                "now": self._now(),
+            }
             if not con.execute(SQL["insert_user"], values).fetchall():
                 return False
             con.executemany(SQL["put_member"], [_member(member) for member in user.members])

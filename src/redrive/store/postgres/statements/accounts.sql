@@ -15,16 +15,19 @@ WHERE (t.disabled_at IS NULL) = CAST(:disabled AS boolean)
 RETURNING 1;
 
 -- name: user
--- A person, by id or by address.
-SELECT id, email, password, created_at, disabled_at FROM redrive.access_users
-WHERE id = CAST(:id AS text) OR (CAST(:id AS text) IS NULL AND email = CAST(:email AS text));
+-- One account.
+SELECT id, email, home, password, created_at, disabled_at FROM redrive.access_users WHERE id = :id;
+
+-- name: users_at
+-- The accounts with an address.
+SELECT id, email, home, password, created_at, disabled_at FROM redrive.access_users WHERE email = :email ORDER BY id;
 
 -- name: users
 -- The people of a tenant, or of all.
-SELECT u.id, u.email, CAST(NULL AS text), u.created_at, u.disabled_at FROM redrive.access_users AS u
+SELECT u.id, u.email, u.home, CAST(NULL AS text), u.created_at, u.disabled_at FROM redrive.access_users AS u
 WHERE CAST(:tenant AS text) IS NULL
    OR EXISTS (SELECT 1 FROM redrive.access_members AS m WHERE m.user_id = u.id AND m.tenant = CAST(:tenant AS text))
-ORDER BY u.email;
+ORDER BY u.email, u.id;
 
 -- name: members
 -- What people are to a tenant, or to all.
@@ -33,9 +36,9 @@ WHERE user_id = ANY (CAST(:users AS text[])) AND (CAST(:tenant AS text) IS NULL 
 ORDER BY user_id, tenant;
 
 -- name: insert_user
--- Write a new person; an address is given to one only.
-INSERT INTO redrive.access_users (id, email, password, created_at)
-VALUES (:id, :email, CAST(:password AS text), COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())))
+-- Write a new account; an address has one in each home.
+INSERT INTO redrive.access_users (id, email, home, password, created_at)
+VALUES (:id, :email, :home, CAST(:password AS text), COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())))
 ON CONFLICT DO NOTHING RETURNING id;
 
 -- name: change_user
@@ -54,22 +57,25 @@ ON CONFLICT (user_id, tenant) DO UPDATE SET
 
 -- name: token
 -- A token with its hash, unless its tenant is disabled.
-SELECT id, kind, tenant, role, name, created_by, payloads, workflows, hash, user_id, created_at, expires_at, revoked_at
+SELECT id, kind, tenant, role, name, created_by, payloads, workflows, hash, user_id, created_at, expires_at, revoked_at,
+       maker_user, maker_token
 FROM redrive.access_tokens AS k WHERE id = :id
   AND NOT EXISTS (SELECT 1 FROM redrive.access_tenants AS t WHERE t.tenant = k.tenant AND t.disabled_at IS NOT NULL);
 
 -- name: tokens
 -- The tokens of a tenant, or of all.
-SELECT id, kind, tenant, role, name, created_by, payloads, workflows, '', user_id, created_at, expires_at, revoked_at
+SELECT id, kind, tenant, role, name, created_by, payloads, workflows, '', user_id, created_at, expires_at, revoked_at,
+       maker_user, maker_token
 FROM redrive.access_tokens WHERE CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text) ORDER BY id DESC;
 
 -- name: put_token
 -- Keep a new token.
 INSERT INTO redrive.access_tokens (id, tenant, kind, role, name, created_by, payloads, workflows, user_id, created_at,
-                                   expires_at, hash)
+                                   expires_at, hash, maker_user, maker_token)
 VALUES (:id, :tenant, :kind, :role, :name, :created_by, :payloads, :workflows, :user,
         COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())),
-        COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) + CAST(:lasts AS bigint), :hash)
+        COALESCE(CAST(:now AS bigint), redrive.micros(statement_timestamp())) + CAST(:lasts AS bigint), :hash,
+        CAST(:maker_user AS text), CAST(:maker_token AS text))
 ON CONFLICT (id) DO NOTHING RETURNING id;
 
 -- name: revoke_token

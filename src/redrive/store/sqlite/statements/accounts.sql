@@ -13,16 +13,19 @@ WHERE (t.disabled_at IS NULL) = :disabled
 RETURNING 1;
 
 -- name: user
--- A person, by id or by address.
-SELECT id, email, password, created_at, disabled_at FROM access_users
-WHERE id = :id OR (:id IS NULL AND email = :email);
+-- One account.
+SELECT id, email, home, password, created_at, disabled_at FROM access_users WHERE id = :id;
+
+-- name: users_at
+-- The accounts with an address.
+SELECT id, email, home, password, created_at, disabled_at FROM access_users WHERE email = :email ORDER BY id;
 
 -- name: users
 -- The people of a tenant, or of all.
-SELECT u.id, u.email, NULL, u.created_at, u.disabled_at FROM access_users AS u
+SELECT u.id, u.email, u.home, NULL, u.created_at, u.disabled_at FROM access_users AS u
 WHERE :tenant IS NULL
    OR EXISTS (SELECT 1 FROM access_members AS m WHERE m.user_id = u.id AND m.tenant = :tenant)
-ORDER BY u.email;
+ORDER BY u.email, u.id;
 
 -- name: members
 -- What people are to a tenant, or to all.
@@ -31,9 +34,9 @@ WHERE user_id IN (SELECT value FROM json_each(:users)) AND (:tenant IS NULL OR t
 ORDER BY user_id, tenant;
 
 -- name: insert_user
--- Write a new person; an address is given to one only.
-INSERT INTO access_users (id, email, password, created_at)
-VALUES (:id, :email, :password, :now)
+-- Write a new account; an address has one in each home.
+INSERT INTO access_users (id, email, home, password, created_at)
+VALUES (:id, :email, :home, :password, :now)
 ON CONFLICT DO NOTHING RETURNING id;
 
 -- name: change_user
@@ -52,20 +55,23 @@ ON CONFLICT (user_id, tenant) DO UPDATE SET
 
 -- name: token
 -- A token with its hash, unless its tenant is disabled.
-SELECT id, kind, tenant, role, name, created_by, payloads, workflows, hash, user_id, created_at, expires_at, revoked_at
+SELECT id, kind, tenant, role, name, created_by, payloads, workflows, hash, user_id, created_at, expires_at, revoked_at,
+       maker_user, maker_token
 FROM access_tokens AS k WHERE id = :id
   AND NOT EXISTS (SELECT 1 FROM access_tenants AS t WHERE t.tenant = k.tenant AND t.disabled_at IS NOT NULL);
 
 -- name: tokens
 -- The tokens of a tenant, or of all.
-SELECT id, kind, tenant, role, name, created_by, payloads, workflows, '', user_id, created_at, expires_at, revoked_at
+SELECT id, kind, tenant, role, name, created_by, payloads, workflows, '', user_id, created_at, expires_at, revoked_at,
+       maker_user, maker_token
 FROM access_tokens WHERE :tenant IS NULL OR tenant = :tenant ORDER BY id DESC;
 
 -- name: put_token
 -- Keep a new token.
 INSERT INTO access_tokens (id, tenant, kind, role, name, created_by, payloads, workflows, user_id, created_at,
-                           expires_at, hash)
-VALUES (:id, :tenant, :kind, :role, :name, :created_by, :payloads, :workflows, :user, :now, :now + :lasts, :hash)
+                           expires_at, hash, maker_user, maker_token)
+VALUES (:id, :tenant, :kind, :role, :name, :created_by, :payloads, :workflows, :user, :now, :now + :lasts, :hash,
+        :maker_user, :maker_token)
 ON CONFLICT (id) DO NOTHING RETURNING id;
 
 -- name: revoke_token
