@@ -12,8 +12,12 @@ from redrive import Redrive, Schedule
 from redrive.cli.health import Finding, _outbox, examine, late_schedules
 from redrive.clock import MICROS
 from redrive.core.deciding.rollback import AHEAD
+from redrive.core.roles import Principal, Role
 from redrive.core.states import RunStatus
 from redrive.core.transition import RunWrite, Transition
+from redrive.server.auth.access import Access
+from redrive.server.auth.first import operator
+from redrive.server.auth.wanted import NewToken, NewUser
 from redrive.store.postgres.address import locate
 from redrive.store.stats import Figures, SinkLag
 from redrive.store.workers import Claim, NewWorker
@@ -112,3 +116,36 @@ async def test_the_doctor_names_schedules_whose_time_passed_and_nothing_was_star
     assert "its worker did not start it" in stuck.text
     several = list(late_schedules([replace(known, late_since=due)] * 7))
     assert (len(several), several[-1].text) == (6, "2 more are late")
+
+
+async def test_the_doctor_lists_tokens_that_ended_with_their_maker(ready_url: str) -> None:
+    app = Redrive(ready_url)
+    async with app.client():
+        store, clock = app.runtime.store, app.runtime.clock
+        access = Access(store.accounts, clock, operator("test"))
+        await access.create_tenant("acme")
+        ann, _ = await access.create_user(NewUser(email="ann@example.org", tenant="acme", role=Role.ADMIN))
+        who = Principal(who=ann.email, tenant="acme", role=Role.ADMIN, user=ann.id)
+        new = NewToken(tenant="acme", role=Role.STAFF, name="nightly")
+        made = await Access(store.accounts, clock, who).create_token(new)
+        await access.create_token(new)
+        assert "tokens" not in by_check(await examine(ready_url))
+        await access.disable_user(ann.id, disabled=True)
+        (found,) = [each for each in await examine(ready_url) if each.check == "tokens"]
+        assert (found.level, made.token.id in found.text, made.token.id in (found.advice or "")) == (
+            "note",
+            True,
+            True,
+        )
+        assert "ann@example.org, who created it, is disabled" in found.text
+        await access.revoke_token("acme", made.token.id)
+        assert "tokens" not in by_check(await examine(ready_url))
+
+
+async def test_the_doctor_finds_a_file_that_others_can_read(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    async with Redrive(f"sqlite:///{path}").client():
+        pass
+    assert "file" not in by_check(await examine(f"sqlite:///{path}"))
+    path.chmod(0o644)
+    assert "has mode 0644" in by_check(await examine(f"sqlite:///{path}"))["file"].text

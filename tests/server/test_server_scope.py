@@ -20,7 +20,7 @@ from test_server_tokens import on
 from redrive.core.roles import Role
 from redrive.server.auth.wanted import NewToken
 from redrive.server.pages.site import ROUTES
-from redrive.store.accounts import TokenKind
+from redrive.store.account_records import TokenKind
 
 MINE = "remind"
 NAMES = (

@@ -17,7 +17,7 @@ from server_kit import SECRET, World, access_of, opened
 from redrive.core.roles import Role
 from redrive.server.auth.access import Access
 from redrive.server.auth.wanted import Made, NewToken
-from redrive.store.accounts import TokenKind
+from redrive.store.account_records import TokenKind
 
 OTHER = "another secret of thirty-two bytes"
 

@@ -6,7 +6,7 @@ import pytest
 from store_kit import DAY, Kit, catalogue, entry, noted, writes
 
 from redrive.errors import StoreUnavailable
-from redrive.store.accounts import Accounts
+from redrive.store.account_records import Accounts
 from redrive.store.notifications import Notices
 from redrive.store.port import People, Store
 from redrive.store.records import PolicyRow, Purge, Triage
@@ -50,7 +50,16 @@ async def test_without_a_plan_it_is_the_store_itself(kit: Kit) -> None:
 
 
 async def test_every_call_of_the_port_can_fail(kit: Kit) -> None:
-    free = {"now", "close", "changed", "confined", "lease_line", "transaction", "in_process"}
+    free = {
+        "now",
+        "fingerprint_key",
+        "close",
+        "changed",
+        "confined",
+        "lease_line",
+        "transaction",
+        "in_process",
+    }
     groups = {"accounts": Accounts, "notices": Notices, "schedules": Schedules, "views": Views}
     port = [("", name) for part in (People, Store) for name in vars(part) if name[0] != "_"]
     port += [(f"{group}.", name) for group, part in groups.items() for name in vars(part) if name[0] != "_"]

@@ -22,7 +22,7 @@ from redrive.core.keys import payload_hash
 from redrive.core.states import RunStatus, StepStatus
 from redrive.errors import ConfigurationError, DataRefused, InputError
 from redrive.store import open_store, port
-from redrive.store.accounts import AnswerRow, NewAnswer
+from redrive.store.account_records import AnswerRow, NewAnswer
 from redrive.store.encryption.codec import (
     COVERED,
     READ,

@@ -13,7 +13,7 @@ from redrive.core.states import RunStatus
 from redrive.desk.shapes import Run
 from redrive.duration import Duration, seconds
 from redrive.errors import ConfigurationError, MisusedStep, NotFound, RunCancelled, RunFailed, RunPartial
-from redrive.store.encryption.keyring import is_sealed, why_sealed
+from redrive.store.encryption.keyring import Unreadable
 from redrive.worker.branch import Branch, current
 
 if TYPE_CHECKING:
@@ -91,9 +91,9 @@ class RunHandle(Generic[R]):
 
 def _readable(ending: Ending, text: str) -> str:
     """What the store holds, unless it is sealed with a key that this process does not have."""
-    if is_sealed(text):
+    if isinstance(text, Unreadable):
         raise ConfigurationError(
-            f"run {ending.run_id} ended as {ending.status}, but how cannot be read: {why_sealed(text)}"
+            f"run {ending.run_id} ended as {ending.status}, but how cannot be read: {text.why}"
         )
     return text
 

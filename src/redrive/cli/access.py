@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from redrive.core.roles import Role
     from redrive.server.auth.access import Access
     from redrive.server.auth.wanted import Made, NewToken, NewUser
-    from redrive.store.accounts import TenantRow, TokenRow, UserRow
+    from redrive.store.account_records import TenantRow, TokenRow, UserRow
 
 __all__ = ["ROLES", "Managing", "manage", "registered"]
 
@@ -107,11 +107,11 @@ class Managing:
     ) -> tuple[UserRow, str | None]:
         from redrive.server.auth.deeds import Part, give_part
 
-        user = await self._access.user(None, id)
+        user = await self._access.user(None, id, near=tenant)
         if tenant not in {each.tenant for each in user.members}:
             await registered(self, tenant)
         part = Part(role=role, payloads=payloads, active=True)
-        return await give_part(self._access, self._access, user, tenant, part)
+        return await give_part(self._access, user, tenant, part)
 
     async def disable_user(self, id: str, *, disabled: bool) -> UserRow:
         return await self._access.disable_user(id, disabled=disabled)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from redrive.duration import moment, words
 from redrive.errors import RedriveError, SchemaMismatch
 from redrive.frozen import dataclass
 from redrive.store import EXPOSED, open_store
+from redrive.store.account_records import TokenKind, lapse_of
 from redrive.store.port import Store
 from redrive.store.selection import CircuitFilter, LetterFilter, RunFilter
 from redrive.store.stats import Figures
@@ -98,6 +100,10 @@ async def _checks(store: Store, url: str) -> AsyncIterator[Finding]:
     async for finding in _circuits(store):
         yield finding
     yield await _letters(store)
+    async for finding in _tokens(store):
+        yield finding
+    for finding in _file_mode(url):
+        yield finding
     yield _disk(url)
 
 
@@ -245,6 +251,39 @@ async def _letters(store: Store) -> Finding:
     oldest = moment(min(letter.failed_at for letter in page.items))
     text = f"{count} wait{'s' * (count == '1')} for a person, since {oldest:%Y-%m-%d %H:%M} UTC"
     return _note("letters", text, hint("dlq", "list"))
+
+
+async def _tokens(store: Store) -> AsyncIterator[Finding]:
+    """Report tokens that stopped working because of their maker; where there is none, nothing."""
+    lapsed = [
+        (row, reason)
+        for row in await store.accounts.tokens(None)
+        if row.kind is not TokenKind.CODE
+        and not row.is_over(store.now())
+        and (reason := await lapse_of(store.accounts, row, store.now())) is not None
+    ]
+    for row, reason in lapsed[:_NAMED]:
+        yield _note(
+            "tokens",
+            f"{row.id} ({row.name!r} of tenant {row.tenant!r}) does not work: {reason}",
+            f"create a new one, and then: {hint('tokens', 'revoke', row.id)}",
+        )
+    if len(lapsed) > _NAMED:
+        yield _note("tokens", f"{len(lapsed) - _NAMED} more do not work", hint("tokens", "list"))
+
+
+def _file_mode(url: str) -> Iterator[Finding]:
+    """Report a file that other users of the machine can read. New files are private."""
+    path = _file(url)
+    if path is None or os.name != "posix":
+        return
+    mode = path.stat().st_mode & 0o777
+    if mode & 0o077:
+        yield _note(
+            "file",
+            f"{path} has mode {mode:04o}: other users of this machine can open it",
+            f"chmod 600 {path}*",
+        )
 
 
 def _disk(url: str) -> Finding:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from redrive.cli.health import Finding
 from redrive.core.notify import NotifyRule, Target
 from redrive.errors import RedriveError
-from redrive.store.encryption.keyring import is_sealed
+from redrive.store.encryption.keyring import Unreadable
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -46,7 +46,7 @@ def _of_code(app: Redrive) -> list[Target]:
 
 
 async def _stored(store: Store) -> list[Target]:
-    rows = [row.rule for row in await store.notices.rules() if not is_sealed(row.rule)]
+    rows = [row.rule for row in await store.notices.rules() if not isinstance(row.rule, Unreadable)]
     return [target for text in rows for target in NotifyRule.from_json(json.loads(text)).targets]
 
 

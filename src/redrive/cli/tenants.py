@@ -12,7 +12,7 @@ from redrive.cli.output import Column, Output, echo, json_text, say, shown
 from redrive.cli.place import Place, at_a_place
 
 if TYPE_CHECKING:
-    from redrive.store.accounts import TenantRow
+    from redrive.store.account_records import TenantRow
 
 __all__ = ["tenants"]
 

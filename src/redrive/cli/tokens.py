@@ -13,7 +13,7 @@ from redrive.cli.place import Place, at_a_place, home
 
 if TYPE_CHECKING:
     from redrive.server.auth.wanted import Made
-    from redrive.store.accounts import TokenRow
+    from redrive.store.account_records import TokenRow
 
 __all__ = ["tokens"]
 
@@ -63,7 +63,7 @@ def create(place: Place, output: Output, tenant: str | None, **wanted: Any) -> N
         from redrive.core.roles import role_of
         from redrive.duration import seconds
         from redrive.server.auth.wanted import NewToken
-        from redrive.store.accounts import TokenKind
+        from redrive.store.account_records import TokenKind
 
         await registered(people, whose)
         lasts = wanted["lasts"]

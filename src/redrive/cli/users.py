@@ -11,7 +11,7 @@ from redrive.cli.output import Column, Output, shown
 from redrive.cli.place import Place, at_a_place, home
 
 if TYPE_CHECKING:
-    from redrive.store.accounts import UserRow
+    from redrive.store.account_records import UserRow
 
 __all__ = ["users"]
 

@@ -24,6 +24,7 @@ __all__ = [
     "Permission",
     "Principal",
     "Role",
+    "at_least",
     "one_tenant",
     "role_of",
 ]
@@ -87,6 +88,11 @@ GRANTS: dict[Role, frozenset[Permission]] = {
 _RANK = (Role.VIEWER, Role.STAFF, Role.ADMIN, Role.OWNER)
 
 
+def at_least(role: Role, least: Role) -> bool:
+    """Return True if `role` ranks as high as `least`, or higher."""
+    return _RANK.index(role) >= _RANK.index(least)
+
+
 def role_of(name: str) -> Role:
     """The role that a name or an alias stands for."""
     wanted = name.upper().replace("-", "_") if isinstance(name, str) else ""
@@ -102,8 +108,8 @@ def role_of(name: str) -> Role:
 class Principal:
     """Whoever sends a request: who it is, for which tenant, and what that allows.
 
-    `workflows` limits a token to runs and letters of these; None means all. `token` is its id, since several
-    may have the same name; a person has none.
+    `workflows` limits a token to runs and letters of these; None means all. `token` is the id of a token, and
+    `user` the id of a user who signed in; the other one is empty.
     """
 
     who: str
@@ -112,11 +118,12 @@ class Principal:
     payloads: bool = False
     workflows: frozenset[str] | None = None
     token: str = ""
+    user: str = ""
 
     @property
     def key(self) -> str:
         """What tells this credential from all others."""
-        return f"{self.tenant}\0{self.who}\0{self.token}"
+        return f"{self.tenant}\0{self.who}\0{self.token}{self.user}"
 
     def may(self, permission: Permission) -> bool:
         """True if this is allowed."""
@@ -143,11 +150,19 @@ class Principal:
             return tenant
         raise NotAllowed("another tenant can be named by an OWNER only; leave `tenant` out")
 
-    def need_grant(self, role: Role, *, payloads: bool, workflows: Iterable[str] | None = None) -> None:
-        """Refuse to hand on more than one has."""
-        if _RANK.index(role) > _RANK.index(self.role):
-            raise NotAllowed(f"a {self.role} cannot make somebody {role}")
+    def need_grant(
+        self, tenant: str, role: Role, *, payloads: bool, workflows: Iterable[str] | None = None
+    ) -> None:
+        """Refuse to give more rights in a tenant than this principal has there.
+
+        An OWNER acts in every tenant, with the payload right of the credential that signed in. Any other
+        principal has rights in its own tenant only.
+        """
+        if tenant != self.tenant and self.role is not Role.OWNER:
+            raise NotAllowed(f"this {self.role} has no rights in tenant {tenant!r} to give: ask an OWNER")
+        if not at_least(self.role, role):
+            raise NotAllowed(f"this needs the role {role}, and yours is {self.role}: ask a user who has it")
         if payloads and not self.payloads:
-            raise NotAllowed("who may not see hidden payloads cannot allow it to others")
+            raise NotAllowed("this needs the right to see payloads, which you lack: ask a user who has it")
         if self.workflows is not None and (workflows is None or not self.workflows.issuperset(workflows)):
             raise NotAllowed(f"this token is for {', '.join(sorted(self.workflows))} and cannot give more")

@@ -29,7 +29,7 @@ from redrive.errors import ConfigurationError, Conflict, DataRefused, RedriveErr
 from redrive.frozen import dataclass
 from redrive.settle.settler import LocalSettler
 from redrive.store.bulk import ItemMark, SetItemRow, SetItemStatus, SetRow, SetStatus
-from redrive.store.encryption.keyring import is_sealed, why_sealed
+from redrive.store.encryption.keyring import Unreadable
 from redrive.store.port import Store
 from redrive.store.records import Case
 from redrive.store.workers import Claimed
@@ -224,8 +224,8 @@ class Batches:
 
 def order_of(row: SetRow) -> Order:
     """What the set asks to be done with each letter, under a key of its own."""
-    if is_sealed(row.request or ""):
-        raise ConfigurationError(f"set {row.public_id} waits: {why_sealed(row.request or '')}")
+    if isinstance(row.request, Unreadable):
+        raise ConfigurationError(f"set {row.public_id} waits: {row.request.why}")
     said = json.loads(row.request or "{}")
     output = said.pop("output", {}).get("value")
     request = ReplayRequest(**{**said, "mode": Mode(said["mode"]), "output": output})

@@ -15,7 +15,7 @@ from redrive.core.quick import quick
 from redrive.core.reopen import journal_after
 from redrive.core.transition import Transition
 from redrive.frozen import dataclass
-from redrive.store.encryption.keyring import SEALED_ERROR, is_sealed
+from redrive.store.encryption.keyring import SEALED_ERROR, Unreadable
 from redrive.store.port import Store
 from redrive.store.records import Case
 from redrive.store.workers import Claimed, living
@@ -175,7 +175,7 @@ def as_claimed(case: Case, transition: Transition, now: int) -> Claimed:
 def _is_readable(case: Case) -> bool:
     """True if nothing of the run is sealed that this process cannot open; a claim says what is wrong then."""
     for entry in case.journal:
-        if is_sealed(entry.output or "") or is_sealed(entry.input or ""):
+        if isinstance(entry.output, Unreadable) or isinstance(entry.input, Unreadable):
             return False
         if entry.failure is not None and SEALED_ERROR in entry.failure:
             return False

@@ -20,7 +20,7 @@ from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.frozen import dataclass
 from redrive.outside import inspect
 from redrive.sinks.signature import read_secrets
-from redrive.store.encryption.keyring import is_sealed, why_sealed
+from redrive.store.encryption.keyring import Unreadable
 from redrive.store.notifications import NotificationFilter, NotificationRow, RuleRow
 from redrive.store.port import People
 from redrive.store.records import Page
@@ -117,8 +117,8 @@ class Notifications:
         return await self._store.notices.mark_read(where, person(reader))
 
     def _item(self, row: NotificationRow) -> InboxItem:
-        if is_sealed(row.content):
-            raise ConfigurationError(f"a notification cannot be read: {why_sealed(row.content)}")
+        if isinstance(row.content, Unreadable):
+            raise ConfigurationError(f"a notification cannot be read: {row.content.why}")
         told = about(row.public_id, row.content, self._showing.redactor, self._showing.base_url)
         words = said(told)
         return InboxItem(
@@ -221,8 +221,8 @@ def _shown(rule: NotifyRule) -> dict[str, Any]:
 
 
 def _shaped(row: RuleRow) -> StoredRule:
-    if is_sealed(row.rule):
-        raise ConfigurationError(f"a rule cannot be read: {why_sealed(row.rule)}")
+    if isinstance(row.rule, Unreadable):
+        raise ConfigurationError(f"a rule cannot be read: {row.rule.why}")
     shown = _shown(NotifyRule.from_json(json.loads(row.rule)))
     return StoredRule(
         on=tuple(shown["on"]),

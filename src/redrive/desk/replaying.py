@@ -39,7 +39,7 @@ from redrive.policy import RetryPolicy
 from redrive.settle.settler import until_answered
 from redrive.settle.view import view_of
 from redrive.signals.tally import Tally
-from redrive.store.encryption.keyring import SEALED_ERROR, is_sealed, why_sealed
+from redrive.store.encryption.keyring import SEALED_ERROR, Unreadable
 from redrive.store.port import People
 from redrive.store.records import Case, LetterState, ReplayRow
 
@@ -360,9 +360,9 @@ def _refuse_twice(keys: Sequence[str]) -> None:
 def _refuse_unreadable(case: Case) -> None:
     """A plan is made from how the run failed and what it was given: who cannot read these must not guess."""
     run = case.run
-    sealed = [text for text in (run.input, run.failure) if text is not None and is_sealed(text)]
+    sealed = [text for text in (run.input, run.failure) if isinstance(text, Unreadable)]
     ending = None if sealed or run.failure is None else _ending(run.failure)
-    why = why_sealed(sealed[0]) if sealed else None
+    why = sealed[0].why if sealed else None
     if ending is not None and ending.failure.error_type == SEALED_ERROR:
         why = ending.reason
     if why is not None:

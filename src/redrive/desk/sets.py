@@ -25,7 +25,7 @@ from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.frozen import dataclass
 from redrive.store.bulk import NewSet, SetChange, SetItemRow, SetItemStatus, SetRow, SetStatus, SetVerb
-from redrive.store.encryption.keyring import is_sealed
+from redrive.store.encryption.keyring import Unreadable
 from redrive.store.list_query import states_of
 from redrive.store.port import People
 from redrive.store.records import Page
@@ -350,7 +350,7 @@ def _about(new: NewSet, request: ReplayRequest | None) -> str:
 
 
 def _shape(row: SetRow, reason: str | None) -> LetterSet:
-    readable = row.request is not None and not is_sealed(row.request)
+    readable = row.request is not None and not isinstance(row.request, Unreadable)
     mode = json.loads(row.request or "{}")["mode"] if row.action == REPLAY and readable else None
     return LetterSet(
         id=row.public_id,

@@ -18,7 +18,7 @@ from redrive.desk.checks import long_text, person, short_text
 from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.frozen import dataclass
-from redrive.store.encryption.keyring import is_sealed
+from redrive.store.encryption.keyring import Unreadable
 from redrive.store.port import People
 from redrive.store.views import NewView, ViewPlace, ViewRow
 
@@ -86,7 +86,7 @@ class Views:
         wanted = {*ListName} if of is None else {_list(of)}
         rows = await self._store.views.known(_whose(tenant), reader)
         # One whose query cannot be opened here would show everything under a name that promises less.
-        return [saved(row) for row in rows if row.list in wanted and not is_sealed(row.query)]
+        return [saved(row) for row in rows if row.list in wanted and not isinstance(row.query, Unreadable)]
 
     async def save(
         self,

@@ -22,7 +22,7 @@ from redrive.core.saying import content_text
 from redrive.core.transition import MessageWrite
 from redrive.notify.channels import Channels
 from redrive.sinks import Message
-from redrive.store.encryption.keyring import is_sealed, why_sealed
+from redrive.store.encryption.keyring import Unreadable
 from redrive.store.notifications import LaneCase, NewNotice, NewNotification, Telling
 from redrive.store.port import Store
 
@@ -101,11 +101,11 @@ class Teller:
 
     def _telling(self, case: LaneCase) -> Telling | None:
         newest = case.notices[0].notice
-        if is_sealed(newest):
-            log.error("a notification of tenant %r cannot be read: %s", case.tenant, why_sealed(newest))
+        if isinstance(newest, Unreadable):
+            log.error("a notification of tenant %r cannot be read: %s", case.tenant, newest.why)
             return None
         facts, _, _ = read_notice(newest)
-        read = [read_notice(each.notice) for each in case.notices if not is_sealed(each.notice)]
+        read = [read_notice(each.notice) for each in case.notices if not isinstance(each.notice, Unreadable)]
         targets = self._channels.resolved([target for _, wanted, _ in read for target in wanted])
         id = notification_id(case.tenant, case.lane, case.last)
         content = content_text(facts, case.count, case.first_at)

@@ -11,7 +11,7 @@ from redrive.errors import NotFound
 from redrive.remote.client import Client
 from redrive.remote.reading import said
 from redrive.server.auth.wanted import Made, NewToken, NewUser
-from redrive.store.accounts import MemberRow, TenantRow, TokenKind, TokenRow, UserRow
+from redrive.store.account_records import MemberRow, TenantRow, TokenKind, TokenRow, UserRow
 
 __all__ = ["RemotePeople"]
 

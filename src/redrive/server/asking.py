@@ -7,6 +7,7 @@ is noted in that tenant's audit log, or in the log of all.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
@@ -21,7 +22,7 @@ from redrive.errors import InputError, NotAllowed, NotSignedIn, RedriveError
 from redrive.server.auth.access import Access
 from redrive.server.limits import BODIES, Sender, is_open
 from redrive.signals.traces import arrived
-from redrive.store.accounts import Accounts
+from redrive.store.account_records import Accounts
 from redrive.store.port import People, Store
 from redrive.trusted import forwarded_https, network_of, origin
 
@@ -112,14 +113,14 @@ class Asking:
 
     @property
     def access(self) -> Access:
-        """Managing the people and tokens of this tenant."""
-        return Access(self.accounts, self.clock, self.principal, self.service.app.settings.secret_key)
+        """Manages tenants, users and tokens.
 
-    @property
-    def owner_access(self) -> Access:
-        """Managing tenants, and people whoever knows them."""
-        secret = self.service.app.settings.secret_key
-        return Access(self.whole.accounts, self.clock, self.principal, secret)
+        An OWNER acts on the store of all tenants: on PostgreSQL a connection that is confined to a tenant
+        cannot write an OWNER. Every other principal has the confined connection.
+        """
+        owns = self.principal.may(Permission.MANAGE_TENANTS) and self.principal.workflows is None
+        accounts = self.whole.accounts if owns else self.accounts
+        return Access(accounts, self.clock, self.principal, self.service.app.settings.secret_key)
 
     @property
     def by(self) -> str:
@@ -148,12 +149,15 @@ async def find_out(request: Request, note: Callable[[Asking, Request], Awaitable
         refuse_foreign(request, service)
     service.rates.take(principal.key)
     named = request.query_params.get("tenant")
-    asking = Asking(
-        service, principal, principal.enter(named if named is None else short_text("tenant", named))
-    )
-    if asking.tenant != principal.tenant and principal.workflows is not None:
+    tenant = principal.enter(named if named is None else short_text("tenant", named))
+    if tenant == principal.tenant:
+        asking = Asking(service, principal, tenant)
+    elif principal.workflows is not None:
         raise NotAllowed("a token for some workflows works in its own tenant only")
-    if asking.tenant != principal.tenant:
+    else:
+        # The other tenant may have a user with the same address: its log has to tell the two apart.
+        foreign = replace(principal, who=f"{principal.who} (tenant {principal.tenant})"[:255])
+        asking = Asking(service, foreign, tenant)
         await note(asking, request)
     request.state.asking = asking
     return asking

@@ -25,7 +25,7 @@ from redrive.ids import format_id
 from redrive.server.asking import Asking, allow, asking_of
 from redrive.server.body import JsonRequest
 from redrive.server.problems import ProblemError, answer
-from redrive.store.accounts import AnswerRow, NewAnswer
+from redrive.store.account_records import AnswerRow, NewAnswer
 
 __all__ = ["FORMS", "KEY", "SECRET", "KeyedClock", "OnceRoute"]
 

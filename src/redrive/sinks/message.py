@@ -11,7 +11,7 @@ from urllib.parse import quote
 from redrive.core.quick import quick
 from redrive.duration import moment
 from redrive.errors import ConfigurationError
-from redrive.store.encryption.keyring import is_sealed, why_sealed
+from redrive.store.encryption.keyring import Unreadable
 from redrive.store.outbox_records import MessageRow
 
 __all__ = ["Message", "cloud_event", "received"]
@@ -51,8 +51,8 @@ _Message = quick(Message)
 
 def received(row: MessageRow) -> Message:
     """A message from its row. Raises ConfigurationError if it is sealed with a key that is not here."""
-    if is_sealed(row.payload):
-        raise ConfigurationError(f"the message cannot be read: {why_sealed(row.payload)}")
+    if isinstance(row.payload, Unreadable):
+        raise ConfigurationError(f"the message cannot be read: {row.payload.why}")
     return _Message(
         id=row.public_id,
         topic=row.topic,

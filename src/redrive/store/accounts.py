@@ -1,186 +1,291 @@
-"""Tenants, people, tokens, sessions and remembered answers: the records, and what is asked of a store.
-
-Whoever asks for a tenant names it in every call; a view that is confined to a tenant knows no other.
-No secret is stored: passwords and tokens are hashed before they come here.
-"""
+"""Store calls about tenants, users, tokens, sessions and remembered answers."""
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Protocol
+import json
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
 
 from redrive.core.roles import Role
 from redrive.core.transition import AuditWrite
-from redrive.frozen import dataclass
+from redrive.errors import RedriveError
+from redrive.store.account_records import (
+    AnswerRow,
+    MemberRow,
+    NewAnswer,
+    SessionRow,
+    TenantRow,
+    TokenKind,
+    TokenRow,
+    UserRow,
+)
+from redrive.store.migrate import known
+from redrive.store.session import Database, Session, Statements, reads, writes
 
-__all__ = [
-    "Accounts",
-    "AnswerRow",
-    "MemberRow",
-    "NewAnswer",
-    "SessionRow",
-    "TenantRow",
-    "TokenKind",
-    "TokenRow",
-    "UserRow",
-]
+__all__ = ["AccountCalls"]
 
-
-class TokenKind(StrEnum):
-    """What a token is: a key, a signed token, or a code that lets somebody sign in once."""
-
-    KEY = "key"
-    JWT = "jwt"
-    CODE = "code"
+SQL = Statements("accounts.sql")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TenantRow:
-    """One organisation. A disabled one keeps its data, and none of its credentials holds."""
+class AccountCalls:
+    """See `redrive.store.account_records.Accounts` for what each call promises."""
 
-    tenant: str
-    created_at: int = 0
-    created_by: str = ""
-    disabled_at: int | None = None
+    def __init__(self, database: Database) -> None:
+        self.database = database
 
+    @reads()
+    async def tenants(self, session: Session) -> list[TenantRow]:
+        return [_tenant_row(row) for row in await session.rows(SQL["tenants"])]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberRow:
-    """What a person is to a tenant. `payloads`: may see what is hidden from others."""
+    @writes()
+    async def put_tenant(self, session: Session, row: TenantRow, audit: AuditWrite) -> bool:
+        disabled = row.disabled_at is not None
+        return await session.change(
+            SQL["put_tenant"], audit, tenant=row.tenant, created_by=row.created_by, disabled=disabled
+        )
 
-    user: str
-    tenant: str
-    role: Role
-    payloads: bool = False
-    active: bool = True
+    @writes()
+    async def erase(self, session: Session, tenant: str, limit: int) -> int:
+        async with session.transaction():
+            ours = _own_tables(f"{__package__}.{session.dialect}")
+            tables = await session.rows(SQL["tables_of_tenants"], ours=list(ours))
+            runs = [row[0] for row in await session.rows(SQL["some_runs"], tenant=tenant, most=limit)]
+            if runs:
+                return await _erase_runs(session, tenant, runs, [table for table, of_run in tables if of_run])
+            erased = 0
+            for table, _ in tables:
+                statement = SQL["erase_rows"].text(session.dialect).format(table=table)
+                erased += len(await session.rows(statement, tenant=tenant))
+            await session.rows(SQL["erase_strangers"])
+        return erased
 
+    @reads()
+    async def user(self, session: Session, id: str) -> UserRow | None:
+        found = await _users(session, "user", None, id=id)
+        return found[0] if found else None
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserRow:
-    """One person. `password` is a hash; None where none was set, or where it was not asked for."""
+    @reads()
+    async def users_at(self, session: Session, email: str) -> list[UserRow]:
+        return await _users(session, "users_at", None, email=email)
 
-    id: str
-    email: str
-    password: str | None = None
-    created_at: int = 0
-    disabled_at: int | None = None
-    members: tuple[MemberRow, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRow:
-    """One token; `workflows` is empty for all. `hash` is of its secret, and empty in lists."""
-
-    id: str
-    kind: TokenKind
-    tenant: str
-    role: Role
-    name: str
-    created_by: str
-    payloads: bool = False
-    workflows: tuple[str, ...] = ()
-    hash: str = ""
-    user: str | None = None
-    created_at: int = 0
-    expires_at: int | None = None
-    revoked_at: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRow:
-    """One sign-in of a person for a tenant, known by the hash of what the browser holds."""
-
-    hash: str
-    tenant: str
-    user: str
-    created_at: int = 0
-    expires_at: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewAnswer:
-    """A request that is about to be carried out under a key; `digest` tells it from other requests.
-
-    One that was begun longer than `patience` ago and has no answer was given up by a server that died.
-    """
-
-    tenant: str
-    key: str
-    digest: str
-    patience: int
-    keeps: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerRow:
-    """A request that was begun under a key, and its answer once there is one."""
-
-    tenant: str
-    key: str
-    digest: str
-    status: int | None
-    body: str | None
-
-
-class Accounts(Protocol):
-    """The calls about people and their credentials, one transaction each, safe to repeat."""
-
-    async def tenants(self) -> list[TenantRow]:
-        """All registered tenants, by name."""
-
-    async def put_tenant(self, row: TenantRow, audit: AuditWrite) -> bool:
-        """Register a tenant, or let it be disabled or not; False if nothing changed, which is not noted."""
-
-    async def erase(self, tenant: str, limit: int) -> int:
-        """Remove up to `limit` runs of a tenant and what belongs to them, at last all else it has.
-
-        Returns how many rows went; nothing is left when that is 0.
-        """
-
-    async def user(self, *, id: str | None = None, email: str | None = None) -> UserRow | None:
-        """One person with the password and all memberships."""
-
-    async def users(self, tenant: str | None) -> list[UserRow]:
-        """The people of a tenant, or of all, without passwords; of their memberships those asked for."""
+    @reads()
+    async def users(self, session: Session, tenant: str | None) -> list[UserRow]:
+        return await _users(session, "users", tenant, tenant=tenant)
 
     async def add_user(self, user: UserRow, audit: AuditWrite) -> bool:
-        """Write a new person with the memberships given; False if the id or the address is taken."""
+        try:
+            await self._add_user(user, audit)
+        except _TakenError:
+            return False
+        return True
 
-    async def change_user(self, user: UserRow, audit: AuditWrite) -> bool:
-        """Another password, if one is given, and whether the person is disabled; False if there is none."""
+    @writes()
+    async def _add_user(self, session: Session, user: UserRow, audit: AuditWrite) -> None:
+        async with session.transaction():
+            # The memberships come first: row level security shows a tenant the users that are its members.
+            for member in user.members:
+                await session.rows(SQL["put_member"], **_member_values(member))
+            account = {"id": user.id, "email": user.email, "home": user.home, "password": user.password}
+            if not await session.rows(SQL["insert_user"], **account):
+                raise _TakenError
+            await session.note([audit])
 
-    async def put_member(self, member: MemberRow, audit: AuditWrite) -> None:
-        """Write what a person is to a tenant."""
+    @writes()
+    async def change_user(self, session: Session, user: UserRow, audit: AuditWrite) -> bool:
+        account = {"id": user.id, "email": user.email, "password": user.password}
+        return await session.change(
+            SQL["change_user"], audit, **account, disabled=user.disabled_at is not None
+        )
 
-    async def token(self, id: str) -> TokenRow | None:
-        """One token with its hash, expired or revoked or not; none of a disabled tenant."""
+    @writes()
+    async def put_member(self, session: Session, member: MemberRow, audit: AuditWrite) -> None:
+        async with session.transaction():
+            await session.rows(SQL["put_member"], **_member_values(member))
+            await session.note([audit])
 
-    async def tokens(self, tenant: str | None) -> list[TokenRow]:
-        """The tokens of a tenant, or of all, newest first."""
+    @reads()
+    async def token(self, session: Session, id: str) -> TokenRow | None:
+        row = await session.row(SQL["token"], id=id)
+        return None if row is None else _token_row(row)
 
-    async def put_token(self, row: TokenRow, lasts: int | None, audit: AuditWrite) -> None:
-        """Keep a new token, which expires after so long."""
+    @reads()
+    async def tokens(self, session: Session, tenant: str | None) -> list[TokenRow]:
+        return [_token_row(row) for row in await session.rows(SQL["tokens"], tenant=tenant)]
 
-    async def revoke_token(self, id: str, tenant: str | None, audit: AuditWrite) -> bool:
-        """Let a token of a tenant, or of any, hold no longer; False if there is none that does."""
+    @writes()
+    async def put_token(self, session: Session, row: TokenRow, lasts: int | None, audit: AuditWrite) -> None:
+        await session.change(SQL["put_token"], audit, **_token_values(row), lasts=lasts)
 
-    async def session(self, hash: str) -> SessionRow | None:
-        """One sign-in, expired or not; none for a disabled tenant."""
+    @writes()
+    async def revoke_token(self, session: Session, id: str, tenant: str | None, audit: AuditWrite) -> bool:
+        return await session.change(SQL["revoke_token"], audit, id=id, tenant=tenant)
 
-    async def put_session(self, row: SessionRow, lasts: int) -> None:
-        """Keep a sign-in for so long; those that have expired go."""
+    @reads()
+    async def session(self, session: Session, hash: str) -> SessionRow | None:
+        row = await session.row(SQL["session"], hash=hash)
+        return None if row is None else _session_row(row)
 
-    async def end_sessions(self, *, hash: str | None = None, user: str | None = None) -> None:
-        """End one sign-in, or all of a person."""
+    @writes()
+    async def put_session(self, session: Session, row: SessionRow, lasts: int) -> None:
+        await session.rows(SQL["old_sessions"])
+        values = {"hash": row.hash, "tenant": row.tenant, "user": row.user}
+        await session.rows(SQL["put_session"], **values, lasts=lasts)
 
-    async def claim_answer(self, new: NewAnswer) -> AnswerRow | int:
-        """When the request was first begun, if the caller is to carry it out; else who did, or does now."""
+    @writes()
+    async def end_sessions(
+        self, session: Session, *, hash: str | None = None, user: str | None = None
+    ) -> None:
+        await session.rows(SQL["end_sessions"], hash=hash, user=user)
 
-    async def keep_answer(self, row: AnswerRow) -> None:
-        """Remember the answer to a request."""
+    @writes()
+    async def claim_answer(self, session: Session, new: NewAnswer) -> AnswerRow | int:
+        async with session.transaction():
+            await session.rows(SQL["old_answers"], tenant=new.tenant)
+            begun = await session.value(
+                SQL["put_answer"],
+                tenant=new.tenant,
+                key=new.key,
+                digest=new.digest,
+                keeps=new.keeps,
+                patience=new.patience,
+            )
+            if begun is not None:
+                return int(begun)
+            return _answer_row(await session.row(SQL["answer"], tenant=new.tenant, key=new.key))
 
-    async def answer_usage(self, tenant: str) -> tuple[int, int]:
-        """Return how many answers of a tenant are remembered, and their size in bytes."""
+    @writes()
+    async def keep_answer(self, session: Session, row: AnswerRow) -> None:
+        answer = {"tenant": row.tenant, "key": row.key, "status": row.status, "body": row.body}
+        await session.rows(SQL["keep_answer"], **answer)
 
-    async def drop_answer(self, tenant: str, key: str) -> None:
-        """Forget a request that came to nothing."""
+    @reads()
+    async def answer_usage(self, session: Session, tenant: str) -> tuple[int, int]:
+        count, size = await session.row(SQL["answer_usage"], tenant=tenant)
+        return int(count), int(size)
+
+    @writes()
+    async def drop_answer(self, session: Session, tenant: str, key: str) -> None:
+        await session.rows(SQL["drop_answer"], tenant=tenant, key=key)
+
+
+class _TakenError(RedriveError):
+    """Rolls back a user whose address is taken."""
+
+
+async def _users(session: Session, statement: str, of_tenant: str | None, **values: Any) -> list[UserRow]:
+    rows = await session.rows(SQL[statement], **values)
+    members = await session.rows(SQL["members"], users=[row[0] for row in rows], tenant=of_tenant)
+    return _users_with(rows, [_member_row(row) for row in members])
+
+
+async def _erase_runs(session: Session, tenant: str, runs: Sequence[int], tables: Iterable[str]) -> int:
+    erased = 0
+    for table in tables:
+        statement = SQL["erase_of_runs"].text(session.dialect).format(table=table)
+        erased += len(await session.rows(statement, tenant=tenant, runs=list(runs)))
+    return erased + len(await session.rows(SQL["erase_runs"], tenant=tenant, runs=list(runs)))
+
+
+def _member_values(member: MemberRow) -> dict[str, Any]:
+    return {
+        "user": member.user,
+        "tenant": member.tenant,
+        "role": member.role.value,
+        "payloads": int(member.payloads),
+        "active": int(member.active),
+    }
+
+
+_CREATED = re.compile(r"^CREATE TABLE (?:\w+\.)?(\w+)", re.MULTILINE)
+
+
+@cache
+def _own_tables(package: str) -> tuple[str, ...]:
+    """Return the tables that a store's migrations create. Others in the database are not ours to erase."""
+    return tuple(name for migration in known(package) for name in _CREATED.findall(migration.text))
+
+
+def _tenant_row(row: Sequence[Any]) -> TenantRow:
+    """One row of `access_tenants`."""
+    tenant, created_at, created_by, disabled_at = row
+    return TenantRow(tenant=tenant, created_at=created_at, created_by=created_by, disabled_at=disabled_at)
+
+
+def _member_row(row: Sequence[Any]) -> MemberRow:
+    """One row of `access_members`."""
+    user, tenant, role, payloads, active = row
+    return MemberRow(user=user, tenant=tenant, role=Role(role), payloads=bool(payloads), active=bool(active))
+
+
+def _users_with(rows: Iterable[Sequence[Any]], members: Iterable[MemberRow]) -> list[UserRow]:
+    """Rows of `access_users`, each with what the person is to tenants."""
+    of_user: dict[str, list[MemberRow]] = {}
+    for member in members:
+        of_user.setdefault(member.user, []).append(member)
+    return [
+        UserRow(
+            id=id,
+            email=email,
+            home=home,
+            password=password,
+            created_at=created_at,
+            disabled_at=disabled_at,
+            members=tuple(of_user.get(id, ())),
+        )
+        for id, email, home, password, created_at, disabled_at in rows
+    ]
+
+
+def _token_row(row: Sequence[Any]) -> TokenRow:
+    """One row of `access_tokens`."""
+    id, kind, tenant, role, name, created_by, payloads, workflows, hash, user, *times = row
+    created_at, expires_at, revoked_at, maker_user, maker_token = times
+    return TokenRow(
+        id=id,
+        kind=TokenKind(kind),
+        tenant=tenant,
+        role=Role(role),
+        name=name,
+        created_by=created_by,
+        payloads=bool(payloads),
+        workflows=tuple(json.loads(workflows)),
+        hash=hash,
+        user=user,
+        created_at=created_at,
+        expires_at=expires_at,
+        revoked_at=revoked_at,
+        maker_user=maker_user,
+        maker_token=maker_token,
+    )
+
+
+def _token_values(row: TokenRow) -> dict[str, Any]:
+    """A new token as the parameters of its statement."""
+    return {
+        "id": row.id,
+        "tenant": row.tenant,
+        "kind": row.kind.value,
+        "role": row.role.value,
+        "name": row.name,
+        "created_by": row.created_by,
+        "payloads": int(row.payloads),
+        "workflows": json.dumps(row.workflows, ensure_ascii=False),
+        "user": row.user,
+        "hash": row.hash,
+        "maker_user": row.maker_user,
+        "maker_token": row.maker_token,
+    }
+
+
+def _session_row(row: Sequence[Any]) -> SessionRow:
+    """One row of `access_sessions`."""
+    hash, tenant, user, created_at, expires_at = row
+    return SessionRow(hash=hash, tenant=tenant, user=user, created_at=created_at, expires_at=expires_at)
+
+
+def _answer_row(row: Sequence[Any]) -> AnswerRow:
+    """One row of `access_answers`."""
+    tenant, key, digest, status, body = row
+    return AnswerRow(tenant=tenant, key=key, digest=digest, status=status, body=body)

@@ -20,7 +20,7 @@ from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.errors import InputError, NotAllowed
-from redrive.store.accounts import Accounts
+from redrive.store.account_records import Accounts
 from redrive.store.bulk import NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
 from redrive.store.circuits import CircuitCase, CircuitRow, CircuitTurn, Turned
 from redrive.store.confined_notices import ConfinedNotices

@@ -74,6 +74,8 @@ def filter_values(where: RunFilter | LetterFilter | AuditFilter) -> dict[str, An
         found["tag"] = Verbatim(found["tag"])  # tags are kept in JSON, which escapes NUL by itself
     if "text" in found:
         found["text"] = "%" + re.sub(r"([\\%_])", r"\\\1", found["text"]) + "%"
+    if not found.pop("accounts", True):
+        found["no_accounts"] = True
     if found.get("event", "").endswith("."):
         found["kind"] = found.pop("event")
     if found.get("stage", _MOST_FAIL_IN) != _MOST_FAIL_IN:

@@ -19,7 +19,7 @@ from redrive.core.delivery import Arrived, Carrier, DeliveryMark, Suspects
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
-from redrive.store.accounts import Accounts
+from redrive.store.account_records import Accounts
 from redrive.store.bulk import ItemMark, NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
 from redrive.store.glances import Facets, RunGlance

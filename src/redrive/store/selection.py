@@ -30,7 +30,7 @@ _FIRST = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 _LAST = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 _LONGEST = 10_000  # of a text; no database is asked for more
 _TIMES = frozenset({"since", "until"})
-_OTHERS = frozenset({"status", "index", "workflows"})
+_OTHERS = frozenset({"status", "index", "workflows", "accounts"})
 
 
 def _check(filter: Filter) -> None:
@@ -158,7 +158,10 @@ class LetterFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFilter:
-    """Which lines of the audit log to list. `event` may end in `.` for all events of a kind."""
+    """Which lines of the audit log to list. `event` may end in `.` for all events of a kind.
+
+    `accounts=False` leaves out what was done about users and tokens, sign-ins among it.
+    """
 
     tenant: str | None = None
     event: str | None = None
@@ -167,6 +170,7 @@ class AuditFilter:
     letter: str | None = None
     since: datetime | int | None = None
     until: datetime | int | None = None
+    accounts: bool = True
 
     def __post_init__(self) -> None:
         _check(self)

@@ -8,6 +8,8 @@ from dataclasses import replace
 from redrive.core.delivery import Carrier
 from redrive.core.fingerprint import derive_key
 from redrive.core.transition import Answer, NewRun, Transition
+from redrive.store.account_records import Accounts
+from redrive.store.accounts import AccountCalls
 from redrive.store.bulk import BulkCalls
 from redrive.store.catalogue import CatalogueCalls
 from redrive.store.circuits import CircuitCalls
@@ -105,6 +107,10 @@ class SqlStore(
 
     def transaction(self, limit: float) -> Transaction:
         return self.database.codec.wrap_transaction(self._transaction(limit))
+
+    @property
+    def accounts(self) -> Accounts:
+        return AccountCalls(self.database)
 
     @property
     def notices(self) -> Notices:

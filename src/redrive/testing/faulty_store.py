@@ -15,12 +15,17 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from enum import Enum, auto
+from inspect import iscoroutinefunction
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from redrive.clock import Clock, SystemClock
 from redrive.errors import StoreUnavailable
 from redrive.frozen import dataclass
+from redrive.store.account_records import Accounts
+from redrive.store.notifications import Notices
 from redrive.store.port import LeaseLine, Store, Transaction
+from redrive.store.schedules import Schedules
+from redrive.store.views import Views
 from redrive.store.workers import Beat
 
 __all__ = [
@@ -180,19 +185,20 @@ class FaultyStore(Store, Protocol):
 
 def inject_faults(inner: Store, plan: Plan = no_faults, *, clock: Clock | None = None) -> FaultyStore:
     """Wrap a store so that its calls fail as planned."""
-    return cast(FaultyStore, _Proxy(inner, _Gate(plan, clock or SystemClock())))
+    return cast(FaultyStore, _Proxy(inner, _Gate(plan, clock or SystemClock()), Store))
 
 
-_GROUPS = frozenset({"accounts", "notices", "schedules", "views"})
-_FREE = frozenset({"close", "changed", "now", "in_process"})  # calls that a plan neither counts nor fails
+_GROUPS = {"accounts": Accounts, "notices": Notices, "schedules": Schedules, "views": Views}
+_FREE = frozenset({"close", "changed"})  # calls that a plan neither counts nor fails
 
 
 class _Proxy:
     """The store, or one of its groups of calls, whose calls are named with the group in front."""
 
-    def __init__(self, inner: Any, gate: _Gate, group: str = "") -> None:
+    def __init__(self, inner: Any, gate: _Gate, port: type[Any], group: str = "") -> None:
         self._inner = inner
         self._gate = gate
+        self._port = port
         self._group = group
 
     @property
@@ -213,9 +219,9 @@ class _Proxy:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
-        if name in _GROUPS:
-            return _Proxy(found, self._gate, f"{name}.")
-        if name in _FREE or not callable(found):
+        if not self._group and name in _GROUPS:
+            return _Proxy(found, self._gate, _GROUPS[name], f"{name}.")
+        if name in _FREE or not iscoroutinefunction(getattr(self._port, name, None)):
             return found
 
         def call(*args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
@@ -224,7 +230,7 @@ class _Proxy:
         return call
 
     def confined(self, tenant: str, workflows: Collection[str] | None = None) -> _Proxy:
-        return _Proxy(self._inner.confined(tenant, workflows), self._gate)
+        return _Proxy(self._inner.confined(tenant, workflows), self._gate, Store)
 
     def lease_line(self) -> LeaseLine:
         return _FaultyLease(self._inner.lease_line(), self._gate)

@@ -18,7 +18,7 @@ from redrive.core.saga import follow_key, undo_input
 from redrive.core.states import EntryKind, StepStatus
 from redrive.errors import PayloadError, StepFailed
 from redrive.settle.settler import until_answered
-from redrive.store.encryption.keyring import is_sealed, why_sealed
+from redrive.store.encryption.keyring import Unreadable
 from redrive.worker.tries import Tries
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ class Following:
 
     def _undoing(self, entry: EntryRow, step: Step[Any, Any], uncertain: bool, runs: bool) -> Undoing:
         for text in (entry.input, entry.output):
-            if text is not None and is_sealed(text):
-                raise Stuck(self._unusable(entry.name, why_sealed(text)))
+            if isinstance(text, Unreadable):
+                raise Stuck(self._unusable(entry.name, text.why))
         return Undoing(
             place=Place(self._execution.next_index(), follow_key(entry, step.name), self._kind, step.name),
             input=undo_input(entry, declared=step.action is not None, uncertain=uncertain),

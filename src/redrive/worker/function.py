@@ -12,7 +12,7 @@ from redrive.core.ending import Ending, LetterCode, Stage, code_for
 from redrive.core.outcome import Ended, Escaped, Outcome
 from redrive.core.payload import check_size
 from redrive.errors import PayloadError, PayloadTooLarge, PutDown, RedriveError, StepFailed
-from redrive.store.encryption.keyring import is_sealed, why_sealed
+from redrive.store.encryption.keyring import Unreadable
 from redrive.worker.branch import Branch, current
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _returned(execution: Execution, workflow: WorkflowDefinition, value: Any) ->
 
 def _bad_input(execution: Execution, error: PayloadError) -> Escaped:
     claimed = execution.claimed
-    why = why_sealed(claimed.input) if is_sealed(claimed.input) else str(error)
+    why = claimed.input.why if isinstance(claimed.input, Unreadable) else str(error)
     ending = Ending(
         failure=execution.capture(error),
         code=_bad_input_code(claimed.input),
@@ -80,7 +80,7 @@ def _bad_input(execution: Execution, error: PayloadError) -> Escaped:
 
 
 def _bad_input_code(text: str) -> LetterCode:
-    if is_sealed(text):  # by processes that have keys, while this one was started without any
+    if isinstance(text, Unreadable):  # other processes have keys that this one was started without
         return LetterCode.INFRASTRUCTURE_FAILURE
     try:
         json.loads(text)

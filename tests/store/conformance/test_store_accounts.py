@@ -8,7 +8,7 @@ import pytest
 from store_kit import DAY, SECOND, Kit, entry, failed_try, noted, writes
 
 from redrive.core.roles import Role
-from redrive.store.accounts import (
+from redrive.store.account_records import (
     AnswerRow,
     MemberRow,
     NewAnswer,
@@ -17,6 +17,7 @@ from redrive.store.accounts import (
     TokenKind,
     TokenRow,
     UserRow,
+    lapse_of,
 )
 from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
 
@@ -60,11 +61,26 @@ async def test_a_person_is_added_once_and_found_by_id_and_address(kit: Kit) -> N
     )
     assert await accounts.add_user(ann, noted("user.created", tenant="acme"))
     assert not await accounts.add_user(person("u2"), noted("user.created", tenant="acme"))
-    found = await accounts.user(email="ann@example.org")
+    found = await accounts.user("u1")
     assert found == replace(ann, created_at=kit.clock.now())
-    assert await accounts.user(id="u1") == found
-    assert await accounts.user(email="Ann@example.org") is await accounts.user(id="u2") is None
+    assert await accounts.users_at("ann@example.org") == [found]
+    assert await accounts.users_at("Ann@example.org") == []
+    assert await accounts.user("u2") is None
     assert await events(kit) == ["user.created"]
+
+
+async def test_an_address_has_one_account_in_each_home(kit: Kit) -> None:
+    accounts = kit.store.accounts
+    for id, home in (("u1", "acme"), ("u2", "globex"), ("u3", "")):
+        new = replace(person(id, "ann@example.org", member(id, home)), home=home)
+        assert await accounts.add_user(new, noted())
+        assert not await accounts.add_user(replace(new, id=f"{id}-2", members=()), noted())
+    assert [(row.id, row.home) for row in await accounts.users_at("ann@example.org")] == [
+        ("u1", "acme"),
+        ("u2", "globex"),
+        ("u3", ""),
+    ]
+    assert [row.id for row in await accounts.users("globex")] == ["u2"]
 
 
 async def test_a_tenant_s_people_are_listed_without_passwords_and_other_tenants(kit: Kit) -> None:
@@ -82,12 +98,12 @@ async def test_a_person_is_changed_and_a_membership_too(kit: Kit) -> None:
     accounts = kit.store.accounts
     await accounts.add_user(person(), noted())
     assert await accounts.change_user(replace(person(), password="new", disabled_at=1), noted())
-    found = await accounts.user(id="u1")
+    found = await accounts.user("u1")
     assert found is not None
     assert (found.password, found.disabled_at) == ("new", kit.clock.now())
     assert await accounts.change_user(replace(person(), password=None), noted())
     await accounts.put_member(member(role=Role.VIEWER, active=False), noted())
-    found = await accounts.user(id="u1")
+    found = await accounts.user("u1")
     assert found is not None
     assert (found.password, found.disabled_at) == ("new", None)
     assert found.members == (member(role=Role.VIEWER, active=False),)
@@ -96,7 +112,9 @@ async def test_a_person_is_changed_and_a_membership_too(kit: Kit) -> None:
 
 async def test_a_token_is_kept_with_its_hash_and_listed_without(kit: Kit) -> None:
     accounts = kit.store.accounts
-    one = token(hash="h", workflows=("fulfil", 'a"b'), payloads=True, user="u1")
+    one = token(
+        hash="h", workflows=("fulfil", 'a"b'), payloads=True, user="u1", maker_user="u2", maker_token="t0"
+    )
     await accounts.put_token(one, DAY, noted())
     await accounts.put_token(token("t2", "globex"), None, noted())
     expected = replace(one, created_at=kit.clock.now(), expires_at=kit.clock.now() + DAY)
@@ -144,6 +162,54 @@ async def test_a_disabled_tenant_has_no_credentials_until_it_is_enabled(kit: Kit
     assert await accounts.token("t1") is await accounts.session("h") is None
     await accounts.put_tenant(acme, noted())
     assert None not in (await accounts.token("t1"), await accounts.session("h"))
+
+
+# -- makers of tokens ----------------------------------------------------------------------------------
+
+ADMIN, STAFF, OWNER = Role.ADMIN, Role.STAFF, Role.OWNER
+
+
+@pytest.mark.parametrize(
+    ("maker", "gives", "works"),
+    [
+        (member(role=ADMIN), {"role": ADMIN}, True),
+        (member(role=STAFF), {"role": ADMIN}, False),
+        (member(role=ADMIN), {"role": STAFF, "payloads": True}, False),
+        (member(role=ADMIN, payloads=True), {"role": STAFF, "payloads": True}, True),
+        (member(role=ADMIN, active=False), {"role": STAFF}, False),
+        (member(tenant="globex", role=ADMIN), {"role": STAFF}, False),
+        (member(tenant="globex", role=OWNER), {"role": OWNER}, True),
+        (member(tenant="globex", role=OWNER), {"role": STAFF, "payloads": True}, False),
+    ],
+)
+async def test_a_token_works_while_its_maker_could_create_it(
+    kit: Kit, maker: MemberRow, gives: dict[str, object], works: bool
+) -> None:
+    accounts = kit.store.accounts
+    await accounts.add_user(person("u1", "ann@example.org", maker), noted())
+    made = token(maker_user="u1", **gives)
+    assert (await lapse_of(accounts, made, kit.clock.now()) is None) is works
+    await accounts.change_user(replace(person(), disabled_at=1), noted())
+    assert await lapse_of(accounts, made, kit.clock.now()) == "ann@example.org, who created it, is disabled"
+    assert "erased" in str(await lapse_of(accounts, replace(made, maker_user="u9"), kit.clock.now()))
+
+
+async def test_a_token_ends_with_the_token_that_created_it(kit: Kit) -> None:
+    accounts = kit.store.accounts
+    await accounts.put_token(token("t0"), 10 * SECOND, noted())
+    for number in range(1, 10):
+        await accounts.put_token(token(f"t{number}", maker_token=f"t{number - 1}"), None, noted())
+
+    async def works(id: str) -> bool:
+        row = await accounts.token(id)
+        assert row is not None
+        return await lapse_of(accounts, row, kit.clock.now()) is None
+
+    assert [await works(f"t{number}") for number in (0, 1, 7, 8, 9)] == [True, True, True, False, False]
+    await accounts.revoke_token("t3", None, noted())
+    assert [await works(f"t{number}") for number in (1, 2, 3, 4, 5)] == [True, True, True, False, False]
+    kit.clock.move(11 * SECOND)
+    assert [await works(f"t{number}") for number in (1, 2)] == [False, False]
 
 
 # -- answers -------------------------------------------------------------------------------------------
@@ -238,12 +304,12 @@ async def test_erasing_a_tenant_leaves_nothing_of_it_and_all_of_the_others(kit: 
     assert (await store.audit(AuditFilter(tenant="acme"), limit=9, cursor=None)).items == []
     accounts = store.accounts
     assert [row.tenant for row in await accounts.tenants()] == ["globex"]
-    assert await accounts.user(email="acme@example.org") is None
+    assert await accounts.users_at("acme@example.org") == []
     assert await accounts.token("t-acme") is await accounts.session("s-acme") is None
     assert isinstance(await accounts.claim_answer(asked(tenant="acme")), int)
     assert await kit.everything(theirs) == before
     assert await accounts.token("t-globex") is not None
-    assert await accounts.user(email="globex@example.org") is not None
+    assert len(await accounts.users_at("globex@example.org")) == 1
     assert await accounts.session("s-globex") is not None
 
 
@@ -252,7 +318,7 @@ async def test_a_person_whom_another_tenant_knows_survives_an_erasure(kit: Kit) 
     ann = person("u1", "ann@example.org", member("u1", "acme"), member("u1", "globex"))
     await accounts.add_user(ann, noted(tenant="acme"))
     await erase(kit, "acme")
-    found = await accounts.user(id="u1")
+    found = await accounts.user("u1")
     assert found is not None
     assert [each.tenant for each in found.members] == ["globex"]
 

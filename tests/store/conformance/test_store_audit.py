@@ -50,6 +50,19 @@ async def test_lines_of_one_call_keep_their_order(kit: Kit) -> None:
     assert [line.subject for line in await audited(kit)] == [str(n) for n in range(20)]
 
 
+async def test_what_was_done_about_users_and_tokens_can_be_left_out(kit: Kit) -> None:
+    events = ("user.refused", "dlq.retry", "token.created", "usual.thing", "user.signed_in", "run.cancelled")
+    await kit.store.note([noted(event, by="ann") for event in events])
+    for where in (AuditFilter(accounts=False), AuditFilter(accounts=False, by="ann")):
+        found = await kit.store.audit(where, limit=2, cursor=None)
+        assert [line.event for line in found.items] == ["run.cancelled", "usual.thing"]
+        rest = await kit.store.audit(where, limit=2, cursor=found.next)
+        assert [line.event for line in rest.items] == ["dlq.retry"]
+    hidden = await kit.store.audit(AuditFilter(event="user.", accounts=False), limit=9, cursor=None)
+    assert hidden.items == []
+    assert len((await kit.store.audit(AuditFilter(), limit=9, cursor=None)).items) == len(events)
+
+
 async def test_nothing_to_note_is_nothing_noted(kit: Kit) -> None:
     await kit.store.note([])
     assert await audited(kit) == []

@@ -19,7 +19,15 @@ from tenant_keys import without_tenant
 from redrive.core.roles import Role
 from redrive.core.states import RunStatus
 from redrive.errors import SchemaMismatch, StoreError
-from redrive.store.accounts import MemberRow, NewAnswer, SessionRow, TenantRow, TokenKind, TokenRow, UserRow
+from redrive.store.account_records import (
+    MemberRow,
+    NewAnswer,
+    SessionRow,
+    TenantRow,
+    TokenKind,
+    TokenRow,
+    UserRow,
+)
 from redrive.store.port import People
 from redrive.store.postgres import PostgresStore
 from redrive.store.postgres.line import Line
@@ -124,11 +132,34 @@ async def test_a_tenant_sees_the_people_it_knows(bench: Bench) -> None:
     assert [row.tenant for row in await alone.tenants()] == ["a"]
     assert [row.tenant for row in await alone.tokens(None)] == ["a"]
     assert not await alone.revoke_token("t-b", None, noted(tenant="a"))
-    taken = UserRow(id="u9", email="b@x.org", members=(MemberRow(user="u9", tenant="a", role=Role.STAFF),))
-    assert not await alone.add_user(taken, noted(tenant="a"))
-    new = UserRow(id="u8", email="new@x.org", members=(MemberRow(user="u8", tenant="a", role=Role.STAFF),))
-    assert await alone.add_user(new, noted(tenant="a"))
-    assert len(await alone.users("a")) == 2
+    staff = {"tenant": "a", "role": Role.STAFF}
+    for email in ("b@x.org", "new@x.org"):  # whether another tenant knows the address or not
+        for id, added in ((f"1 {email}", True), (f"2 {email}", False)):
+            new = UserRow(id=id, email=email, home="a", members=(MemberRow(user=id, **staff),))
+            assert await alone.add_user(new, noted(tenant="a")) is added
+    assert len(await alone.users("a")) == 3
+    foreign = UserRow(id="u7", email="c@x.org", home="b", members=(MemberRow(user="u7", **staff),))
+    with pytest.raises(StoreError, match="row-level security"):
+        await alone.add_user(foreign, noted(tenant="a"))
+
+
+async def test_a_tenant_s_connection_writes_no_owner(bench: Bench) -> None:
+    """An OWNER acts in all tenants, so the database lets only the engine write one."""
+    await two_tenants(bench)
+    alone, audit = bench.store.as_tenant("a").accounts, noted(tenant="a")
+    token = {"tenant": "a", "kind": TokenKind.KEY, "name": "ci", "created_by": "ann"}
+    await alone.put_member(MemberRow(user="u-a", tenant="a", role=Role.ADMIN), audit)
+    await alone.put_token(TokenRow(id="t1", role=Role.ADMIN, **token), None, audit)
+    owner = MemberRow(user="u-a", tenant="a", role=Role.OWNER)
+    with pytest.raises(StoreError, match="row-level security"):
+        await alone.put_member(owner, audit)
+    with pytest.raises(StoreError, match="row-level security"):
+        await alone.put_token(TokenRow(id="t2", role=Role.OWNER, **token), None, audit)
+    await bench.store.accounts.put_token(TokenRow(id="t3", role=Role.OWNER, **token), None, audit)
+    with pytest.raises(StoreError, match="row-level security"):
+        await alone.revoke_token("t3", "a", audit)
+    await bench.store.accounts.put_member(owner, audit)
+    assert [row.members[0].role for row in await alone.users("a")] == [Role.OWNER]
 
 
 async def test_every_table_with_a_tenant_is_guarded_even_against_its_owner(bench: Bench) -> None:
@@ -381,8 +412,37 @@ async def test_a_role_that_owns_the_tables_is_refused(bench: Bench) -> None:
 # -- logins of every kind ------------------------------------------------------------------------------
 
 
-async def test_a_plain_login_that_is_a_member_does_everything_the_engine_does(bench: Bench) -> None:
+async def test_a_login_inherits_nothing_from_the_engine(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a transactional step sends as the login must not see the rows of all tenants."""
+    await two_tenants(bench)
+    query = in_schema("SELECT count(*) FROM redrive.runs", bench.address.schema)
+    async with as_login(bench, "redrive_login") as url:
+        con = await asyncpg.connect(url.partition("?")[0])
+        try:
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await con.fetchval(query)
+            await con.execute("SET ROLE redrive_engine")
+            assert await con.fetchval(query) == 2
+        finally:
+            await con.close()
+        store = PostgresStore(url, bench.clock)
+        await store.open()
+        await store.close()
+        assert "inherits redrive_engine" not in caplog.text
     async with as_login(bench, "redrive_engine", "redrive_app") as url:
+        store = PostgresStore(url, bench.clock)
+        await store.open()
+        await store.close()
+        assert "inherits redrive_engine" in caplog.text
+
+
+@pytest.mark.parametrize("roles", [("redrive_login",), ("redrive_engine", "redrive_app")])
+async def test_a_plain_login_that_is_a_member_does_everything_the_engine_does(
+    bench: Bench, roles: tuple[str, ...]
+) -> None:
+    async with as_login(bench, *roles) as url:
         store = PostgresStore(url, bench.clock)
         await store.open()
         other = Bench.around(store, bench.clock, url)
@@ -400,14 +460,14 @@ async def test_a_login_without_the_app_role_works_and_reads_for_nobody(bench: Be
         store = PostgresStore(url, bench.clock)
         await store.open()
         await store.bury()
-        with pytest.raises(StoreError, match="GRANT redrive_engine, redrive_app"):
+        with pytest.raises(StoreError, match="GRANT redrive_login"):
             await store.confined("a").runs(RunFilter(), limit=5, cursor=None)
         await store.close()
 
 
 async def test_a_login_that_is_no_member_is_told_what_to_grant(bench: Bench) -> None:
     async with as_login(bench) as url:
-        with pytest.raises(StoreError, match="GRANT redrive_engine"):
+        with pytest.raises(StoreError, match="GRANT redrive_login"):
             await PostgresStore(url, HandClock()).open()
 
 
@@ -426,7 +486,7 @@ async def test_an_owner_without_superuser_sets_up_and_works(bench: Bench) -> Non
         database = bench.address.url.rpartition("/")[2]
         await bench.sql(f"GRANT CREATE ON DATABASE {database} TO {name}")
         if not await bench.sql("SELECT 1 WHERE current_setting('server_version_num')::int < 160000"):
-            await bench.sql(f"GRANT redrive_engine, redrive_app TO {name} WITH ADMIN OPTION")
+            await bench.sql(f"GRANT redrive_login TO {name} WITH ADMIN OPTION")
         own = re.sub(r"schema=\w+", "schema=owned", url)
         store = PostgresStore(own, HandClock())
         await store.open()

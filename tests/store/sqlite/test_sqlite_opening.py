@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import threading
 from pathlib import Path
@@ -240,3 +241,21 @@ async def test_a_store_in_memory_has_nobody_to_listen_to(clock: HandClock) -> No
     assert not hearing.done()
     hearing.cancel()
     await store.close()
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o000])
+async def test_a_new_file_is_for_its_owner_alone(tmp_path: Path, umask: int) -> None:
+    """Payloads, sessions and password hashes are in all three files."""
+    target, linked = tmp_path / "target.db", tmp_path / "linked.db"
+    linked.symlink_to(target)
+    before = os.umask(umask)
+    try:
+        for path in (tmp_path / "shop.db", linked):
+            store = SqliteStore(f"sqlite:///{path}", HandClock())
+            await store.open()
+            files = [path.resolve(), *path.resolve().parent.glob(f"{path.resolve().name}-*")]
+            assert len(files) == 3
+            assert [file.stat().st_mode & 0o777 for file in files] == [0o600] * 3
+            await store.close()
+    finally:
+        os.umask(before)

@@ -17,7 +17,7 @@ from redrive.server.auth.keys import hash_of, new_code, new_key, new_secret
 from redrive.server.auth.passwords import hashed
 from redrive.server.auth.signed import sign_token
 from redrive.server.auth.wanted import Made, NewToken, NewUser
-from redrive.store.accounts import Accounts, MemberRow, TenantRow, TokenKind, TokenRow, UserRow
+from redrive.store.account_records import Accounts, MemberRow, TenantRow, TokenKind, TokenRow, UserRow
 
 __all__ = ["Access"]
 
@@ -93,30 +93,54 @@ class Access:
         self._by.need(Permission.MANAGE_PEOPLE)
         return await self._accounts.users(tenant)
 
-    async def user(self, tenant: str | None, id: str) -> UserRow:
-        """One of the people of a tenant, by id or address."""
-        for row in await self.users(tenant):
-            if id in (row.id, row.email):
-                return row
-        raise NotFound(f"there is no user {id!r}")
+    async def user(self, tenant: str | None, id: str, near: str | None = None) -> UserRow:
+        """Return one user of a tenant, by id or address.
+
+        Several tenants may each have an account for an address; the one that tenant `near` knows comes first.
+        """
+        rows = await self.users(tenant)
+        found = [row for row in rows if row.id == id] or [row for row in rows if row.email == id]
+        if len(found) > 1:
+            found = [row for row in found if _member_of(row, near) is not None] or found
+        if not found:
+            raise NotFound(f"there is no user {id!r}")
+        if len(found) > 1:
+            raise Conflict(f"{id} has an account in several tenants: name the user by id")
+        return found[0]
 
     async def create_user(self, new: NewUser) -> tuple[UserRow, str | None]:
-        """Make a person known to a tenant; returns the code to sign in with where no password was given."""
+        """Create an account in a tenant; returns the code to sign in with where no password was given.
+
+        An address that only other tenants know gets an account of its own here, and the answer is the same as
+        for an unknown one. An OWNER, who knows all tenants, is told to give the existing account a role.
+        """
         self._by.need(Permission.MANAGE_PEOPLE)
-        self._by.need_grant(new.role, payloads=new.payloads)
+        self._by.need_grant(new.tenant, new.role, payloads=new.payloads)
         email = _email(new.email)
+        everywhere = self._by.may(Permission.MANAGE_TENANTS)
+        if any(row.email == email for row in await self._accounts.users(None if everywhere else new.tenant)):
+            raise Conflict(f"{email} has an account already: give it a role in this tenant instead")
         id = self._clock.new_id()
         member = MemberRow(user=id, tenant=new.tenant, role=new.role, payloads=new.payloads)
         password = None if new.password is None else await hashed(new.password)
-        row = UserRow(id=id, email=email, password=password, members=(member,))
+        row = UserRow(id=id, email=email, home=new.tenant, password=password, members=(member,))
         line = self._line(Event.USER_CREATED, new.tenant, email, after=_about(member))
         if not await self._accounts.add_user(row, line):
-            raise Conflict(f"{email} is known already; an owner can give them a role in this tenant")
-        code = None if password is not None else await self.code(row, member)
+            raise Conflict(f"{email} has an account already: give it a role in this tenant instead")
+        code = None if password is not None else await self._new_code(row, member)
         return row, code
 
     async def code(self, user: UserRow, member: MemberRow) -> str:
-        """A code with which a person can sign in once, within a day."""
+        """Create a code with which a user can sign in once, within a day, and choose a new password."""
+        self._need_all_rights_of(user)
+        return await self._new_code(user, member)
+
+    def _need_all_rights_of(self, user: UserRow) -> None:
+        """Refuse what would let this principal sign in as a user who has more rights, in whatever tenant."""
+        for member in user.members:
+            self._by.need_grant(member.tenant, member.role, payloads=member.payloads)
+
+    async def _new_code(self, user: UserRow, member: MemberRow) -> str:
         code = new_code()
         row = TokenRow(
             id=self._clock.new_id(),
@@ -127,18 +151,24 @@ class Access:
             created_by=self._by.who,
             user=user.id,
             hash=hash_of(code),
+            maker_user=self._by.user or None,
+            maker_token=self._by.token or None,
         )
         line = self._line(Event.TOKEN_CREATED, member.tenant, row.id, after={"kind": "code"})
         await self._accounts.put_token(row, CODE_LASTS, line)
         return f"{row.id}.{code}"
 
     async def set_role(self, id: str, tenant: str, role: Role, *, payloads: bool, active: bool) -> UserRow:
-        """Change what a person is to a tenant. Nobody changes somebody who is more than they are."""
+        """Change a user's membership in a tenant; neither the old nor the new role may rank above one's own.
+
+        To activate a membership again is to give all of it. Rights that it has and keeps are not given.
+        """
         user = await self.user(tenant, id)
-        now = next((each for each in user.members if each.tenant == tenant), None)
+        now = _member_of(user, tenant)
         if now is not None:
-            self._by.need_grant(now.role, payloads=False)
-        self._by.need_grant(role, payloads=payloads and not (now and now.payloads))
+            self._by.need_grant(tenant, now.role, payloads=False)
+        keeps_payloads = now is not None and now.payloads and (now.active or not active)
+        self._by.need_grant(tenant, role, payloads=payloads and not keeps_payloads)
         member = MemberRow(user=user.id, tenant=tenant, role=role, payloads=payloads, active=active)
         before = None if now is None else _about(now)
         line = self._line(Event.USER_CHANGED, tenant, user.email, before=before, after=_about(member))
@@ -146,18 +176,23 @@ class Access:
         return await self.user(tenant, user.id)
 
     async def add_role(self, id: str, tenant: str, role: Role, *, payloads: bool) -> tuple[UserRow, str]:
-        """Give a person whom another tenant knows a role in this one: an owner's business.
+        """Give a user of another tenant a role in this one, which only an OWNER may.
 
-        Whoever made them known there may know their password or a code. So neither opens anything from now
-        on, and the code that is returned lets the person in, to choose another password.
+        An admin of the other tenant may know the user's password or a code. So both are made invalid, and the
+        returned code lets the user sign in and choose a new password. Because that code opens every tenant of
+        the user, the OWNER needs all rights that the user has.
         """
         self._by.need(Permission.MANAGE_TENANTS)
+        self._by.need_grant(_tenant(tenant), role, payloads=payloads)
         user = await self.user(None, id)
-        member = MemberRow(user=user.id, tenant=_tenant(tenant), role=role, payloads=payloads)
+        self._need_all_rights_of(user)
+        if any(row.email == user.email for row in await self.users(tenant)):
+            raise Conflict(f"tenant {tenant!r} has its own account for {user.email}: change that one's role")
+        member = MemberRow(user=user.id, tenant=tenant, role=role, payloads=payloads)
         await self._forget(user)
         line = self._line(Event.USER_CHANGED, tenant, user.email, after=_about(member))
         await self._accounts.put_member(member, line)
-        return await self.user(None, user.id), await self.code(user, member)
+        return await self.user(None, user.id), await self._new_code(user, member)
 
     async def _forget(self, user: UserRow) -> None:
         """Let nothing hold that a person could sign in with until now, nor what they are signed in to."""
@@ -168,9 +203,14 @@ class Access:
                 await self._accounts.revoke_token(row.id, row.tenant, line)
 
     async def disable_user(self, id: str, *, disabled: bool) -> UserRow:
-        """Let a person sign in nowhere, or let them again: an owner's business, whoever knows them."""
+        """Disable a user in all tenants, or enable one again, which only an OWNER may.
+
+        To enable a user is to give all that the user's memberships give.
+        """
         self._by.need(Permission.MANAGE_TENANTS)
         user = await self.user(None, id)
+        if not disabled:
+            self._need_all_rights_of(user)
         about = replace(user, password=None, disabled_at=1 if disabled else None)
         line = self._line(Event.USER_CHANGED, self._by.tenant, user.email, after={"disabled": disabled})
         await self._accounts.change_user(about, line)
@@ -201,7 +241,7 @@ class Access:
     async def create_token(self, new: NewToken) -> Made:
         """Make a token. Its secret is in the answer and nowhere else."""
         self._by.need(Permission.MANAGE_PEOPLE)
-        self._by.need_grant(new.role, payloads=new.payloads, workflows=new.workflows or None)
+        self._by.need_grant(new.tenant, new.role, payloads=new.payloads, workflows=new.workflows or None)
         lasts = _lasts(new)
         row = TokenRow(
             id=self._clock.new_id(),
@@ -212,6 +252,8 @@ class Access:
             created_by=self._by.who,
             payloads=new.payloads,
             workflows=tuple(dict.fromkeys(short_text("workflow", each) for each in new.workflows)),
+            maker_user=self._by.user or None,
+            maker_token=self._by.token or None,
         )
         secret, stored = new_key(row.id)
         if new.kind is TokenKind.JWT and not self._secret_key:
@@ -228,7 +270,7 @@ class Access:
     async def revoke_token(self, tenant: str | None, id: str) -> TokenRow:
         """Let a token hold no longer; revoking it twice changes nothing."""
         row = await self.token(tenant, id)
-        self._by.need_grant(row.role, payloads=False)
+        self._by.need_grant(row.tenant, row.role, payloads=False)
         line = self._line(Event.TOKEN_REVOKED, row.tenant, row.id)
         await self._accounts.revoke_token(id, tenant, line)
         return await self.token(tenant, id)
@@ -251,6 +293,10 @@ def _lasts(new: NewToken) -> int | None:
     if new.lasts is not None and not 1 <= new.lasts <= LONGEST:
         raise InputError("a token lasts from a second to ten years")
     return new.lasts or (JWT_LASTS if new.kind is TokenKind.JWT else None)
+
+
+def _member_of(user: UserRow, tenant: str | None) -> MemberRow | None:
+    return next((each for each in user.members if each.tenant == tenant), None)
 
 
 def _about(member: MemberRow) -> dict[str, Any]:

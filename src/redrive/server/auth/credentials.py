@@ -12,11 +12,12 @@ from redrive.core.roles import Principal
 from redrive.errors import NotSignedIn
 from redrive.server.auth.keys import hash_of, is_secret, read_key
 from redrive.server.auth.signed import agrees, looks_signed, read_token
-from redrive.store.accounts import TokenKind, TokenRow
+from redrive.store.account_records import TokenKind, TokenRow, lapse_of
 from redrive.store.port import Store
 
 __all__ = ["Credentials"]
 
+_SHOWN = 180
 _REFUSED = "the credential is unknown, expired or revoked; sign in, or use another token"
 
 
@@ -43,21 +44,21 @@ class Credentials:
             row = await self._store.accounts.token(key.id)
             if row is None or row.kind is not TokenKind.KEY or not is_secret(row.hash, key.secret):
                 raise NotSignedIn(_REFUSED)
-            return self._holder(row)
+            return await self._holder(row)
         if looks_signed(text) and self._secret_key:
             claims = read_token(text, self._secret_key, self._store.now() // MICROS)
             row = await self._store.accounts.token(str(claims["jti"]))
             if row is None or row.kind is not TokenKind.JWT or not agrees(claims, row):
                 raise NotSignedIn(_REFUSED)
-            return self._holder(row)
+            return await self._holder(row)
         raise NotSignedIn(_REFUSED)
 
-    def _holder(self, row: TokenRow) -> Principal:
-        expired = row.expires_at is not None and row.expires_at <= self._store.now()
-        if expired or row.revoked_at is not None:
+    async def _holder(self, row: TokenRow) -> Principal:
+        now = self._store.now()
+        if row.is_over(now) or await lapse_of(self._store.accounts, row, now) is not None:
             raise NotSignedIn(_REFUSED)
         return Principal(
-            who=f"token:{row.name}",
+            who=f"token:{row.name[:_SHOWN]}:{row.id}",  # names are not unique, and `by` has 255 characters
             tenant=row.tenant,
             role=row.role,
             payloads=row.payloads,
@@ -70,8 +71,10 @@ class Credentials:
         found = await accounts.session(hash_of(cookie))
         if found is None or found.expires_at <= self._store.now():
             raise NotSignedIn(_REFUSED)
-        user = await accounts.user(id=found.user)
+        user = await accounts.user(found.user)
         member = next((each for each in (user.members if user else ()) if each.tenant == found.tenant), None)
         if user is None or user.disabled_at is not None or member is None or not member.active:
             raise NotSignedIn(_REFUSED)
-        return Principal(who=user.email, tenant=found.tenant, role=member.role, payloads=member.payloads)
+        return Principal(
+            who=user.email, tenant=found.tenant, role=member.role, payloads=member.payloads, user=user.id
+        )

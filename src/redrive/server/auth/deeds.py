@@ -10,7 +10,7 @@ from redrive.desk.exporting import export
 from redrive.errors import Conflict
 from redrive.frozen import dataclass
 from redrive.server.auth.access import Access
-from redrive.store.accounts import UserRow
+from redrive.store.account_records import UserRow
 from redrive.store.port import Store
 
 __all__ = ["Part", "code_for", "erased", "exported", "give_part"]
@@ -39,22 +39,20 @@ async def exported(store: Store, access: Access, name: str) -> AsyncIterator[tup
 
 
 async def code_for(access: Access, id: str, tenant: str | None = None) -> tuple[UserRow, str]:
-    """A code for a person to sign in with once: to this tenant, if they are anything to it."""
-    user = await access.user(None, id)
+    """Create a code for a user to sign in with once: to this tenant, if the user is a member of it."""
+    user = await access.user(None, id, near=tenant)
     if not user.members:
-        raise Conflict("this person is nothing to any tenant; give them a role first")
+        raise Conflict("this user is not a member of any tenant: give them a role first")
     here = [each for each in user.members if each.tenant == tenant]
     return user, await access.code(user, (here or user.members)[0])
 
 
-async def give_part(
-    access: Access, owner: Access, user: UserRow, tenant: str, part: Part
-) -> tuple[UserRow, str | None]:
-    """Change what a person is to a tenant; for somebody whom it does not know yet there is a code, too."""
+async def give_part(access: Access, user: UserRow, tenant: str, part: Part) -> tuple[UserRow, str | None]:
+    """Change a user's membership in a tenant; a user who had none there gets a code, too."""
     now = next((each for each in user.members if each.tenant == tenant), None)
     if now is None:
-        await owner.tenant(tenant)
-        return await owner.add_role(user.id, tenant, part.role or Role.VIEWER, payloads=bool(part.payloads))
+        await access.tenant(tenant)
+        return await access.add_role(user.id, tenant, part.role or Role.VIEWER, payloads=bool(part.payloads))
     changed = await access.set_role(
         user.id,
         tenant,

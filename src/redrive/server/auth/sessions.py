@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 from redrive.clock import MICROS, Clock
 from redrive.core.events import Event
@@ -15,7 +17,7 @@ from redrive.frozen import dataclass
 from redrive.server.auth.access import Access
 from redrive.server.auth.keys import hash_of, is_secret, new_secret
 from redrive.server.auth.passwords import check_password, is_password
-from redrive.store.accounts import MemberRow, SessionRow, TokenKind, UserRow
+from redrive.store.account_records import MemberRow, SessionRow, TokenKind, UserRow, lapse_of
 from redrive.store.port import Store
 
 __all__ = ["BEAT", "LASTS", "Login", "Sessions", "SeveralTenants", "SignedIn"]
@@ -79,14 +81,14 @@ class Sessions:
     async def _sign_in(self, login: Login) -> SignedIn:
         if login.new_password is not None:
             check_password(login.new_password)
-        user = await self._store.accounts.user(email=login.email.lower())
-        proven = await self._proven(user, login)
-        if proven is None or user is None or user.disabled_at is not None:
-            await self._refuse(user, login.place)
-        assert user is not None
-        assert proven is not None
-        member = self._chosen(user, proven.tenant)
-        who = Principal(who=user.email, tenant=member.tenant, role=member.role, payloads=member.payloads)
+        known = await self._store.accounts.users_at(login.email.lower())
+        proven = [user for user in await self._proven(known, login) if user.disabled_at is None]
+        if not proven:
+            await self._refuse(known, login.place)
+        user, member = self._chosen(proven, login.tenant)
+        who = Principal(
+            who=user.email, tenant=member.tenant, role=member.role, payloads=member.payloads, user=user.id
+        )
         if login.new_password is not None:
             await Access(self._store.accounts, self._clock, who).set_password(user, login.new_password)
         cookie = new_secret()
@@ -101,41 +103,55 @@ class Sessions:
         """End a session."""
         await self._store.accounts.end_sessions(hash=hash_of(cookie))
 
-    async def _proven(self, user: UserRow | None, login: Login) -> Login | None:
-        """What was proven: a password opens whatever tenant was asked for, a code its own and no other."""
+    async def _proven(self, known: Sequence[UserRow], login: Login) -> list[UserRow]:
+        """Return the accounts that the secret fits, each with the memberships that it opens.
+
+        A password opens all tenants of its account, a code the one tenant it was created for.
+        """
         if login.code is not None:
-            tenant = None if user is None else await self._take(user, login.code, login.tenant)
-            return None if tenant is None else replace(login, tenant=tenant)
+            return await self._use_code(known, login.code, login.tenant)
         if login.password is None:
             raise InputError("a password or a code is needed to sign in")
-        fits = await is_password(None if user is None else user.password, login.password)
-        return login if fits else None
+        # All at once, so that the time does not tell how many tenants have an account for the address.
+        hashes = [user.password for user in known] or [None]
+        fits = await asyncio.gather(*(is_password(stored, login.password) for stored in hashes))
+        return [user for user, fit in zip(known, fits, strict=False) if fit]
 
-    async def _take(self, user: UserRow, code: str, wanted: str | None) -> str | None:
-        """Use a code up, and say which tenant it opens; of two who send it at once, one is first."""
+    async def _use_code(self, known: Sequence[UserRow], code: str, wanted: str | None) -> list[UserRow]:
+        """Return the account that a code opens, and make the code invalid; of two callers one is first."""
         id, _, secret = code.strip().partition(".")
-        row = await self._store.accounts.token(id)
-        if row is None or row.kind is not TokenKind.CODE or row.user != user.id:
-            return None
-        if row.expires_at is None or row.expires_at <= self._store.now() or not is_secret(row.hash, secret):
-            return None
-        if wanted not in (None, row.tenant):
-            return None
+        accounts, now = self._store.accounts, self._store.now()
+        row = await accounts.token(id)
+        user = next((each for each in known if row is not None and each.id == row.user), None)
+        if row is None or user is None or row.kind is not TokenKind.CODE or not is_secret(row.hash, secret):
+            return []
+        if row.expires_at is None or row.is_over(now) or wanted not in (None, row.tenant):
+            return []
+        if await lapse_of(accounts, row, now) is not None:
+            return []
         line = self._line(Event.TOKEN_REVOKED, row.tenant, row.id, by=user.email)
-        return row.tenant if await self._store.accounts.revoke_token(row.id, row.tenant, line) else None
+        if not await accounts.revoke_token(row.id, row.tenant, line):
+            return []
+        return [replace(user, members=tuple(each for each in user.members if each.tenant == row.tenant))]
 
-    def _chosen(self, user: UserRow, tenant: str | None) -> MemberRow:
-        active = [each for each in user.members if each.active and tenant in (None, each.tenant)]
+    def _chosen(self, proven: Sequence[UserRow], tenant: str | None) -> tuple[UserRow, MemberRow]:
+        active = [
+            (user, each)
+            for user in proven
+            for each in user.members
+            if each.active and tenant in (None, each.tenant)
+        ]
         if not active:
             raise NotSignedIn(_WRONG)
         if len(active) > 1:
-            raise SeveralTenants([each.tenant for each in active])
+            raise SeveralTenants(sorted(member.tenant for _, member in active))
         return active[0]
 
-    async def _refuse(self, user: UserRow | None, place: str) -> None:
-        """Say no. That somebody tried is noted where the person is known, and a stranger leaves no row."""
-        for member in user.members if user is not None else ():
-            await self._note(Event.USER_REFUSED, member.tenant, user.email if user else "", place)
+    async def _refuse(self, known: Sequence[UserRow], place: str) -> NoReturn:
+        """Refuse to sign in, and note it in the log of each tenant that knows the address."""
+        for user in known:
+            for member in user.members:
+                await self._note(Event.USER_REFUSED, member.tenant, user.email, place)
         raise NotSignedIn(_WRONG)
 
     async def _note(self, event: Event, tenant: str, email: str, place: str) -> None:

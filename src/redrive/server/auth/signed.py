@@ -17,7 +17,7 @@ from joserfc.jwk import OctKey
 
 from redrive.errors import ConfigurationError, NotSignedIn
 from redrive.settings import LEAST_SECRET
-from redrive.store.accounts import TokenRow
+from redrive.store.account_records import TokenRow
 
 __all__ = ["agrees", "looks_signed", "read_token", "sign_token"]
 

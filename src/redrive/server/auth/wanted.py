@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redrive.core.roles import Role
 from redrive.frozen import dataclass
-from redrive.store.accounts import TokenKind, TokenRow
+from redrive.store.account_records import TokenKind, TokenRow
 
 __all__ = ["Made", "NewToken", "NewUser"]
 

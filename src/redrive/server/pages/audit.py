@@ -40,6 +40,8 @@ KINDS = {
 }
 """The kinds of events, by what their names begin with."""
 
+_ACCOUNTS = frozenset({"user.", "token."})
+
 _COLUMNS = {
     "at": lambda line: line.at,
     "event": lambda line: line.event,
@@ -67,6 +69,7 @@ async def list_audit(request: Request, asked: Asked) -> Response:
         subject=None if about_letter else concerning,
         letter=concerning if about_letter else None,
         since=since_of(query.get("since"), view.now),
+        accounts=asked.principal.may(Permission.MANAGE_PEOPLE),
     )
     desk, language = asked.desk.audit, view.lang
     kind = request.query_params.get("format")
@@ -82,6 +85,6 @@ async def list_audit(request: Request, asked: Asked) -> Response:
         query=query,
         views=await saved(asked, ListName.AUDIT),
         first=cursor is None,
-        kinds=KINDS,
+        kinds=KINDS if where.accounts else {kind: KINDS[kind] for kind in KINDS if kind not in _ACCOUNTS},
         ranges=RANGES,
     )

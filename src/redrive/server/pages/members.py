@@ -16,7 +16,7 @@ from redrive.server.once import SECRET
 from redrive.server.pages.drawing import show, view_of
 from redrive.server.pages.forms import Form, Sent, pages, to
 from redrive.server.routes.shared import Id
-from redrive.store.accounts import TokenKind
+from redrive.store.account_records import TokenKind
 
 __all__ = ["routes"]
 
@@ -105,7 +105,7 @@ async def _shown_once(request: Request, asked: Asking, **shown: Any) -> Response
 
 def _may_grant(asked: Asking, role: Role) -> bool:
     try:
-        asked.principal.need_grant(role, payloads=False)
+        asked.principal.need_grant(asked.tenant, role, payloads=False)
     except RedriveError:
         return False
     return True

@@ -22,7 +22,7 @@ from redrive.server.auth.sessions import Login
 from redrive.server.auth.wanted import NewToken, NewUser
 from redrive.server.once import SECRET
 from redrive.server.routes.shared import Body, Id, Name, Text, router
-from redrive.store.accounts import TenantRow, TokenKind, TokenRow, UserRow
+from redrive.store.account_records import TenantRow, TokenKind, TokenRow, UserRow
 
 __all__ = ["routes"]
 
@@ -110,14 +110,13 @@ class Erased(Body):
 @routes.get("/tenants", **needs(Permission.LOOK))
 async def list_tenants(asked: Asked) -> list[Tenant]:
     """All tenants for an owner, one's own for everybody else."""
-    access = asked.owner_access if asked.principal.may(Permission.MANAGE_TENANTS) else asked.access
-    return [_tenant(row) for row in await access.tenants()]
+    return [_tenant(row) for row in await asked.access.tenants()]
 
 
 @routes.post("/tenants", status_code=201, **needs(Permission.MANAGE_TENANTS))
 async def create_tenant(asked: Asked, body: TenantName) -> Tenant:
     """Register a tenant; registering it again changes nothing."""
-    return _tenant(await asked.owner_access.create_tenant(body.name))
+    return _tenant(await asked.access.create_tenant(body.name))
 
 
 @routes.post("/tenants/{name}/disable", **needs(Permission.MANAGE_TENANTS))
@@ -125,19 +124,19 @@ async def disable_tenant(asked: Asked, name: Name) -> Tenant:
     """Let no credential of a tenant hold. Its data stays, and its runs go on."""
     if name == asked.principal.tenant:
         raise Conflict("this is the tenant you belong to: disabling it would lock you out")
-    return _tenant(await asked.owner_access.disable_tenant(name, disabled=True))
+    return _tenant(await asked.access.disable_tenant(name, disabled=True))
 
 
 @routes.post("/tenants/{name}/enable", **needs(Permission.MANAGE_TENANTS))
 async def enable_tenant(asked: Asked, name: Name) -> Tenant:
     """Let the credentials of a tenant hold again."""
-    return _tenant(await asked.owner_access.disable_tenant(name, disabled=False))
+    return _tenant(await asked.access.disable_tenant(name, disabled=False))
 
 
 @routes.delete("/tenants/{name}", **needs(Permission.MANAGE_TENANTS))
 async def erase_tenant(asked: Asked, name: Name, confirm: Text | None = None) -> Erased:
     """Remove everything a tenant has. `confirm` must repeat its name."""
-    access = asked.owner_access
+    access = asked.access
     await access.tenant(name)
     if confirm != name:
         raise InputError("nothing was erased: repeat the tenant's name in `confirm`")
@@ -152,8 +151,8 @@ async def erase_tenant(asked: Asked, name: Name, confirm: Text | None = None) ->
 )
 async def export_tenant(asked: Asked, name: Name) -> StreamingResponse:
     """Everything a tenant has, one JSON object on each line, with nothing hidden; noted in its log."""
-    await asked.owner_access.tenant(name)
-    things = await exported(asked.whole, asked.owner_access, name)
+    await asked.access.tenant(name)
+    things = await exported(asked.whole, asked.access, name)
     return StreamingResponse(_in_lines(things), media_type="application/x-ndjson")
 
 
@@ -259,34 +258,34 @@ async def change_user(asked: Asked, id: Id, body: Change) -> CreatedUser:
     tenant, user = asked.home, await _person(asked, id)
     role = None if body.role is None else role_of(body.role)
     part = Part(role=role, payloads=body.may_see_payloads, active=body.active)
-    changed, code = await give_part(asked.access, asked.owner_access, user, tenant, part)
+    changed, code = await give_part(asked.access, user, tenant, part)
     return CreatedUser(**_user(changed).model_dump(), code=code)
 
 
 async def _person(asked: Asking, id: str) -> UserRow:
     """Somebody of this tenant; an owner, who may give a role to people of others, finds those as well."""
     if asked.principal.may(Permission.MANAGE_TENANTS):
-        return await asked.owner_access.user(None, id)
+        return await asked.access.user(None, id, near=asked.home)
     return await asked.access.user(asked.home, id)
 
 
 @routes.post("/users/{id}/code", **needs(Permission.MANAGE_TENANTS, **{SECRET: True}))
 async def make_code(asked: Asked, id: Id) -> Code:
     """A code with which a person can sign in once, within a day, and choose a new password."""
-    user, code = await code_for(asked.owner_access, id, asked.tenant)
+    user, code = await code_for(asked.access, id, asked.tenant)
     return Code(id=user.id, code=code)
 
 
 @routes.post("/users/{id}/disable", **needs(Permission.MANAGE_TENANTS))
 async def disable_user(asked: Asked, id: Id) -> User:
     """Let a person sign in nowhere; whoever is signed in no longer is."""
-    return _user(await asked.owner_access.disable_user(id, disabled=True))
+    return _user(await asked.access.disable_user(id, disabled=True))
 
 
 @routes.post("/users/{id}/enable", **needs(Permission.MANAGE_TENANTS))
 async def enable_user(asked: Asked, id: Id) -> User:
     """Let a person sign in again."""
-    return _user(await asked.owner_access.disable_user(id, disabled=False))
+    return _user(await asked.access.disable_user(id, disabled=False))
 
 
 def _user(row: UserRow) -> User:

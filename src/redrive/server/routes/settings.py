@@ -126,12 +126,25 @@ async def list_audit(
     letter: Text | None = None,
     since: Since = None,
     until: Until = None,
+    accounts: bool = True,
     language: Annotated[Literal["en", "pl"], Query()] = "en",
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[AuditRecord]:
-    """A page of the audit log, newest first. `event` may end in `.` for all events of a kind."""
-    where = AuditFilter(event=event, by=by, subject=subject, letter=letter, since=since, until=until)
+    """List the audit log, newest first. `event` may end in `.` for all events of a kind.
+
+    Lines about users, sign-ins and tokens are shown to those who manage people only; `accounts=false` leaves
+    them out.
+    """
+    where = AuditFilter(
+        event=event,
+        by=by,
+        subject=subject,
+        letter=letter,
+        since=since,
+        until=until,
+        accounts=accounts and asked.principal.may(Permission.MANAGE_PEOPLE),
+    )
     return await asked.desk.audit.list(where, limit=limit, cursor=cursor, language=language)
 
 

@@ -43,7 +43,7 @@ from redrive.core.transition import (
 )
 from redrive.core.verdict import Verdict
 from redrive.errors import ConfigurationError, InputError
-from redrive.store.accounts import AnswerRow
+from redrive.store.account_records import AnswerRow
 from redrive.store.bulk import ItemMark, NewSet, SetItemRow, SetRow
 from redrive.store.circuits import CircuitTurn
 from redrive.store.encryption.keyring import SEALED_ERROR, Keyring, Unreadable, is_sealed, why_sealed

@@ -16,7 +16,7 @@ from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line, connect, hang_up, put_in_force
 from redrive.store.postgres.lines import until_it_answers
 from redrive.store.postgres.refusals import NOTHING_LOST, ONCE, meaning
-from redrive.store.postgres.roles import prove_confined
+from redrive.store.postgres.roles import ENGINE, prove_confined
 from redrive.store.postgres.session import PostgresSession
 
 __all__ = ["migrate", "prepare"]
@@ -49,7 +49,9 @@ async def _prepare(
             await schema.bring_up_to_date(line, address, clock)
         await prove_confined(line, address)
         await _mention_pooler(line, address)
-        await PostgresSession(line, clock).now()  # which the clock learns from
+        await _mention_inheritance(line, address)
+        async with line.transaction(role=ENGINE):
+            await PostgresSession(line, clock).now()  # which the clock learns from
         await put_in_force(line.con, address, settings)
         return line.con
 
@@ -60,6 +62,16 @@ async def _mention_pooler(line: Line, address: Address) -> None:
         log.warning(
             "%s seems to stand behind a pooler; if that works in transaction mode, the URL needs "
             "statement_cache_size=0",
+            address.where,
+        )
+
+
+async def _mention_inheritance(line: Line, address: Address) -> None:
+    """Warn about a login whose own statements see the rows of all tenants."""
+    if await line.value(schema.SQL["inherits_engine"]):
+        log.warning(
+            "the user of %s inherits redrive_engine, so that its own statements see all tenants: as an "
+            "administrator, REVOKE redrive_engine, redrive_app from it and GRANT redrive_login to it",
             address.where,
         )
 

@@ -33,7 +33,7 @@ _MISSING = ("42P01", "3F000", "42883", "42703", "42704")
 _PERSON = {
     "28": "refused the login: check user and password in the URL, and the server's pg_hba.conf",
     "3D000": "has no database of that name: create it, or name another in the URL",
-    "42501": "denies this user a right: as an administrator, GRANT redrive_engine, redrive_app TO it",
+    "42501": "denies this user a right: as an administrator, GRANT redrive_login TO it",
     "22023": "knows no role redrive_engine: run `redrive migrate` with a user who may create roles",
 }
 _LOST_CONNECTION = (OSError, EOFError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)

@@ -1,13 +1,16 @@
-"""The two roles, and the proof that a tenant's transaction sees no other tenant.
+"""The roles, and the proof that a tenant's transaction sees no other tenant.
 
 redrive_engine   workers and chores: sees all tenants, owns nothing, bypasses nothing
 redrive_app      whatever is done for a tenant's user: sees the tenant its transaction names
+redrive_login    what a login is a member of: may act as the two by SET ROLE, and inherits nothing from them
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+
+import asyncpg
 
 from redrive.errors import SchemaMismatch, StoreError
 from redrive.store import EXPOSED, statements
@@ -20,13 +23,13 @@ __all__ = ["APP", "ENGINE", "acting_for", "create", "prove_confined"]
 SQL = load("schema.sql")
 _FOREIGN = statements.load(__package__, "schema.sql")["foreign_rows"]
 
-ENGINE, APP = "redrive_engine", "redrive_app"
+ENGINE, APP, LOGIN = "redrive_engine", "redrive_app", "redrive_login"
 _PROBE, _OTHER = "redrive probe", "redrive probe's neighbour"
 
 # Two databases of one server may be set up at the same time; roles belong to both.
 _CREATE = """
 DO $body$ BEGIN
-    CREATE ROLE {name} NOLOGIN NOSUPERUSER NOBYPASSRLS;
+    CREATE ROLE {name} NOLOGIN NOSUPERUSER NOBYPASSRLS NOINHERIT;
 EXCEPTION WHEN duplicate_object OR unique_violation THEN
     NULL;
 END $body$;
@@ -34,9 +37,16 @@ END $body$;
 
 
 async def create(line: Line, address: Address) -> None:
-    """Make sure that both roles exist and that this user can act as them, or say what is to be done."""
+    """Make sure that this user can act as both roles, or say what is to be done.
+
+    The user is made a member of `redrive_login`, which inherits nothing: statements of the user's own, in a
+    transactional step for example, then have no right to the rows of any tenant.
+    """
     me = await line.row(SQL["me"])
-    missing = [row["name"] for row in await line.rows(SQL["missing_roles"])]
+    cannot_act = await line.rows(SQL["not_member_of"])
+    # A plain login that can act already needs nothing, and might not have the right to arrange more.
+    wanted = cannot_act or me["is_super"]
+    missing = [row["name"] for row in await line.rows(SQL["missing_roles"])] if wanted else []
     if missing and not me["may_create_roles"]:
         raise SchemaMismatch(_advice(address, me["name"]))
     if not me["may_create_schemas"]:
@@ -47,17 +57,20 @@ async def create(line: Line, address: Address) -> None:
         )
     for name in missing:
         await line.script(_CREATE.format(name=name))
-    for row in await line.rows(SQL["not_member_of"]):
-        try:
-            await line.script(f'GRANT {row["name"]} TO "{me["name"]}"')
-        except Exception as error:
-            raise SchemaMismatch(_advice(address, me["name"])) from error
+    try:
+        if missing:
+            await line.script(f"GRANT {ENGINE}, {APP} TO {LOGIN}")
+        if await line.rows(SQL["not_member_of"]):
+            await line.script(f'GRANT {LOGIN} TO "{me["name"]}"')
+    except asyncpg.PostgresError as error:
+        raise SchemaMismatch(_advice(address, me["name"])) from error
 
 
 def _advice(address: Address, name: str) -> str:
     return (
-        f"{address.where} needs two roles that user {name!r} may not create or use. As an administrator: "
-        f"CREATE ROLE {ENGINE} NOLOGIN; CREATE ROLE {APP} NOLOGIN; GRANT {ENGINE}, {APP} TO {name}; "
+        f"{address.where} needs roles that user {name!r} may not create or use. As an administrator: "
+        f"CREATE ROLE {ENGINE} NOLOGIN; CREATE ROLE {APP} NOLOGIN; CREATE ROLE {LOGIN} NOLOGIN NOINHERIT; "
+        f"GRANT {ENGINE}, {APP} TO {LOGIN}; GRANT {LOGIN} TO {name}; "
         "then run `redrive migrate` again"
     )
 

@@ -10,7 +10,6 @@ from redrive.clock import MICROS, Clock
 from redrive.core.delivery import Carrier
 from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
 from redrive.errors import StoreError
-from redrive.store.accounts import Accounts
 from redrive.store.circuits import CircuitTurn, Turned
 from redrive.store.confined import Confined
 from redrive.store.encryption.codec import Codec
@@ -24,7 +23,6 @@ from redrive.store.postgres import (
     starts,
     writes,
 )
-from redrive.store.postgres.accounts import PostgresAccounts
 from redrive.store.postgres.address import locate
 from redrive.store.postgres.bell import Bell
 from redrive.store.postgres.confined import TenantLines
@@ -111,10 +109,6 @@ class PostgresStore(SqlStore):
         view._lines = TenantLines(self._lines, tenant)  # type: ignore[assignment]  # no more of it is used
         view.database = PostgresDatabase(view._lines, self._clock, self.database.codec)
         return view
-
-    @property
-    def accounts(self) -> Accounts:
-        return PostgresAccounts(self._lines, self._clock, self._address)
 
     # -- accepting work ------------------------------------------------------------------------------
 

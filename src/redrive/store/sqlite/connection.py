@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from redrive.errors import ConfigurationError, StoreError, StoreUnavailable
@@ -55,6 +56,7 @@ def connect(address: Address, *, busy: float = BUSY) -> sqlite3.Connection:
         raise StoreError(f"this Python has SQLite {sqlite3.sqlite_version}; Redrive needs 3.35.5 or newer")
     if not address.in_memory:
         _check_place(Path(address.path))
+        _create_private(address.path)
     try:
         con = sqlite3.connect(
             address.path,
@@ -123,6 +125,13 @@ def _check_place(path: Path) -> None:
         raise StoreError(
             f"there is no folder {path.parent} to keep {path.name} in: create it, or name another"
         )
+
+
+def _create_private(path: str) -> None:
+    """Create a missing file so that only its owner reads it; SQLite gives its -wal and -shm the same mode."""
+    # Where the file exists, or cannot be created, SQLite opens it or explains the error.
+    with suppress(OSError):
+        os.close(os.open(os.path.realpath(path), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def _set_up(con: sqlite3.Connection, address: Address, busy: float) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Collection, Sequence
 from redrive.clock import Clock
 from redrive.core.delivery import Carrier
 from redrive.core.transition import Answer, NewRun, Transition
-from redrive.store.accounts import Accounts
 from redrive.store.confined import Confined
 from redrive.store.encryption.codec import Codec
 from redrive.store.encryption.keyring import Keyring
@@ -22,7 +21,6 @@ from redrive.store.sqlite import (
     starts,
     writes,
 )
-from redrive.store.sqlite.accounts import SqliteAccounts
 from redrive.store.sqlite.bell import Bell, data_version
 from redrive.store.sqlite.connection import Address, locate, unhurried
 from redrive.store.sqlite.lease import FileLease, MemoryLease
@@ -93,10 +91,6 @@ class SqliteStore(SqlStore):
 
     def confined(self, tenant: str, workflows: Collection[str] | None = None) -> People:
         return Confined(self, tenant, workflows)
-
-    @property
-    def accounts(self) -> Accounts:
-        return SqliteAccounts(self._lines, self.now)
 
     # -- accepting work ------------------------------------------------------------------------------
 

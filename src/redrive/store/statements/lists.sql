@@ -219,6 +219,10 @@ a.letter IS NOT DISTINCT FROM :letter;
 -- Said in addition for lines about letters, for the same reason.
 a.letter IS NOT NULL;
 
+-- name: audit.no_accounts
+-- Lines that are not about users and tokens.
+a.event NOT LIKE 'user.%' AND a.event NOT LIKE 'token.%';
+
 -- name: audit.since
 -- Lines from this time on.
 a.at >= :since;

@@ -36,11 +36,3 @@ SELECT secret FROM redrive.store_secrets WHERE name = :name;
 -- name: make_secret
 -- Store a secret; the first one counts.
 INSERT INTO redrive.store_secrets (name, secret) VALUES (:name, :secret) ON CONFLICT (name) DO NOTHING;
-
--- name: secret
--- A secret of the store.
-SELECT secret FROM redrive.store_secrets WHERE name = :name;
-
--- name: make_secret
--- Store a secret; the first one counts.
-INSERT INTO redrive.store_secrets (name, secret) VALUES (:name, :secret) ON CONFLICT (name) DO NOTHING;

@@ -35,7 +35,7 @@ SELECT pg_advisory_xact_lock(hashtextextended('redrive migrate ' || :schema, 0))
 
 -- name: missing_roles
 -- Those of our roles that do not exist.
-SELECT w.name FROM unnest(ARRAY['redrive_engine', 'redrive_app']) AS w (name)
+SELECT w.name FROM unnest(ARRAY['redrive_engine', 'redrive_app', 'redrive_login']) AS w (name)
 WHERE NOT EXISTS (SELECT 1 FROM pg_catalog.pg_roles AS r WHERE r.rolname = w.name);
 
 -- name: me
@@ -45,9 +45,18 @@ SELECT r.rolname AS name, r.rolsuper AS is_super, r.rolsuper OR r.rolcreaterole 
 FROM pg_catalog.pg_roles AS r WHERE r.rolname = session_user;
 
 -- name: not_member_of
--- Those of our roles that this user cannot act as.
-SELECT r.rolname AS name FROM pg_catalog.pg_roles AS r
-WHERE r.rolname IN ('redrive_engine', 'redrive_app') AND NOT pg_has_role(session_user, r.oid, 'MEMBER');
+-- Those of the two roles that this user cannot act as. From version 16 on, a member may lack the right to SET ROLE.
+SELECT w.name FROM unnest(ARRAY['redrive_engine', 'redrive_app']) AS w (name)
+WHERE NOT EXISTS (
+    SELECT 1 FROM pg_catalog.pg_roles AS r WHERE r.rolname = w.name AND pg_has_role(session_user, r.oid,
+        CASE WHEN CAST(current_setting('server_version_num') AS integer) < 160000 THEN 'MEMBER' ELSE 'SET' END));
+
+-- name: inherits_engine
+-- Whether the statements of this user have the rights of the engine without a SET ROLE. A superuser needs none.
+SELECT EXISTS (
+    SELECT 1 FROM pg_catalog.pg_roles AS r, pg_catalog.pg_roles AS m
+    WHERE r.rolname = 'redrive_engine' AND m.rolname = session_user AND NOT m.rolsuper
+      AND pg_has_role(m.oid, r.oid, 'USAGE'));
 
 -- name: backend
 -- The server's process behind this connection; a pooler announces itself by naming another one.

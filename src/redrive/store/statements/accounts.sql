@@ -1,0 +1,152 @@
+-- Tenants, people, tokens, sessions, remembered answers.
+
+-- name: tenants
+-- All registered tenants.
+SELECT tenant, created_at, created_by, disabled_at FROM redrive.access_tenants ORDER BY tenant;
+
+-- name: put_tenant
+-- Register a tenant, or let it be disabled or not.
+INSERT INTO redrive.access_tenants AS t (tenant, created_at, created_by, disabled_at)
+VALUES (:tenant, :now, :created_by,
+        CASE WHEN CAST(:disabled AS boolean) THEN :now END)
+ON CONFLICT (tenant) DO UPDATE SET
+    disabled_at = CASE WHEN CAST(:disabled AS boolean) THEN excluded.created_at END
+WHERE (t.disabled_at IS NULL) = CAST(:disabled AS boolean)
+RETURNING 1;
+
+-- name: user
+-- One account.
+SELECT id, email, home, password, created_at, disabled_at FROM redrive.access_users WHERE id = :id;
+
+-- name: users_at
+-- The accounts with an address.
+SELECT id, email, home, password, created_at, disabled_at FROM redrive.access_users WHERE email = :email ORDER BY id;
+
+-- name: users
+-- The people of a tenant, or of all.
+SELECT u.id, u.email, u.home, CAST(NULL AS text), u.created_at, u.disabled_at FROM redrive.access_users AS u
+WHERE CAST(:tenant AS text) IS NULL
+   OR EXISTS (SELECT 1 FROM redrive.access_members AS m WHERE m.user_id = u.id AND m.tenant = CAST(:tenant AS text))
+ORDER BY u.email, u.id;
+
+-- name: members
+-- What people are to a tenant, or to all.
+SELECT user_id, tenant, role, payloads, active FROM redrive.access_members
+WHERE user_id = ANY (CAST(:users AS text[])) AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
+ORDER BY user_id, tenant;
+
+-- name: insert_user
+-- Write a new account; an address has one in each home.
+INSERT INTO redrive.access_users (id, email, home, password, created_at)
+VALUES (:id, :email, :home, CAST(:password AS text), :now)
+ON CONFLICT DO NOTHING RETURNING id;
+
+-- name: change_user
+-- Another password for a person, or the end of all sign-ins.
+UPDATE redrive.access_users SET password = COALESCE(CAST(:password AS text), password),
+    disabled_at = CASE WHEN CAST(:disabled AS boolean) THEN COALESCE(disabled_at, :now) END
+WHERE id = :id AND email = :email
+RETURNING id;
+
+-- name: put_member
+-- What a person is to a tenant.
+INSERT INTO redrive.access_members (user_id, tenant, role, payloads, active)
+VALUES (:user, :tenant, :role, :payloads, :active)
+ON CONFLICT (user_id, tenant) DO UPDATE SET
+    role = excluded.role, payloads = excluded.payloads, active = excluded.active;
+
+-- name: token
+-- A token with its hash, unless its tenant is disabled.
+SELECT id, kind, tenant, role, name, created_by, payloads, workflows, hash, user_id, created_at, expires_at, revoked_at,
+       maker_user, maker_token
+FROM redrive.access_tokens AS k WHERE id = :id
+  AND NOT EXISTS (SELECT 1 FROM redrive.access_tenants AS t WHERE t.tenant = k.tenant AND t.disabled_at IS NOT NULL);
+
+-- name: tokens
+-- The tokens of a tenant, or of all.
+SELECT id, kind, tenant, role, name, created_by, payloads, workflows, '', user_id, created_at, expires_at, revoked_at,
+       maker_user, maker_token
+FROM redrive.access_tokens WHERE CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text) ORDER BY id DESC;
+
+-- name: put_token
+-- Keep a new token.
+INSERT INTO redrive.access_tokens (id, tenant, kind, role, name, created_by, payloads, workflows, user_id, created_at,
+                                   expires_at, hash, maker_user, maker_token)
+VALUES (:id, :tenant, :kind, :role, :name, :created_by, :payloads, :workflows, :user,
+        :now,
+        :now + CAST(:lasts AS bigint), :hash,
+        CAST(:maker_user AS text), CAST(:maker_token AS text))
+ON CONFLICT (id) DO NOTHING RETURNING id;
+
+-- name: revoke_token
+-- Let a token hold no longer.
+UPDATE redrive.access_tokens SET revoked_at = :now
+WHERE id = :id AND revoked_at IS NULL AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
+RETURNING id;
+
+-- name: session
+-- One sign-in, unless its tenant is disabled.
+SELECT hash, tenant, user_id, created_at, expires_at FROM redrive.access_sessions AS s WHERE hash = :hash
+  AND NOT EXISTS (SELECT 1 FROM redrive.access_tenants AS t WHERE t.tenant = s.tenant AND t.disabled_at IS NOT NULL);
+
+-- name: put_session
+-- Keep a sign-in.
+INSERT INTO redrive.access_sessions (hash, tenant, user_id, created_at, expires_at)
+VALUES (:hash, :tenant, :user, :now,
+        :now + CAST(:lasts AS bigint))
+ON CONFLICT (hash) DO NOTHING;
+
+-- name: old_sessions
+-- Sign-ins that have expired.
+DELETE FROM redrive.access_sessions WHERE expires_at <= :now;
+
+-- name: end_sessions
+-- End one sign-in, or all of a person.
+DELETE FROM redrive.access_sessions WHERE hash = CAST(:hash AS text) OR user_id = CAST(:user AS text);
+
+-- name: put_answer
+-- Begin a request; one that was given up may be begun again. Gives when it was begun first.
+INSERT INTO redrive.access_answers AS a (tenant, key, digest, begun_at, expires_at)
+VALUES (:tenant, :key, :digest, :now,
+        :now + CAST(:keeps AS bigint))
+ON CONFLICT (tenant, key) DO UPDATE SET begun_at = excluded.begun_at
+WHERE a.status IS NULL AND a.digest = excluded.digest AND a.begun_at <= excluded.begun_at - CAST(:patience AS bigint)
+RETURNING a.expires_at - CAST(:keeps AS bigint);
+
+-- name: answer
+-- A request that was begun, and its answer.
+SELECT tenant, key, digest, status, body FROM redrive.access_answers WHERE tenant = :tenant AND key = :key;
+
+-- name: drop_answer
+-- Forget a request that came to nothing.
+DELETE FROM redrive.access_answers WHERE tenant = :tenant AND key = :key AND status IS NULL;
+
+-- name: answer_usage
+-- How many answers a tenant has, and how large they are together.
+SELECT count(*), COALESCE(sum(size), 0) FROM redrive.access_answers WHERE tenant = :tenant;
+
+-- name: old_answers
+-- Answers that were kept long enough.
+DELETE FROM redrive.access_answers
+WHERE tenant = :tenant AND expires_at <= :now;
+
+-- name: some_runs
+-- Runs of a tenant that is erased, a few at a time.
+SELECT id FROM redrive.runs WHERE tenant = :tenant ORDER BY id LIMIT CAST(:most AS bigint);
+
+-- name: erase_of_runs
+-- Remove what belongs to runs from a table.
+DELETE FROM redrive.{table} WHERE tenant = :tenant AND run = ANY (CAST(:runs AS bigint[])) RETURNING 1;
+
+-- name: erase_runs
+-- Remove runs.
+DELETE FROM redrive.runs WHERE tenant = :tenant AND id = ANY (CAST(:runs AS bigint[])) RETURNING 1;
+
+-- name: erase_rows
+-- Remove what else a tenant has in a table.
+DELETE FROM redrive.{table} WHERE tenant = :tenant RETURNING 1;
+
+-- name: erase_strangers
+-- Remove people whom no tenant knows any more.
+DELETE FROM redrive.access_users AS u
+WHERE NOT EXISTS (SELECT 1 FROM redrive.access_members AS m WHERE m.user_id = u.id);
