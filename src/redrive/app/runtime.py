@@ -147,8 +147,7 @@ class Runtime:
 
     def new_set_worker(self, store: Store) -> SetWorker:
         """The chore that carries out sets, on the store or on another face of it."""
-        replayer = self._replayer(store, self.clock)
-        return SetWorker(store, Batches(store, self.clock, replayer, lambda: self.worker).decide)
+        return SetWorker(store, Batches(store, self.clock, self._replayer(store, self.clock)).decide)
 
     async def _until_a_set(self, most: float) -> None:
         """Wait until somebody here begins a set or lets one go on, or until a rate allows more of one."""

@@ -192,10 +192,6 @@ class FaultyStore:
     def now(self) -> int:
         return self._inner.now()
 
-    @property
-    def in_process(self) -> bool:
-        return self._inner.in_process
-
     def confined(self, tenant: str, workflows: Collection[str] | None = None) -> People:
         view = copy(self)
         view._inner = cast(Store, self._inner.confined(tenant, workflows))

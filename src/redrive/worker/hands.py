@@ -24,19 +24,16 @@ _UNWIND = 1.0  # how long code that was put down may take to unwind before it is
 class Hands:
     """The runs that a worker holds, by id; those that rest in memory take up no slot.
 
-    `slots` are executed at a time, and what is more than that waits in line.
     `fewer` is called when one has left. `abandoned` counts code that was put down and did not unwind.
     """
 
-    def __init__(self, clock: Clock, bell: Bell, slots: int, fewer: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock, bell: Bell, fewer: Callable[[], None]) -> None:
         self.held: dict[int, Execution] = {}
         self.abandoned = 0
         self._clock = clock
         self._bell = bell
-        self._slots = slots
         self._context = contextvars.copy_context()
         self._fewer = fewer
-        self._line: dict[int, Execution] = {}
         self._tasks: dict[Execution, asyncio.Task[None]] = {}
         self._resting: set[Execution] = set()
 
@@ -48,7 +45,7 @@ class Hands:
     @property
     def at_work(self) -> int:
         """How many take up a slot."""
-        return len(self.held) - len(self._resting) - len(self._line)
+        return len(self.held) - len(self._resting)
 
     @property
     def at_rest(self) -> int:
@@ -61,38 +58,17 @@ class Hands:
         return any(execution.busy for execution in self.held.values())
 
     @property
-    def in_line(self) -> list[Execution]:
-        """Those that were not begun yet, because others take up all slots."""
-        return list(self._line.values())
-
-    @property
     def all(self) -> list[Execution]:
-        """Those that are here, the line first: or it would take the place of others that are put down.
-
-        Another thread may ask: the dict is copied at once, and looked through afterwards.
-        """
-        held = list(self.held.values())
-        return self.in_line + [each for each in held if each.claimed.id not in self._line]
-
-    def line_up(self, execution: Execution) -> None:
-        """Have a run executed as soon as there is a slot for it."""
-        self._hold(execution)
-        self._line[execution.claimed.id] = execution
-        self._move_up()
+        """Those that are here, copied at once: the lease's thread asks, too."""
+        return list(self.held.values())
 
     def begin(self, execution: Execution) -> None:
         """Have a run executed."""
-        self._hold(execution)
-        self._launch(execution)
-
-    def _hold(self, execution: Execution) -> None:
         before = self.held.get(execution.claimed.id)
         if before is not None:
             before.put_down()  # it was taken from here and has come back, sooner than the heartbeat tells
         self.held[execution.claimed.id] = execution
-
-    def _launch(self, execution: Execution) -> None:
-        """Begin with it, as if nobody else had: it may be another run that has just ended."""
+        # A start from workflow code begins the run in that workflow's task, whose context is not the run's.
         task = self._context.copy().run(execution.launch)
         self._tasks[execution] = task
         task.add_done_callback(lambda task: self._gone(execution, task))
@@ -106,12 +82,9 @@ class Hands:
 
     def put_down(self, execution: Execution) -> None:
         """The run is no longer this worker's."""
-        was_begun = execution.claimed.id not in self._line
         self._forget(execution)
         task = self._tasks.get(execution)
-        if not was_begun:
-            execution.come_apart()
-        elif task is not None and not task.done():
+        if task is not None and not task.done():
             self._clock.call_later(_UNWIND, lambda: self._left_alone(task))
 
     def _left_alone(self, task: asyncio.Task[None]) -> None:
@@ -129,19 +102,11 @@ class Hands:
         """The run is over."""
         del self.held[execution.claimed.id]
         self._resting.discard(execution)
-        self._line.pop(execution.claimed.id, None)
-        self._move_up()
         self._fewer()
-
-    def _move_up(self) -> None:
-        """Begin with those in line, as many as there are slots for."""
-        while self._line and self.at_work < self._slots:
-            self._launch(self._line.pop(next(iter(self._line))))
 
     def rest(self, execution: Execution) -> None:
         """The run waits in memory and does not take up a slot."""
         self._resting.add(execution)
-        self._move_up()
         self._bell.ring()
 
     def awake(self, execution: Execution) -> None:

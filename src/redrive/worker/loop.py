@@ -35,7 +35,7 @@ from redrive.worker.beats import Beats
 from redrive.worker.bell import Bell
 from redrive.worker.branch import install_task_factory
 from redrive.worker.circuits import Circuits, Heeding
-from redrive.worker.claims import Claiming, Give, unreadable
+from redrive.worker.claims import Claiming, unreadable
 from redrive.worker.committer import Committer
 from redrive.worker.definition import Step, WorkflowDefinition
 from redrive.worker.execution import Execution
@@ -48,7 +48,6 @@ __all__ = ["Worker", "WorkerSettings"]
 log = logging.getLogger("redrive.worker")
 
 _GOODBYE = 10.0  # how long a worker that stops waits for a store that does not answer
-_MOMENT = 1.0  # how long runs may wait in line
 _UNWIND = 1.0  # how long a worker that vanishes waits for its tasks
 _HELD_PER_SLOT = 10  # runs that wait in memory, for each run that may execute
 
@@ -113,7 +112,7 @@ class Worker:
         self.tally = tally
         self.tracing = tracing
         self.circuits = Circuits(store, clock, wanted=has_circuits)
-        self.hands = Hands(clock, self.bell, settings.concurrency, self.look_for_calm)
+        self.hands = Hands(clock, self.bell, self.look_for_calm)
         self._stopping = False
         self.claiming = Claiming(self)
         self.beats = Beats(self)
@@ -178,7 +177,6 @@ class Worker:
     async def stop(self, grace: float | None = None) -> None:
         """Let steps and claims in flight end, within the grace period; give everything else back; retire."""
         self._stopping = True
-        self._release(self.hands.in_line)
         for execution in self.executions:
             execution.wind_up()
         await self._settle_down(self.settings.grace if grace is None else grace)
@@ -258,11 +256,6 @@ class Worker:
     # -- runs ---------------------------------------------------------------------------------------
 
     @property
-    def most(self) -> int:
-        """How many runs it executes at a time."""
-        return self.settings.concurrency
-
-    @property
     def room(self) -> int:
         """How many more runs it could execute."""
         taken = self.hands.at_work + self.claiming.promised
@@ -278,38 +271,21 @@ class Worker:
         """Have runs accepted under this worker's name, and begin with them: no claim is needed for these."""
         return await self.claiming.begin_with(runs, accept)
 
-    async def take_over(self, count: int, give: Give, patience: float, *, ahead: bool) -> bool:
-        """Have runs given to this worker when it has room for them; False if it has no time.
-
-        `ahead`: as soon as nobody waits in line for its room. They are begun as others end.
-        """
-        return self._automatic and await self.claiming.take_over(count, give, patience, ahead=ahead)
-
-    def take(self, runs: Iterable[Claimed], now: int, *, ahead: bool = False) -> None:
-        """Begin with runs that are ours from now on, or give them back if we stop.
-
-        `ahead`: there is not room for all of them yet. What is not begun in a moment is given back, for
-        whoever has room, and as it is with runs that are due: a pause holds for them.
-        """
+    def take(self, runs: Iterable[Claimed], now: int) -> None:
+        """Begin with runs that are ours from now on, or give them back if we stop."""
         for claimed in runs:
             try:
-                self._launch(claimed, now, self.hands.line_up if ahead else self.hands.begin)
+                self._launch(claimed, now)
             except Exception as error:
                 self.committer.post(unreadable(claimed, error))
-        if self.hands.in_line:
-            self.clock.call_later(_MOMENT, lambda: self._give_up_line(now))
         self.look_for_calm()
 
-    def _launch(self, claimed: Claimed, now: int, begin: Callable[[Execution], None]) -> None:
+    def _launch(self, claimed: Claimed, now: int) -> None:
         if self._stopping:
             view = view_of_claimed(claimed, self.options_of(claimed.options), self.version)
             self.committer.post(Released(run=view))
             return
-        begin(Execution(self, claimed, self.workflows[claimed.workflow], claimed_at=now))
-
-    def _give_up_line(self, since: int) -> None:
-        """Give back what is in line since then, or longer."""
-        self._release([each for each in self.hands.in_line if each.claimed_at <= since])
+        self.hands.begin(Execution(self, claimed, self.workflows[claimed.workflow], claimed_at=now))
 
     def confirm(self, before: Execution, ended: Ended) -> None:
         """The function of a run returned, and what it reserved is to be confirmed."""
