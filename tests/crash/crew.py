@@ -16,7 +16,7 @@ import scenes
 from redrive.cli.serve import run
 from redrive.store.sqlite import SqliteStore
 from redrive.store.workers import Claim, Claims
-from redrive.worker.loop import Worker
+from redrive.worker.worker import Worker
 
 
 def deaf() -> None:

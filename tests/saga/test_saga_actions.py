@@ -19,7 +19,7 @@ from redrive.actions import Action, ApiCall, Notify, Sql
 from redrive.app import Workflow
 from redrive.store.elsewhere import execute_elsewhere
 from redrive.testing import RunReport, engine
-from redrive.worker.acting import Acting
+from redrive.worker.actions import Acting
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from redrive.core.transition import Answer, Transition
 from redrive.signals.metrics import METRICS
 from redrive.signals.tally import MOST_STEPS, OTHER, Tally, bounded
 from redrive.testing import Crash, Http, engine, faults
-from redrive.worker.transactional import Tx
+from redrive.worker.step_call import Tx
 
 QUICK = RetryPolicy(max_retries=2, base_delay=5, factor=2, jitter=0)
 

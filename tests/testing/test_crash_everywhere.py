@@ -13,7 +13,7 @@ from redrive import Redrive, RetryPolicy, StepFailed, step_info
 from redrive.chores import Reaper
 from redrive.testing import CrashPoint, Engine, RunReport, crash_everywhere, engine
 from redrive.testing.crash import Manner, _Recorder
-from redrive.worker.tries import Tries
+from redrive.worker.step_call import Tries
 
 
 def make_app() -> Redrive:
