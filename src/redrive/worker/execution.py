@@ -7,9 +7,9 @@
 
 An execution has three collaborators, each with its own state:
 
-    requests    what the run's function asks for            worker/requests.py
-    waits       which entries wait, and whether the run sleeps  worker/waits.py
-    order       in which order branches see their results   worker/result_order.py
+    requests    what the run's function asks for                   worker/requests.py
+    waits       which entries wait, and whether the run sleeps     worker/waits.py
+    order       in which order its branches see their results      worker/result_order.py
 
 Everything that leaves this module goes through the committer as an outcome, and comes back as what
 was decided. When the run is no longer this worker's (it waits too long, was taken away, or the
@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from redrive.core.ending import Stage
 from redrive.core.failure import Failure
 from redrive.core.failure import capture as capture_failure
 from redrive.core.generations import generation_of_call
-from redrive.core.journal import EntryRow, Journal
+from redrive.core.journal import Journal
 from redrive.core.outcome import (
     Ended,
     Escaped,
@@ -267,38 +267,6 @@ class Execution:
                 log.warning("run %s: %d tasks ignore that it ended", self.claimed.public_id, len(others))
                 return
 
-    # -- journal ------------------------------------------------------------------------------------
-
-    def number_behind(self, rows: Iterable[EntryRow]) -> None:
-        """Number new entries behind those on record."""
-        self._number_behind(Journal(rows))
-
-    def follow(self, before: Execution) -> None:
-        """Number new entries behind those of another execution, some of which may not be recorded yet."""
-        self._number_behind(before.journal)
-
-    def _number_behind(self, known: Journal) -> None:
-        journal = self.journal
-        journal.next_index = max(journal.next_index, known.next_index)
-        journal.next_done = max(journal.next_done, known.next_done)
-
-    def next_index(self) -> int:
-        """Return the number of a new entry."""
-        index = self.journal.next_index
-        self.journal.next_index = index + 1
-        return index
-
-    def next_done(self) -> int:
-        """Return the number of a new result."""
-        number = self.journal.next_done
-        self.journal.next_done = number + 1
-        return number
-
-    def generation_of(self, key: str) -> int:
-        """Return the generation of a call, which is part of the key that outside services see."""
-        current = self.claimed.generation
-        return generation_of_call(self.claimed.journal, key, current) if current else 0
-
     # -- waiting ------------------------------------------------------------------------------------
 
     def is_only_branch(self) -> bool:
@@ -325,7 +293,7 @@ class Execution:
                 raise RunDetached
             if self.draining:
                 with self.waits.keep_awake():  # it would continue now, and does so on the next worker
-                    self.worker.on_idle()
+                    self.worker.check_drained()
                     await self.wait_forever()
             self.requests.send_if_caught_up()
             if self.waits.is_parking:
@@ -421,6 +389,11 @@ class Execution:
             self.view = replace(self.view, deaths=0)
             self.worker.wakeup.notify()
 
+    def generation_of(self, key: str) -> int:
+        """Return the generation of a call, which is part of the key that outside services see."""
+        current = self.claimed.generation
+        return generation_of_call(self.claimed.journal, key, current) if current else 0
+
     def capture(self, error: BaseException) -> Failure:
         """Return what is kept of an exception."""
         return capture_failure(error, self.worker.rules, self.worker.store.now() / MICROS)
@@ -448,7 +421,7 @@ class Execution:
         """Begin nothing new, because the worker stops; report when nothing is in flight."""
         self.draining = True
         if not self.busy:
-            self.worker.on_idle()
+            self.worker.check_drained()
 
     @property
     def is_live(self) -> bool:

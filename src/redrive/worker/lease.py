@@ -173,7 +173,7 @@ class HeldRunsReport:
         self._find_strays(beat.held - self._reported - held.keys())
 
     def _find_strays(self, unknown: frozenset[int]) -> None:
-        """Give back runs that the store counts as this worker's, twice in a row, and that it does not know."""
+        """Give back runs that the store counts as this worker's, twice in a row, and it does not know."""
         worker = self._worker
         if worker.claimer.under_way or worker.claimer.reserved or worker.is_stopping:
             unknown = frozenset()

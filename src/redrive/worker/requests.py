@@ -173,7 +173,7 @@ class Requests:
             await execution.wait(place, 1, seconds, settled.transition.change)
         else:
             await execution.wait(place, 1, execution.left_until(entry.wake_at), None)
-        done = execution.next_done()
+        done = self._journal.new_done()
         resumes = execution.waits.wake_up()
         await execution.settle(Woke(run=execution.view, place=place, done=done, resumes=resumes))
         await self._order.pass_result(done, place.key)
@@ -219,7 +219,7 @@ class Requests:
                 started = await start(self._start_key(place))
             finally:
                 self._starting -= 1
-            done, output = execution.next_done(), json.dumps(started)
+            done, output = self._journal.new_done(), json.dumps(started)
             await execution.settle(Noted(run=execution.view, place=place, output=output, done=done))
             await self._order.pass_result(done, place.key)
             return started
@@ -263,14 +263,12 @@ class Requests:
         entry = journal.ask(key)
         if entry is not None:
             return _NewPlace(entry.index, key, kind, name), entry
-        index = journal.next_index
-        if index - journal.set_aside >= MAX_ENTRIES:
+        if journal.next_index - journal.set_aside >= MAX_ENTRIES:
             raise TooManyEntries(
                 f"run {execution.claimed.public_id} recorded {MAX_ENTRIES:,} entries, the most a run may "
                 "have; split the work over several runs"
             )
-        journal.next_index = index + 1
-        return _NewPlace(index, key, kind, name), None
+        return _NewPlace(journal.new_index(), key, kind, name), None
 
     # -- what code does not wait for --------------------------------------------------------------------
 

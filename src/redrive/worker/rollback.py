@@ -25,7 +25,7 @@ from redrive.actions import Manual
 from redrive.core.classify import Category
 from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.failure import Failure
-from redrive.core.journal import EntryRow
+from redrive.core.journal import EntryRow, Journal
 from redrive.core.options import StepOptions
 from redrive.core.outcome import Ended, Escaped, Handed, Place, Planned, Undoing, Undone
 from redrive.core.saga import (
@@ -105,7 +105,7 @@ class FollowUp:
         rows = await until_answered(
             lambda: execution.worker.store.journal(execution.claimed.id), execution.clock
         )
-        execution.number_behind(rows)
+        execution.journal.number_behind(Journal(rows))
         return rows
 
     async def plan(self, wanted: Iterable[tuple[EntryRow, Step[Any, Any], bool, bool]]) -> None:
@@ -119,7 +119,9 @@ class FollowUp:
             if text is not None and is_sealed(text):
                 raise Stuck(self._unusable(entry.name, why_sealed(text)))
         return Undoing(
-            place=Place(self._execution.next_index(), follow_key(entry, step.name), self._kind, step.name),
+            place=Place(
+                self._execution.journal.new_index(), follow_key(entry, step.name), self._kind, step.name
+            ),
             input=undo_input(entry, declared=step.action is not None, uncertain=uncertain),
             options=step.options_text,
             runs=runs,

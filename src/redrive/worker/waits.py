@@ -195,7 +195,7 @@ class TimeLimit:
             self._waiting.close()
             await execution.order.begin(self._place.key)
             await execution.ready()
-            done = execution.next_done()
+            done = execution.journal.new_done()
             self._recorded = True
             resumes = execution.waits.wake_up()
             await execution.settle(Woke(run=execution.view, place=self._place, done=done, resumes=resumes))

@@ -112,7 +112,7 @@ class Worker:
         self._stopping = False
         self.claimer = Claimer(self)
         self.report = HeldRunsReport(self)
-        self._loop: asyncio.Task[None] | None = None
+        self._claiming: asyncio.Task[None] | None = None
         self._drained: asyncio.Event
         self._services: list[asyncio.Task[None]] = []
         self._undo_factory: Callable[[], None] = lambda: None
@@ -143,7 +143,7 @@ class Worker:
             self._services.append(asyncio.create_task(listening, name="redrive wakeup"))
         if automatic and self.circuits.wanted:
             self._services.append(asyncio.create_task(self.circuits.poll(), name="redrive circuits"))
-        self._loop = asyncio.create_task(self._run(), name="redrive claims")
+        self._claiming = asyncio.create_task(self._run(), name="redrive claims")
 
     async def _run(self) -> None:
         """Claim runs and execute them, for as long as the task lives."""
@@ -184,7 +184,7 @@ class Worker:
         for execution in self.executions:
             execution.drain()
         await self._drain(self.settings.grace if grace is None else grace)
-        await self._end(self._loop)
+        await self._end(self._claiming)
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WAIT):
                 await self.claimer.all_arrived()  # or they would wait for the end of a lease
@@ -227,18 +227,13 @@ class Worker:
 
     def check_drained(self) -> None:
         """Let a worker that stops continue if no step is in flight and no run on its way here."""
-        if not self._stopping or self.claimer.expects_runs:
-            return
-        if not self.held.busy:
+        if self._stopping and not self.claimer.expects_runs and not self.held.busy:
             self._drained.set()
 
-    def _release(self, executions: Iterable[Execution]) -> None:
-        for execution in executions:
+    async def _release_all(self) -> None:
+        for execution in self.executions:
             self.committer.post(execution.release())
             execution.detach()
-
-    async def _release_all(self) -> None:
-        self._release(self.executions)
         flushing = asyncio.create_task(self.committer.flush())
         await asyncio.wait([flushing], timeout=_LAST_WAIT)
         if not flushing.done():
@@ -296,7 +291,7 @@ class Worker:
     def confirm(self, before: Execution, ended: Ended) -> None:
         """Confirm what a run reserved, now that its function has returned."""
         after = Execution(self, before.claimed, before.workflow, claimed_at=before.claimed_at, ended=ended)
-        after.follow(before)
+        after.journal.number_behind(before.journal)
         if self._stopping:
             after.drain()
         self.held.begin(after)
@@ -318,7 +313,7 @@ class Worker:
     @property
     def services(self) -> list[asyncio.Task[None]]:
         """The worker's own tasks: the committer first, the claim loop last."""
-        return [*self._services, *filter(None, [self._loop])]
+        return [*self._services, *filter(None, [self._claiming])]
 
     @property
     def is_stopping(self) -> bool:
@@ -341,10 +336,6 @@ class Worker:
         """Return how long a wait to keep in memory, in microseconds: 0 when many runs wait already."""
         crowded = self.held.at_rest >= self.settings.concurrency * _HELD_PER_SLOT
         return 0 if crowded or self._stopping else int(self.settings.hold * MICROS)
-
-    def on_idle(self) -> None:
-        """Handle that a branch of a run that is being drained came to a stop."""
-        self.check_drained()
 
     def transaction(self) -> Transaction:
         """Return a transaction for a transactional step, well within the lease."""
