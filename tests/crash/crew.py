@@ -21,7 +21,7 @@ from redrive.worker.worker import Worker
 
 def deaf() -> None:
     """Heartbeats are answered, but the worker does not listen: only the store can stop it."""
-    Worker.heard = lambda self, beat: None  # type: ignore[method-assign]
+    Worker.on_heartbeat = lambda self, beat: None  # type: ignore[method-assign]
 
 
 def dies_after_claim() -> None:
