@@ -228,7 +228,6 @@ async def test_a_pause_holds_for_letters_that_were_read_and_not_decided_on(parce
 async def test_a_worker_that_stops_meanwhile_gives_them_back(parcels: Parcels) -> None:
     async with at_work(parcels.app, parcels.around) as worker:
         await parcels.fail()
-        worker.stop_now()
         await parcels.app.dlq.replay_many(LetterFilter(), by="ann")
         await until(lambda: parcels.shipped, "some were shipped")
         await worker.stop()
