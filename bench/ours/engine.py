@@ -15,7 +15,7 @@ from redrive.core.delivery import Carrier
 from redrive.core.transition import Answer, Transition
 from redrive.store.port import Store
 from redrive.store.workers import Beat, Catalogue, Claim, Claimed, Claims, NewWorker
-from redrive.worker.loop import Worker, WorkerSettings
+from redrive.worker.worker import Worker, WorkerSettings
 
 __all__ = ["engine"]
 
@@ -59,7 +59,7 @@ class Bursts:
         """Let that many runs become due, and wait until all have ended."""
         self._left = self._store.due = runs
         self._done.clear()
-        self.worker.bell.ring()
+        self.worker.wakeup.notify()
         await self._done.wait()
 
     def _ended(self, *_: Any) -> None:

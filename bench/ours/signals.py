@@ -13,7 +13,7 @@ from bench.ours.job import Job
 from bench.ours.throughput import BURST, STEPS, WARM_UP, burst
 from redrive.core.redact import Redactor
 from redrive.signals.logs import configure
-from redrive.worker.about import about_here
+from redrive.worker.context import log_context
 
 __all__ = ["signals"]
 
@@ -25,7 +25,7 @@ async def signals(job: Job) -> dict[str, float]:
 
     What is kept is the middle of the ratios of neighbours: whatever else the machine does hits both alike.
     """
-    configure("json", about_here, Redactor(), open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    configure("json", log_context, Redactor(), open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     assert logging.getLogger("redrive").isEnabledFor(logging.INFO)
     mute: list[tuple[float, float]] = []
     told: list[tuple[float, float]] = []

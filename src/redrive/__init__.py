@@ -28,7 +28,7 @@ if typing.TYPE_CHECKING:
     from redrive.policy import Circuit, RetryPolicy
     from redrive.sinks import Message, Sink
     from redrive.store.selection import AuditFilter, CircuitFilter, LetterFilter, OutboxFilter, RunFilter
-    from redrive.worker.calls import now, publish, random, run_info, sleep, step_info, timeout, uuid
+    from redrive.worker.context import now, publish, random, run_info, sleep, step_info, timeout, uuid
 
 __all__ = [
     "ApiCall",
@@ -80,7 +80,16 @@ _HOMES = {
     "redrive.policy": ("Circuit", "RetryPolicy"),
     "redrive.sinks": ("Message", "Sink"),
     "redrive.store.selection": ("AuditFilter", "CircuitFilter", "LetterFilter", "OutboxFilter", "RunFilter"),
-    "redrive.worker.calls": ("now", "publish", "random", "run_info", "sleep", "step_info", "timeout", "uuid"),
+    "redrive.worker.context": (
+        "now",
+        "publish",
+        "random",
+        "run_info",
+        "sleep",
+        "step_info",
+        "timeout",
+        "uuid",
+    ),
 }
 
 

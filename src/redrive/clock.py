@@ -11,13 +11,14 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable
-from typing import Protocol
+import types
+from collections.abc import Callable, Generator
+from typing import Any, Protocol
 
 from redrive.duration import MICROS
 from redrive.ids import format_id
 
-__all__ = ["MICROS", "Clock", "SystemClock", "Timer"]
+__all__ = ["MICROS", "Clock", "SystemClock", "Timer", "resume_started"]
 
 
 _random = random.Random()  # our own: ids must differ between processes, whatever a program does to `random`
@@ -79,3 +80,21 @@ class SystemClock:
 
     async def sleep(self, delay: float) -> None:
         await asyncio.sleep(delay)
+
+
+@types.coroutine
+def resume_started(body: Generator[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
+    """Await the rest of a coroutine that was started by `coroutine.__await__().send(None)` and waits.
+
+    A coroutine that ends before it waits for anything then needs no timer and no turn of the loop.
+    """
+    while True:
+        try:
+            yield waits_for
+        except BaseException as thrown:
+            try:
+                waits_for = body.throw(thrown)
+            except StopIteration as returned:
+                return returned.value
+        else:
+            return (yield from body)

@@ -23,7 +23,7 @@
     ├── NonRetryable            raise it in a step: never retried
     └── RetryAfter              raise it in a step: retried, but not before the delay
 
-`PutDown` stands outside the tree: it is a BaseException that unwinds workflow code whose run this
+`RunDetached` stands outside the tree: it is a BaseException that unwinds workflow code whose run this
 process no longer executes. Code that catches `Exception` does not see it; let it pass.
 """
 
@@ -45,7 +45,7 @@ __all__ = [
     "NotSignedIn",
     "PayloadError",
     "PayloadTooLarge",
-    "PutDown",
+    "RunDetached",
     "RedriveError",
     "RegistrationError",
     "RetryAfter",
@@ -232,5 +232,8 @@ class RetryAfter(RedriveError):
         self.details = dict(details or {})
 
 
-class PutDown(BaseException):
+class RunDetached(BaseException):
     """This process no longer executes the run; its code unwinds and nothing more is recorded."""
+
+
+PutDown = RunDetached  # the name it had before

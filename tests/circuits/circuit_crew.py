@@ -47,7 +47,7 @@ async def main(url: str, folder: str) -> None:
     async with app:
         print("ready", flush=True)
         circuits = app.runtime.worker.circuits  # type: ignore[union-attr]
-        while circuits.lets(("default", "bank")) is not None:  # noqa: ASYNC110 - others turn it
+        while circuits.generation_if_closed(("default", "bank")) is not None:  # noqa: ASYNC110 - others turn it
             await asyncio.sleep(0.02)
         print("knows", flush=True)
         await asyncio.to_thread(sys.stdin.readline)

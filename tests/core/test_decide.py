@@ -1013,16 +1013,6 @@ def test_a_run_that_only_waited_waits_on_and_is_not_suspected() -> None:
     assert second.change.deaths == 1
 
 
-def test_a_run_that_waited_in_line_is_not_suspected_until_a_step_of_it_is_under_way() -> None:
-    waiting, begun = (replace(row(number, options=RunOptions()), available_at=0) for number in (1, 2))
-    first, second = die(
-        HeldRun(run=waiting, worker=1, open=()), HeldRun(run=begun, worker=1, open=(entry_row(1),))
-    )
-    assert first.change == RunWrite(status=R.SLEEPING, wake_in=0, take=True)
-    assert second.change is not None
-    assert second.change.deaths == 1
-
-
 def test_a_suspect_that_only_waited_does_not_take_the_blame_for_others() -> None:
     napping = row(1, status=R.SLEEPING, deaths=1, options=RunOptions())
     executing = row(2, options=RunOptions())

@@ -182,7 +182,7 @@ def frame_of(function: Any) -> str | None:
 def test_the_frame_is_the_innermost_of_the_users_own_code(module: str, path: str) -> None:
     users = call("shop.payments", inner=call(module, path))
     assert frame_of(users) == "shop.payments.function"
-    assert frame_of(call("redrive.worker.loop", inner=users)) == "shop.payments.function"
+    assert frame_of(call("redrive.worker.worker", inner=users)) == "shop.payments.function"
 
 
 def test_a_package_that_only_begins_like_ours_is_the_users() -> None:

@@ -126,7 +126,7 @@ def test_only_so_many_frames_are_remembered(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_where_all_frames_are_the_workers_they_are_kept() -> None:
-    worker: dict[str, object] = {"__name__": "redrive.worker.tries"}
+    worker: dict[str, object] = {"__name__": "redrive.worker.step_call"}
     exec("def breaks():\n    raise ValueError('its own')", worker)
     breaks = worker["breaks"]
     assert callable(breaks)

@@ -16,12 +16,12 @@ import scenes
 from redrive.cli.serve import run
 from redrive.store.sqlite import SqliteStore
 from redrive.store.workers import Claim, Claims
-from redrive.worker.loop import Worker
+from redrive.worker.worker import Worker
 
 
 def deaf() -> None:
     """Heartbeats are answered, but the worker does not listen: only the store can stop it."""
-    Worker.heard = lambda self, beat: None  # type: ignore[method-assign]
+    Worker.on_heartbeat = lambda self, beat: None  # type: ignore[method-assign]
 
 
 def dies_after_claim() -> None:

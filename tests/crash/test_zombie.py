@@ -40,7 +40,7 @@ async def test_the_late_write_of_a_zombie_changes_no_row(
         if trick or workflow == "rude":
             until(lambda: fleet.ledger.lines("end", step=step, who=zombie.who), "the late step has ended")
         if trick is None:
-            zombie.says("it lets go of its runs and enlists again")
+            zombie.says("it detaches its runs and enlists again")
         assert fleet.everything_about(handle.id) == before
 
         run = await handle.describe()

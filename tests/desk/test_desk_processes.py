@@ -14,10 +14,9 @@ from typing import Any
 import cluster
 import engines
 import pytest
-from desk_kit import ONCE, shop
+from desk_kit import shop
 
 from redrive import Redrive, RunFailed
-from redrive.desk import handing
 from redrive.desk.sets import LetterSet
 from redrive.store.selection import LetterFilter
 
@@ -111,46 +110,6 @@ async def until_known(app: Redrive, id: str, known: Callable[[LetterSet], bool])
         while not known(found := await app.dlq.set(id)):  # noqa: ASYNC110 - others work on it
             await asyncio.sleep(0.02)
     return found
-
-
-@pytest.mark.parametrize("kind", PLACES)
-async def test_a_pause_waits_for_no_more_than_what_the_worker_was_given(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One batch has all the letters; the worker has room for some of them, and these see to the pause."""
-    monkeypatch.setattr(handing, "_PATIENCE", PATIENCE)  # or a slow pause finds the rest decided on
-    async with place(kind, tmp_path) as url:
-        app = Redrive(url, concurrency=25)
-        calls: list[int] = []
-        begun, paused = asyncio.Event(), asyncio.Event()
-        sets: list[LetterSet] = []
-
-        @app.step(retry=ONCE)
-        async def call(number: int) -> None:
-            if not begun.is_set():
-                raise ValueError("down")
-            calls.append(number)
-            if len(calls) == 1:
-                await app.dlq.pause_set(sets[0].id, by="bob")
-                paused.set()
-            await paused.wait()
-
-        @app.workflow
-        async def order(number: int) -> None:
-            await call(number)
-
-        async with app:
-            for handle in await order.start_many([(number,) for number in range(100)]):
-                with pytest.raises(RunFailed):
-                    await handle.result(PATIENCE)
-            begun.set()
-            sets.append(await app.dlq.replay_many(LetterFilter(), by="ann"))
-            held_up = await until_known(app, sets[0].id, lambda found: found.done > 0)
-            assert held_up.done <= 25
-            await app.dlq.resume_set(sets[0].id, by="bob")
-            await until_known(app, sets[0].id, lambda found: found.succeeded == 100)
-            ended = await until_known(app, sets[0].id, lambda found: found.status == "DONE")
-            assert (ended.done, sorted(calls)) == (100, list(range(100)))
 
 
 @pytest.mark.parametrize("kind", PLACES)

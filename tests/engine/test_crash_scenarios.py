@@ -14,7 +14,7 @@ from redrive import NonRetryable, Redrive, RetryPolicy, StepFailed, step_info
 from redrive.core.states import RunStatus
 from redrive.testing import Engine, RunReport, crash_everywhere
 from redrive.worker.attempt import Attempt
-from redrive.worker.branch import current
+from redrive.worker.branches import current
 
 
 def make_app() -> Redrive:

@@ -31,7 +31,7 @@ from redrive.testing import (
     faults,
 )
 from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault
-from redrive.worker import loop
+from redrive.worker import worker as worker_module
 
 ONCE = RetryPolicy(max_retries=0)
 BOTH = [("count", "SUCCESS"), ("page", "SUCCESS")]
@@ -258,14 +258,14 @@ async def test_a_run_that_cannot_even_be_begun_has_them(
     on_store: OnStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = Desk()
-    real = loop.Execution
+    real = worker_module.Execution
 
     def spoilt(worker: Any, claimed: Any, *rest: Any, **more: Any) -> Any:
         if claimed.workflow == "pay":
             raise ValueError("what is this?")
         return real(worker, claimed, *rest, **more)
 
-    monkeypatch.setattr(loop, "Execution", spoilt)
+    monkeypatch.setattr(worker_module, "Execution", spoilt)
     async with on_store(desk.app) as e:
         run = await e.run(desk.pay, 40, correlation_id="c")
         assert await started(e, run) == BOTH

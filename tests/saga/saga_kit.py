@@ -10,7 +10,7 @@ from engines import OnStore as OnStore
 from redrive import NonRetryable, Redrive, RetryPolicy, step_info
 from redrive.app import Workflow
 from redrive.testing import Engine
-from redrive.worker.definition import Step
+from redrive.worker.definitions import Step
 
 ONCE = RetryPolicy(max_retries=0)
 

@@ -19,7 +19,7 @@ from redrive.actions import Action, ApiCall, Notify, Sql
 from redrive.app import Workflow
 from redrive.store.elsewhere import execute_elsewhere
 from redrive.testing import RunReport, engine
-from redrive.worker.acting import Acting
+from redrive.worker.actions import ActionRunner
 
 
 @asynccontextmanager
@@ -241,7 +241,7 @@ async def test_a_message_is_filled_in_and_published_with_the_record() -> None:
 
 
 async def test_the_client_lets_go_of_its_connections_with_the_worker() -> None:
-    acting = Acting({}, ())
+    acting = ActionRunner({}, ())
     assert acting._http() is acting._http()
     await acting.close()
     await acting.close()

@@ -543,7 +543,7 @@ async def test_a_run_that_comes_back_to_its_worker_is_executed_there_once() -> N
         await e.settle()
         (held,) = e.worker.executions
         await handle.cancel(by="ada")
-        e.worker.bell.ring()
+        e.worker.wakeup.notify()
         assert (await e.finish(handle)).status == "CANCELLED"
         assert (held.dead, outside.undone) == (True, ["undo_flight"])
 

@@ -12,7 +12,7 @@ from redrive import Redrive
 from redrive.app import Workflow
 from redrive.errors import Conflict, InputError
 from redrive.testing import Crash, crash_everywhere, engine, faults
-from redrive.worker.definition import Step
+from redrive.worker.definitions import Step
 
 
 def reservation(app: Redrive, outside: Outside, name: str) -> Step[Any, Any]:

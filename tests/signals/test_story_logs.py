@@ -17,7 +17,7 @@ from redrive import NonRetryable, Redrive, RetryPolicy
 from redrive.core.redact import Redactor
 from redrive.signals.logs import FIELDS, AboutRun, ConsoleFormatter, JsonFormatter
 from redrive.testing import Crash, engine, faults
-from redrive.worker.about import about_here
+from redrive.worker.context import log_context
 
 SECRET = "password=hunter2-and-more"
 
@@ -28,7 +28,7 @@ def lines() -> Iterator[list[dict[str, Any]]]:
     stream, told = io.StringIO(), list[dict[str, Any]]()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter(Redactor()))
-    handler.addFilter(AboutRun(about_here))
+    handler.addFilter(AboutRun(log_context))
     root = logging.getLogger()
     before = root.level
     root.addHandler(handler)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from engines import OnStore
-from redrive.store.figures import CircuitCount, Figures, SinkLag
 from signal_kit import Metrics, scraped, series
 
 import redrive
@@ -16,8 +15,9 @@ from redrive.core.states import EntryKind
 from redrive.core.transition import Answer, Transition
 from redrive.signals.metrics import METRICS, registry_of, rendered
 from redrive.signals.tally import MOST_CIRCUITS, MOST_SINKS, MOST_STEPS, MOST_WORKFLOWS, OTHER, Tally
+from redrive.store.stats import CircuitCount, Figures, SinkLag
 from redrive.testing import Crash, Http, engine, faults
-from redrive.worker.transactional import Tx
+from redrive.worker.step_call import Tx
 
 QUICK = RetryPolicy(max_retries=2, base_delay=5, factor=2, jitter=0)
 

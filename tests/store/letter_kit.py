@@ -58,16 +58,6 @@ def reopens(run: Claimed | RunRow, *entries: EntryWrite, **more: Any) -> Transit
     )
 
 
-def taken_by(worker: int, decision: Transition) -> Transition:
-    """The same decision, for a worker that goes on with the run at once."""
-    assert decision.reopens is not None
-    return replace(
-        decision,
-        change=RunWrite(status=RunStatus.RUNNING, take=True, deaths=0, diverged=False),
-        reopens=replace(decision.reopens, worker=worker),
-    )
-
-
 def restarts(run: RunRow, new: NewRun, *, moves: bool = True) -> Transition:
     """A new run takes the run's place, and its letter, if that is open."""
     status = RunStatus.FAILED if run.status is RunStatus.DLQ_PENDING else run.status

@@ -13,7 +13,7 @@ from redrive import Redrive, RetryPolicy, StepFailed, step_info
 from redrive.chores import Reaper
 from redrive.testing import CrashPoint, Engine, RunReport, crash_everywhere, engine
 from redrive.testing.crash import Manner, _Recorder
-from redrive.worker.tries import Tries
+from redrive.worker.step_call import StepCall
 
 
 def make_app() -> Redrive:
@@ -321,13 +321,13 @@ async def test_a_death_that_used_up_an_attempt_would_be_found(monkeypatch: pytes
     async def fine() -> int:
         return await add(1, 1)
 
-    take_up = Tries._take_up
+    take_up = StepCall._resume
 
     async def miscount(self: Any, entry: Any) -> None:
         await take_up(self, entry)
         self._attempt += 1
 
-    monkeypatch.setattr(Tries, "_take_up", miscount)
+    monkeypatch.setattr(StepCall, "_resume", miscount)
     with pytest.raises(AssertionError, match=r"a crash during call #1 of step 'add': /add#0 took 2 attempts"):
         await crash_everywhere(fine)
 
@@ -347,7 +347,7 @@ async def test_a_step_called_twice_that_runs_at_most_once_would_be_found(
 
     async def forget(self: Any, entry: Any) -> None: ...
 
-    monkeypatch.setattr(Tries, "_take_up", forget)
+    monkeypatch.setattr(StepCall, "_resume", forget)
     with pytest.raises(AssertionError, match="the body of /launch#0 was called 2 times; at most 1 is right"):
         await crash_everywhere(rocket)
 

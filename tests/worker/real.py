@@ -14,7 +14,7 @@ from redrive.app.runtime import Runtime
 from redrive.clock import SystemClock
 from redrive.store import open_store
 from redrive.store.port import Store
-from redrive.worker.loop import Worker
+from redrive.worker.worker import Worker
 
 __all__ = ["AT_ONCE", "PATIENCE", "at_work", "make_app", "until", "worker_of"]
 

@@ -14,8 +14,8 @@ from redrive.core.outcome import Place
 from redrive.core.payload import Signature
 from redrive.core.states import EntryKind
 from redrive.worker.attempt import Attempt, Unfinished, begin
-from redrive.worker.branch import Branch, current
-from redrive.worker.definition import Step
+from redrive.worker.branches import Branch, current
+from redrive.worker.definitions import Step
 from redrive.worker.execution import Execution
 
 

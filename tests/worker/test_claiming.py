@@ -83,7 +83,7 @@ async def test_what_a_worker_is_given_while_it_stops_waits_for_nobody_to_miss_it
         return held
 
     async with at_work(app, lambda store: replacing(store, call, make)) as worker:
-        await until(lambda: worker.has_time_for([]), "the worker has looked for work, and rests")
+        await until(lambda: worker.claimer.has_time_for([]), "the worker has looked for work, and rests")
         armed.set()
         starting = asyncio.create_task(order.start(delay="10ms" if call == "claim" else 0))
         await given.wait()

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real import AT_ONCE, make_app, until, worker_of
+from real import AT_ONCE, PATIENCE, make_app, until, worker_of
 
 import redrive
 from redrive import RunFailed, StepFailed
 from redrive.core.states import EntryKind, RunStatus
+from redrive.errors import RunDetached
 
 
 async def test_steps_sleeps_and_notes_block_and_are_recorded(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ async def test_a_long_wait_gives_the_thread_back_and_any_worker_goes_on(tmp_path
 def _in_engine_call() -> bool:
     """Whether a thread of the pool blocks in a call of a workflow."""
     frames = sys._current_frames().values()
-    return any("enter" in _names(frame) for frame in frames)
+    return any("call_from_thread" in _names(frame) for frame in frames)
 
 
 def _names(frame: object) -> set[str]:
@@ -142,6 +143,39 @@ def _names(frame: object) -> set[str]:
         names.add(frame.f_code.co_name)  # type: ignore[attr-defined]
         frame = frame.f_back  # type: ignore[attr-defined]
     return names
+
+
+async def test_a_thread_whose_run_is_over_unwinds_at_its_next_call(tmp_path: Path) -> None:
+    app = make_app(tmp_path)
+    begun, go_on, over = threading.Event(), threading.Event(), threading.Event()
+    seen: list[type[BaseException]] = []
+
+    @app.step
+    def work() -> str:
+        return "worked"
+
+    @app.workflow
+    def job() -> str:
+        begun.set()
+        go_on.wait(PATIENCE)
+        try:
+            return work()
+        except BaseException as error:
+            seen.append(type(error))
+            raise
+        finally:
+            over.set()
+
+    async with app:
+        worker = worker_of(app)
+        handle = await job.start()
+        await until(begun.is_set, "the function is called")
+        await handle.cancel(by="ann")
+        await until(lambda: not worker.executions, "the worker has heard of it")
+        await until(lambda: not worker.held.tasks, "nothing of the run is left on the loop")
+        go_on.set()
+        await until(over.is_set, "the thread has ended")
+    assert seen == [RunDetached]
 
 
 async def test_cancelling_reaches_the_step_that_a_def_workflow_waits_for(tmp_path: Path) -> None:

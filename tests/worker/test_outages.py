@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,11 @@ from wrapped import replacing
 
 import redrive
 from redrive import Redrive, RunFailed, StepFailed
+from redrive.clock import SystemClock
 from redrive.core.states import RunStatus
 from redrive.core.transition import Answer, Transition
-from redrive.errors import DataRefused, StoreUnavailable
+from redrive.errors import DataRefused, StoreError, StoreUnavailable
+from redrive.settle.settler import until_answered
 from redrive.store.port import LeaseLine, Store
 from redrive.store.workers import Beat, Claim, Claims
 from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, inject_faults
@@ -311,3 +313,47 @@ async def test_a_bad_result_of_a_whole_run_becomes_its_letter(tmp_path: Path) ->
         with pytest.raises(RunFailed) as caught:
             await bad.result("10s")
     assert caught.value.code == "infrastructure_failure"
+
+
+class NoTime(SystemClock):
+    """A clock on which waiting takes no time, and is noted."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    async def sleep(self, delay: float) -> None:
+        self.slept.append(delay)
+
+
+def failing(times: int, error: Exception) -> Callable[[], Awaitable[str]]:
+    """Return a store call that fails so many times, then answers."""
+    errors = iter([error] * times)
+
+    async def ask() -> str:
+        for raised in errors:
+            raise raised
+        return "answer"
+
+    return ask
+
+
+async def test_a_store_that_does_not_answer_is_asked_until_it_does() -> None:
+    clock = NoTime()
+    assert await until_answered(failing(9, StoreError("locked")), clock) == "answer"
+    assert clock.slept == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0]
+
+
+async def test_where_a_caller_waits_the_store_is_asked_for_some_seconds_only() -> None:
+    clock = NoTime()
+    assert await until_answered(failing(3, StoreUnavailable("gone")), clock, patience=1.0) == "answer"
+    clock.slept.clear()
+    with pytest.raises(StoreUnavailable):
+        await until_answered(failing(99, StoreUnavailable("gone")), clock, patience=1.0)
+    assert 1.0 <= sum(clock.slept) < 2.0
+
+
+async def test_where_a_caller_waits_other_trouble_with_the_store_is_raised_at_once() -> None:
+    clock = NoTime()
+    with pytest.raises(StoreError):
+        await until_answered(failing(1, StoreError("not a database")), clock, patience=1.0)
+    assert clock.slept == []

@@ -264,7 +264,7 @@ async def test_what_is_on_its_way_to_a_worker_that_was_declared_dead_is_not_begu
         return replacing(after(store, "claim", hold_back), "enlist", slow_birth)
 
     async with at_work(app, around) as worker:
-        worker.claiming._more_due = True  # or it would have the run from its start
+        worker.claimer._more_due = True  # or it would have the run from its start
         handle = await job.start()
 
         async def is_claimed() -> bool:
@@ -274,7 +274,7 @@ async def test_what_is_on_its_way_to_a_worker_that_was_declared_dead_is_not_begu
         await _execute(tmp_path, "UPDATE workers SET state = 'DEAD'")
         await until(lambda: births[0] == 2, "the worker has heard that it was declared dead")
         answer.set()
-        await until(lambda: not worker.claiming.under_way, "what was claimed is here")
+        await until(lambda: not worker.claimer.under_way, "what was claimed is here")
         assert not worker.executions
         birth.set()
         assert await handle.result("20s") == "worked"
@@ -288,9 +288,9 @@ async def test_an_old_heartbeats_answer_does_not_cost_a_run_claimed_since(tmp_pa
         old = await asyncio.to_thread(_beat, worker)
         handle = await scene.start()
         await asyncio.to_thread(_beat, worker)  # asked about the run by now, but `old` is heard only then
-        worker.heard(old)
+        worker.on_heartbeat(old)
         assert len(worker.executions) == 1
-        worker.heard(await asyncio.to_thread(_beat, worker))
+        worker.on_heartbeat(await asyncio.to_thread(_beat, worker))
         assert len(worker.executions) == 1
         await scene.finish(handle)
     assert len(scene.begun) == 1
@@ -300,7 +300,7 @@ def _beat(worker: Any) -> Any:
     """What the lease's thread does every second."""
     line = worker.store.lease_line()
     try:
-        return line.beat(worker.id, worker.beats.signs())
+        return line.beat(worker.id, worker.report.collect())
     finally:
         line.close()
 

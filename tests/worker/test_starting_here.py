@@ -160,7 +160,7 @@ async def test_nobody_who_waits_is_passed_over_by_who_is_started_later(tmp_path:
         await watched.calm()
         first, second = await order.start("first"), await order.start("second")
         await until(lambda: begun, "the first one has begun")
-        assert not worker_of(app).has_time_for([])  # somebody waits already
+        assert not worker_of(app).claimer.has_time_for([])  # somebody waits already
         go_on.set()
         await first.result("10s")
         third = await order.start("third")
@@ -186,7 +186,7 @@ async def test_it_calls_no_dependency_that_was_found_out_of_order_elsewhere(
     async with at_work(app, watched.around) as worker:
         elsewhere = Circuits(app.runtime.store, worker.clock, lambda row: None)
         await elsewhere.open("payments", by="ann")
-        await until(lambda: worker.has_time_for([]), "the worker has looked for work, and rests")
+        await until(lambda: worker.claimer.has_time_for([]), "the worker has looked for work, and rests")
         handle = await order.start()
         assert watched.named == [worker.id]
 

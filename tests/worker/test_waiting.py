@@ -43,7 +43,7 @@ async def test_a_run_that_waits_long_leaves_memory_and_another_worker_goes_on(tm
 
         await until(put_down, "all of them were put down")
         assert not [task for task in asyncio.all_tasks() if "redrive run" in task.get_name()]
-        assert worker.hands.abandoned == 0
+        assert worker.held.abandoned == 0
         held = await app.runtime.store.held(worker.id)
         assert held == []
     app, nap = build(tmp_path, "second", calls)
@@ -153,12 +153,12 @@ async def test_code_that_does_not_unwind_when_it_is_put_down_is_left_alone_and_c
     async with app:
         worker = worker_of(app)
         handle = await clinging.start()
-        await until(lambda: worker.hands.abandoned == 1, "the code that clings was given up")
+        await until(lambda: worker.held.abandoned == 1, "the code that clings was given up")
         assert await handle.result("10s") == "slept"  # called anew, it went on
         assert happened == ["clings", "tidied"]
         let_go.set()
         await until(lambda: happened[2:], "the clinging code asks the engine again")
-    assert happened == ["clings", "tidied", "PutDown"]
+    assert happened == ["clings", "tidied", "RunDetached"]
 
 
 async def test_a_branch_that_executes_keeps_a_waiting_run_in_memory(tmp_path: Path) -> None:

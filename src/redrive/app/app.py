@@ -46,7 +46,7 @@ from redrive.sinks import Sink, SinkDefinition
 from redrive.store.elsewhere import check_elsewhere
 from redrive.store.encryption.codec import refuse_unreadable
 from redrive.store.workers import Catalogue
-from redrive.worker.definition import Step
+from redrive.worker.definitions import Step
 
 __all__ = ["Redrive"]
 

@@ -10,7 +10,7 @@ from redrive.app.version import code_version
 from redrive.app.workflow import Workflow
 from redrive.core.payload import Signature
 from redrive.store.workers import Catalogue, CatalogueItem
-from redrive.worker.definition import Step
+from redrive.worker.definitions import Step
 
 __all__ = ["catalogue_of", "version_of"]
 

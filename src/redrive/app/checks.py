@@ -11,7 +11,7 @@ from redrive.core.classify import Rule
 from redrive.duration import Duration, seconds
 from redrive.errors import ConfigurationError, RegistrationError
 from redrive.policy import RetryPolicy
-from redrive.worker.definition import Step
+from redrive.worker.definitions import Step
 
 __all__ = ["check_flags", "check_options", "check_retry", "chosen_name", "read_rules", "time_limit"]
 

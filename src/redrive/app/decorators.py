@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from redrive.app.workflow import Workflow
-from redrive.worker.definition import Step
+from redrive.worker.definitions import Step
 
 __all__ = ["StepDecorator", "WorkflowDecorator"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from redrive.core.circuit import circuit_key
 from redrive.errors import ConfigurationError, RegistrationError
 from redrive.policy import Circuit
-from redrive.worker.definition import Step
+from redrive.worker.definitions import Step
 
 __all__ = ["check_circuit", "circuit_names", "find_circuit"]
 

@@ -14,7 +14,7 @@ from redrive.desk.shapes import Run
 from redrive.duration import Duration, seconds
 from redrive.errors import ConfigurationError, MisusedStep, NotFound, RunCancelled, RunFailed, RunPartial
 from redrive.store.encryption.keyring import Unreadable
-from redrive.worker.branch import Branch, current
+from redrive.worker.branches import Branch, current
 
 if TYPE_CHECKING:
     from redrive.app.app import Redrive

@@ -17,7 +17,7 @@ from redrive.duration import Duration
 from redrive.errors import RegistrationError
 from redrive.frozen import dataclass
 from redrive.policy import Circuit, RetryPolicy
-from redrive.worker.definition import Step, Undo
+from redrive.worker.definitions import Step, Undo
 
 if TYPE_CHECKING:
     from redrive.app.app import Redrive

@@ -17,7 +17,7 @@ from redrive.duration import Duration
 from redrive.errors import RegistrationError
 from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
-from redrive.worker.definition import WorkflowDefinition
+from redrive.worker.definitions import WorkflowDefinition
 
 if TYPE_CHECKING:
     from redrive.app.app import Redrive

@@ -25,7 +25,7 @@ from redrive.chores import (
     Watch,
     every,
 )
-from redrive.clock import MICROS, Clock
+from redrive.clock import MICROS, Clock, SystemClock
 from redrive.core.redact import Redactor
 from redrive.core.starting import Startable
 from redrive.core.transition import NewRun
@@ -47,10 +47,11 @@ from redrive.desk.sinks import Sinks
 from redrive.desk.starting import Starter
 from redrive.desk.views import Views
 from redrive.desk.workflows import Workflows
-from redrive.errors import ConfigurationError, StoreUnavailable
+from redrive.errors import ConfigurationError
 from redrive.frozen import dataclass
 from redrive.notify.sinks import WAYS
 from redrive.settings import listening
+from redrive.settle.settler import until_answered
 from redrive.signals.endpoint import Endpoint, Recent, can_measure
 from redrive.signals.reporting import Reporter
 from redrive.signals.tally import Ear, Tally
@@ -60,10 +61,10 @@ from redrive.store.circuits import CircuitRow
 from redrive.store.outbox_records import NewSink
 from redrive.store.port import People, Store
 from redrive.store.records import Started
-from redrive.worker.acting import Acting
+from redrive.worker.actions import ActionRunner
 from redrive.worker.attempt import Attempt
-from redrive.worker.bell import Bell
-from redrive.worker.loop import Worker, WorkerSettings
+from redrive.worker.claimer import Wakeup
+from redrive.worker.worker import Worker, WorkerSettings
 
 if TYPE_CHECKING:
     from redrive.app.app import Redrive
@@ -73,7 +74,8 @@ __all__ = ["Desk", "Runtime"]
 T = TypeVar("T")
 
 _POLL = 1.0  # how long an idle worker trusts the bell
-_PATIENCE = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)  # seconds between asking a store that does not answer
+_PATIENCE = 8.0  # seconds for which a caller waits for a store that does not answer
+_REAL_TIME = SystemClock()
 _LATE = 3  # times of a schedule are looked at once in an interval; so many of them are no delay
 _PATIENTLY = 30  # purging and watching are done once in so many intervals of the reaper
 
@@ -111,7 +113,7 @@ class Runtime:
         self.tracing = tracing()
         self.recent = Recent(store.figures, clock)
         self.endpoint: Endpoint | None = None
-        self._set_begun = Bell(clock)
+        self._set_begun = Wakeup(clock)
         desk = self.desk(store, clock)
         self.runs = desk.runs
         self.dlq = desk.dlq
@@ -132,7 +134,7 @@ class Runtime:
         self.releaser = self.new_releaser(store)
         self.scheduler = self.new_scheduler(store)
         self.watch = Watch(store)
-        self._acting = Acting(app.followers.connections, app.followers.allowed)
+        self._actions = ActionRunner(app.followers.connections, app.followers.allowed)
         self.worker: Worker | None = None
         self.notifying = self.new_notifying(store)
         self.relays: list[Relay] = []
@@ -147,8 +149,7 @@ class Runtime:
 
     def new_set_worker(self, store: Store) -> SetWorker:
         """The chore that carries out sets, on the store or on another face of it."""
-        replayer = self._replayer(store, self.clock)
-        return SetWorker(store, Batches(store, self.clock, replayer, lambda: self.worker).decide)
+        return SetWorker(store, Batches(store, self.clock, self._replayer(store, self.clock)).decide)
 
     async def _until_a_set(self, most: float) -> None:
         """Wait until somebody here begins a set or lets one go on, or until a rate allows more of one."""
@@ -171,8 +172,8 @@ class Runtime:
     def turned(self, row: CircuitRow) -> None:
         """A circuit stands like this: let the worker of this process know, and look for work."""
         if self.worker is not None:
-            self.worker.circuits.saw(row)
-            self.worker.bell.ring()
+            self.worker.circuits.learn(row)
+            self.worker.wakeup.notify()
 
     def new_notifying(self, store: Store) -> Notifying:
         """The chore that tells people, on the store or on another face of it."""
@@ -208,7 +209,7 @@ class Runtime:
                 self._store.workers,
                 ears=self._ears,
             ),
-            dlq=DeadLetters(store, clock, shaper, replayer, previewer, self._set_begun.ring),
+            dlq=DeadLetters(store, clock, shaper, replayer, previewer, self._set_begun.notify),
             sagas=Sagas(store, shaper, replayer),
             policies=Policies(store, clock),
             circuits=Circuits(store, clock, self.turned),
@@ -290,7 +291,7 @@ class Runtime:
             workflows={name: workflow.definition for name, workflow in app.registered_workflows.items()},
             catalogue=app.catalogue(),
             steps=app.registered_steps,
-            acting=self._acting,
+            actions=self._actions,
             rules=app.rules,
             has_circuits=any(step.options.circuit for step in app.registered_steps.values()),
             on_ended=self.results.ended_here,
@@ -365,37 +366,27 @@ class Runtime:
         await self.stop_relays()
         if self.endpoint is not None:
             await self.endpoint.close()
-        await self._acting.close()
+        await self._actions.close()
         self.results.close()
         await self._store.close()
 
     async def start(self, runs: Sequence[NewRun]) -> list[Started]:
-        """Accept runs. The worker of this process has them from the beginning if it has time."""
-        worker = self.worker
-        if worker is not None and worker.has_time_for(runs):
-            return await worker.begin_with(runs, lambda me: self._accepted(runs, me))
-        started = await self._accepted(runs, None)
-        self.ring()
+        """Start runs. The worker of this process holds them from the beginning if it has time."""
+        if self.worker is None:
+            return await self.answered(lambda: self.store.start(runs))
+        async with self.worker.reserve(runs) as reservation:
+            worker = reservation.worker_id
+            started = await self.answered(lambda: self.store.start(runs, worker=worker))
+            reservation.started = started
         return started
-
-    async def _accepted(self, runs: Sequence[NewRun], worker: int | None) -> list[Started]:
-        return await self.answered(lambda: self.store.start(runs, worker=worker))
 
     def _here(self) -> set[str]:
         """The runs in the hands of this process's worker, which will say how they end."""
-        return set() if self.worker is None else self.worker.tells_of()
+        return set() if self.worker is None else self.worker.runs_reported_here()
 
     async def answered(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask the store, again if it does not answer, but not for ever: somebody waits."""
-        pauses = iter(_PATIENCE)
-        while True:
-            try:
-                return await ask()
-            except StoreUnavailable:
-                pause = next(pauses, None)
-                if pause is None:
-                    raise
-                await asyncio.sleep(pause)
+        """Ask the store, again for some seconds if it does not answer: a caller waits, in real time."""
+        return await until_answered(ask, _REAL_TIME, patience=_PATIENCE)
 
     def starting(self, workflow: str) -> AbstractContextManager[str | None]:
         """Around the start of runs: gives the trace that they belong to, if there is one."""
@@ -404,7 +395,7 @@ class Runtime:
     def ring(self) -> None:
         """There may be work: wake the worker of this process."""
         if self.worker is not None:
-            self.worker.bell.ring()
+            self.worker.wakeup.notify()
 
     def ring_relays(self) -> None:
         """There may be messages: wake the relays of this process, but those that the teller alone feeds."""

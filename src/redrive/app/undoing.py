@@ -17,8 +17,8 @@ from redrive.core.schema import problems
 from redrive.core.template import places
 from redrive.errors import InputError, RegistrationError
 from redrive.outside import inspect as inspect_url
-from redrive.worker.acting import act
-from redrive.worker.definition import Step
+from redrive.worker.actions import run_action
+from redrive.worker.definitions import Step
 
 __all__ = [
     "CANCEL",
@@ -169,6 +169,6 @@ def _check_parameters(step: Step[Any, Any], name: str, signature: Signature, rol
 
 def _declared_step(action: Action, name: str, options: StepOptions) -> Step[Any, Any]:
     async def declared(input: dict[str, Any], result: Any) -> Any:
-        return await act(action, input, result)
+        return await run_action(action, input, result)
 
     return Step(declared, name=name, options=options, signature=Signature.of(declared), action=action)

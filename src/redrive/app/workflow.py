@@ -20,8 +20,8 @@ from redrive.errors import Conflict, InputError
 from redrive.policy import RetryPolicy
 from redrive.store.records import Started
 from redrive.store.workers import Claimed
-from redrive.worker.branch import Branch, current, outside
-from redrive.worker.definition import WorkflowDefinition
+from redrive.worker.branches import Branch, current, outside
+from redrive.worker.definitions import WorkflowDefinition
 
 if TYPE_CHECKING:
     from redrive.app.app import Redrive
@@ -154,8 +154,7 @@ class Workflow(Generic[P, R, T]):
         if not isinstance(here, Branch):
             return self._started(starts, shape, event)
         call = self._start_children(here, starts, shape, event)
-        blocked: Coroutine[Any, Any, S] = here.execution.tasks.enter(here, call)
-        return blocked
+        return here.execution.call_from_thread(call) if here.threaded else call
 
     async def _started(
         self,

@@ -20,7 +20,7 @@ from redrive.core.failure import Failure
 from redrive.core.journal import EntryRow
 from redrive.core.options import StepOptions
 from redrive.core.outcome import Expired, Lost, Outcome, Place, Raised
-from redrive.core.states import RunStatus, StepStatus
+from redrive.core.states import RunStatus
 from redrive.core.transition import AttemptEnd
 from redrive.duration import words
 from redrive.settle.apart import settle_apart
@@ -153,15 +153,9 @@ def _let_go(held: HeldRun, now: int) -> Lost:
     return Lost(run=run, deaths=run.deaths, executing=True, open=open_steps(held.open, now))
 
 
-def _executes(held: HeldRun) -> bool:
-    """False if the run waited in its worker's memory, which shows in its state or in when it is due.
-
-    One that waited in line for its worker is due, too, until its end. So a step that is under way tells more.
-    """
-    run = held.run
-    if run.status is RunStatus.SLEEPING or run.available_at is None:
-        return run.status is not RunStatus.SLEEPING
-    return run.status is RunStatus.RUNNING and any(step.status is StepStatus.RUNNING for step in held.open)
+def _executes(run: RunRow) -> bool:
+    """Return False if the run waited in its worker's memory: it sleeps, or has a time at which it is due."""
+    return run.status is not RunStatus.SLEEPING and run.available_at is None
 
 
 def bereaved(held: list[HeldRun], now: int, *, died: bool) -> list[Outcome]:
@@ -170,11 +164,11 @@ def bereaved(held: list[HeldRun], now: int, *, died: bool) -> list[Outcome]:
     A death is laid to the suspects among the runs it executed; if there was none, all become suspects.
     Runs that only waited are no suspects, and a worker that stopped in good order lays nothing to anybody.
     """
-    executing = [h for h in held if _executes(h)]
+    executing = [h for h in held if _executes(h.run)]
     known = any(h.run.deaths for h in executing)
     outcomes: list[Outcome] = []
     for h in held:
-        is_executing = _executes(h)
+        is_executing = _executes(h.run)
         suspected = died and is_executing and (h.run.deaths > 0 or not known)
         outcomes.append(
             Lost(

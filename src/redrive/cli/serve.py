@@ -16,11 +16,11 @@ from redrive.cli.quickly import run_quickly
 from redrive.core.redact import Redactor
 from redrive.duration import words
 from redrive.signals.logs import configure
-from redrive.worker.about import about_here
+from redrive.worker.context import log_context
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.worker.loop import Worker
+    from redrive.worker.worker import Worker
 
 __all__ = ["Stop", "describe", "run", "say", "tie"]
 
@@ -32,7 +32,7 @@ def run(app: Redrive, also: Callable[[Stop], None] | None = None) -> None:
 
     `also` is given the means to stop the worker for other reasons.
     """
-    configure(app.settings.log, about_here, Redactor.parse(app.settings.redact))
+    configure(app.settings.log, log_context, Redactor.parse(app.settings.redact))
     try:
         run_quickly(_serve(app, also))
     except asyncio.CancelledError:
@@ -107,7 +107,7 @@ class Stop:
             say("stopping at once: steps in flight are given back")
             self.hurried = True
             self._by_force_next()
-            self.worker.hurry()
+            self.worker.stop_now()
 
     def _by_force_next(self) -> None:
         """Another signal does what it does to any process."""

@@ -70,9 +70,9 @@ def server(host: str, port: int, owner: str, rate: int, place: Place) -> None:
 def _keep_log(app: Redrive) -> None:
     from redrive.core.redact import Redactor
     from redrive.signals.logs import configure
-    from redrive.worker.about import about_here
+    from redrive.worker.context import log_context
 
-    configure(app.settings.log, about_here, Redactor.parse(app.settings.redact))
+    configure(app.settings.log, log_context, Redactor.parse(app.settings.redact))
 
 
 @contextmanager

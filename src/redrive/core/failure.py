@@ -33,7 +33,7 @@ _DETAIL_DEPTH = 8
 _DETAIL_BITS = 1_024  # a longer whole number may be more than json can write
 _FRAME_TEXTS = 1_000  # frames whose text is remembered
 _LEFT_OUT = "…"
-_WORKER = ("redrive.worker.", "redrive.halfway")
+_WORKER = ("redrive.worker.", "redrive.clock")
 _BETWEEN = frozenset({"asyncio", "concurrent", "threading"})  # what a worker calls code through
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")

@@ -91,6 +91,23 @@ class Journal:
         self.next_index = max(entry.index for entry in recorded) + 1
         self.next_done = max((row.done for row in recorded if row.done is not None), default=-1) + 1
 
+    def new_index(self) -> int:
+        """Return the number of a new entry."""
+        index = self.next_index
+        self.next_index = index + 1
+        return index
+
+    def new_done(self) -> int:
+        """Return the number of a new result."""
+        number = self.next_done
+        self.next_done = number + 1
+        return number
+
+    def number_behind(self, known: Journal) -> None:
+        """Number new entries and results behind those of another journal of the same run."""
+        self.next_index = max(self.next_index, known.next_index)
+        self.next_done = max(self.next_done, known.next_done)
+
     def ask(self, key: str) -> EntryRow | None:
         """The recorded entry at this key, which thereby counts as asked for."""
         entry = self._entries.get(key)

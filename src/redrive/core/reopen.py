@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import field, fields, replace
+from collections.abc import Mapping
+from dataclasses import field, replace
 from functools import cache
-from operator import attrgetter
 from typing import Any
 
 from redrive.core.events import Event
@@ -14,7 +13,7 @@ from redrive.core.generations import begin_generation
 from redrive.core.index import index_values
 from redrive.core.journal import EntryRow, entry_name
 from redrive.core.outcome import RunView
-from redrive.core.quick import in_order, quick
+from redrive.core.quick import quick
 from redrive.core.replay import Mode, Plan, ReplayRequest, skipped_key
 from redrive.core.saga import undone_step
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
@@ -31,17 +30,12 @@ from redrive.core.transition import (
 from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
 
-__all__ = ["Decision", "journal_after", "reopened", "restarted"]
+__all__ = ["Decision", "reopened", "restarted"]
 
 # A set of letters makes a hundred thousand of each.
 _Transition, _Reopening = quick(Transition), quick(Reopening)
 _LetterMove, _ReplayWrite, _AuditWrite = quick(LetterMove), quick(ReplayWrite), quick(AuditWrite)
-_EntryRow, _ENTRY = in_order(EntryRow), [each.name for each in fields(EntryRow)]
-_values = attrgetter(*_ENTRY)
-_SUPERSEDED, _LIMIT_AT, _LOOSE = (_ENTRY.index(name) for name in ("superseded", "limit_at", "loose"))
 _GOES_ON = RunWrite(status=RunStatus.PENDING, wake_in=0, take=True, deaths=0, diverged=False)
-_IS_TAKEN = RunWrite(status=RunStatus.RUNNING, take=True, deaths=0, diverged=False)
-_IS_IN_LINE = replace(_IS_TAKEN, wake_in=0)  # due, as what waits in a worker's memory: see `chores/reap.py`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +43,6 @@ class Decision:
     """A request for one run: planned, with its values checked and encoded, and with who asks for it.
 
     `letter` is the id of the run's letter, written or not; `is_open` says that there is one to be moved.
-    `worker` has time to go on with the run at once, or will have it in a moment: `ahead`.
     """
 
     request: ReplayRequest
@@ -63,8 +56,6 @@ class Decision:
     changes: str | None = None
     output: str | None = None
     skipped: Mapping[str, str] = field(default_factory=dict)
-    worker: int | None = None
-    ahead: bool = False
 
 
 def reopened(run: RunView, status: RunStatus, decision: Decision) -> Transition:
@@ -76,7 +67,6 @@ def reopened(run: RunView, status: RunStatus, decision: Decision) -> Transition:
     if request.new_operation:
         given = (*given, _new_generation(plan, given))
     written = {entry.index for entry in given}
-    worker = None if given else decision.worker  # what is written anew is read by whoever claims the run
     reopening = _Reopening(
         letter=decision.letter,
         supersedes=tuple(entry.index for entry in plan.again if entry.index not in written),
@@ -86,39 +76,18 @@ def reopened(run: RunView, status: RunStatus, decision: Decision) -> Transition:
         options=_with_override(run, request),
         new_operation=request.new_operation,
         index=_indexed(run, decision),
-        worker=worker,
     )
     return _Transition(
         run=run.id,
         tenant=run.tenant,
         fence=run.fence,
         entries=given,
-        change=_GOES_ON if worker is None else _IS_IN_LINE if decision.ahead else _IS_TAKEN,
+        change=_GOES_ON,
         reopens=reopening,
         move=_move(decision),
         replay=_replay(decision, run.public_id),
         audit=(_audit(run, status, decision, run.public_id),),
     )
-
-
-def journal_after(journal: Sequence[EntryRow], reopening: Reopening) -> tuple[EntryRow, ...]:
-    """The journal of a run that goes on, as whoever claims it would read it. Nothing was given by hand."""
-    if not reopening.supersedes and not reopening.loosens:
-        return tuple(journal)
-    number = max([entry.superseded for entry in journal]) + 1
-    changed = {*reopening.supersedes, *reopening.loosens}
-    return tuple(
-        [_as_reopened(each, reopening, number) if each.index in changed else each for each in journal]
-    )
-
-
-def _as_reopened(entry: EntryRow, reopening: Reopening, number: int) -> EntryRow:
-    values = list(_values(entry))
-    if entry.index in reopening.supersedes and not entry.superseded:
-        values[_SUPERSEDED], values[_LIMIT_AT] = number, None
-    if entry.index in reopening.loosens:
-        values[_LOOSE] = 1
-    return _EntryRow(*values)
 
 
 def restarted(run: RunView, status: RunStatus, decision: Decision, new: NewRun) -> Transition:

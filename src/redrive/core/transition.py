@@ -180,7 +180,6 @@ class Reopening:
     asks for them, but that the function need not come by again. `sole_step`: the key of the only entry
     that may begin, the run stops before any other. `new_operation`: outside services see new keys.
     `letter`: what hears how it ends. `index`: what it can be searched by from now on; None leaves that alone.
-    `worker`: who has it from now on, so that nobody need claim it; None leaves it to whoever does.
     """
 
     letter: str
@@ -191,7 +190,6 @@ class Reopening:
     options: str | None = None
     new_operation: bool = False
     index: tuple[tuple[str, str], ...] | None = None
-    worker: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

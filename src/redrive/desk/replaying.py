@@ -27,7 +27,7 @@ from redrive.core.reopen import Decision, reopened, restarted
 from redrive.core.replay import Mode, Plan, ReplayRequest, Subject, plan, skipped_key
 from redrive.core.saga import ledger, unfinished
 from redrive.core.states import CLOSED, FINAL, EntryKind, LetterStatus, RunStatus
-from redrive.core.transition import Answer, NewRun, ReplayWrite, Transition
+from redrive.core.transition import NewRun, ReplayWrite, Transition
 from redrive.desk.aside import aside, length
 from redrive.desk.checks import Checker, a_flag, as_json, is_id, person, reason_given, short_text
 from redrive.desk.effects import effects_of
@@ -158,25 +158,15 @@ class Replayer:
 
     async def apply(self, prepared: Sequence[Prepared]) -> list[Replay | None]:
         """Write decisions; None where the run has changed since it was looked at."""
-        answers = await self.write(prepared)
-        return [
-            _answer(each, answer.now) if answer.kept else None
-            for each, answer in zip(prepared, answers, strict=True)
-        ]
-
-    async def write(self, prepared: Sequence[Prepared], *, worker: int | None = None) -> list[Answer]:
-        """The same, with the store's own answers; nothing is kept if a worker is named that does not live.
-
-        Such a worker knows which runs it has now. Otherwise somebody has to look for them.
-        """
         transitions = [each.transition for each in prepared]
-        answers = await until_answered(lambda: self._store.apply(transitions, worker=worker), self._clock)
+        answers = await until_answered(lambda: self._store.apply(transitions), self._clock)
+        replays: list[Replay | None] = []
         for each, answer in zip(prepared, answers, strict=True):
             if self._tally is not None and answer.kept:
                 self._tally.replayed(each.case.run.workflow, each.decision.request.mode.value)
-            if worker is None:
-                self._on_change(each.case.run.public_id)
-        return answers
+            self._on_change(each.case.run.public_id)
+            replays.append(_answer(each, answer.now) if answer.kept else None)
+        return replays
 
     async def answered_before(self, case: Case, order: Order) -> Replay | None:
         """The answer that the same decision got; Conflict if another one is in force."""
@@ -209,14 +199,8 @@ class Replayer:
         started = await self._store.run(last.run_id)
         return None if started is None else started.status
 
-    async def prepare(
-        self, case: Case, order: Order, *, worker: int | None = None, ahead: bool = False
-    ) -> Prepared:
-        """Plan the decision and check its values; every reason to refuse it is found here.
-
-        A worker that is named goes on with the run at once, if what it needs for that is in the case.
-        `ahead`: it has the run in line first.
-        """
+    async def prepare(self, case: Case, order: Order) -> Prepared:
+        """Plan the decision and check its values; every reason to refuse it is found here."""
         request, run = order.request, case.run
         if run.input is None:
             raise Conflict(
@@ -240,8 +224,6 @@ class Replayer:
             changes=json.dumps([each.to_json() for each in edits]) if request.edits else None,
             output=await self._output(intended, request) if request.gives_output else None,
             skipped=await self._skipped(request.skip_steps) if request.skip_steps else {},
-            worker=worker,
-            ahead=ahead,
         )
         return _Prepared(case=case, decision=decision, transition=self._transition(case, decision))
 

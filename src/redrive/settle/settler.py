@@ -20,7 +20,7 @@ from redrive.core.options import DEFAULT_RETRY, PolicyBook, find_policy
 from redrive.core.outcome import Diverged, Escaped, Expired, Lost, Outcome, Raised, Undone
 from redrive.core.quick import quick
 from redrive.core.transition import Answer, Transition
-from redrive.errors import ConfigurationError, DataRefused, StoreError
+from redrive.errors import ConfigurationError, DataRefused, StoreError, StoreUnavailable
 from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
 from redrive.signals.tally import Ear
@@ -159,8 +159,14 @@ class LocalSettler:
         return self._book
 
 
-async def until_answered(ask: Callable[[], Awaitable[T]], clock: Clock) -> T:
-    """Repeat a store call until the store answers. Trouble with the store delays; it decides nothing."""
+async def until_answered(
+    ask: Callable[[], Awaitable[T]], clock: Clock, *, patience: float | None = None
+) -> T:
+    """Repeat a store call until the store answers. Trouble with the store delays; it decides nothing.
+
+    `patience` is for calls whose caller waits: the error is raised after so many seconds, and at once if it
+    has another reason than that the store cannot be reached.
+    """
     pause = _FIRST_PAUSE
     while True:
         try:
@@ -168,6 +174,10 @@ async def until_answered(ask: Callable[[], Awaitable[T]], clock: Clock) -> T:
         except DataRefused:
             raise
         except StoreError as error:
+            if patience is not None:
+                if not isinstance(error, StoreUnavailable) or patience <= 0:
+                    raise
+                patience -= pause
             log.warning("the store cannot be used, asking again in %.2g s: %s", pause, error)
             await clock.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)

@@ -274,10 +274,6 @@ class People(Protocol):
 class Store(People, Protocol):
     """The whole port."""
 
-    @property
-    def in_process(self) -> bool:
-        """True if the database has no processors of its own: what is done here waits while it works."""
-
     def confined(self, tenant: str, workflows: Collection[str] | None = None) -> People:
         """A view in which no other tenant exists, and of this one only runs of these workflows, if named.
 

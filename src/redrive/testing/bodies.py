@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from redrive.app import Redrive
-from redrive.errors import ConfigurationError, PutDown
+from redrive.errors import ConfigurationError, RunDetached
 from redrive.testing.clock import VirtualClock
 from redrive.testing.injection import Injected
 from redrive.worker.attempt import Attempt
@@ -98,7 +98,7 @@ class Bodies:
             raise fault.error
         self._loop.call_soon_threadsafe(self._stop, attempt, fault)
         self._over.wait()
-        raise PutDown
+        raise RunDetached
 
     def _stop(self, attempt: Attempt, fault: Injected) -> None:
         if not attempt.over and not attempt.execution.dead:

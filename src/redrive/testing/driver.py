@@ -31,7 +31,7 @@ from redrive.testing.faulty_store import Plan, no_faults
 from redrive.testing.injection import name_of
 from redrive.testing.report import RunReport
 from redrive.testing.world import World
-from redrive.worker.loop import Worker
+from redrive.worker.worker import Worker
 
 __all__ = ["Engine", "engine"]
 
@@ -232,7 +232,7 @@ class Engine:
         """
         code = find_circuit(self.app.registered_steps, key)
         row, _ = await turn(self.store, (tenant, key), lambda case: _made(case, code, state))
-        self.worker.circuits.saw(row)
+        self.worker.circuits.learn(row)
         await self.settle()
 
     # -- deaths and deploys ----------------------------------------------------------------------------

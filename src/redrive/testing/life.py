@@ -23,7 +23,7 @@ from redrive.testing.injection import Crash
 from redrive.testing.quiet import Doing, doings
 from redrive.testing.witness import Witness
 from redrive.worker.lease import Lease
-from redrive.worker.loop import Worker
+from redrive.worker.worker import Worker
 
 __all__ = ["Life"]
 
@@ -130,10 +130,10 @@ class Life:
         if beat is None:
             return
         self._lost = None if beat.alive else lease
-        self.worker.heard(beat)
+        self.worker.on_heartbeat(beat)
         # The worker gives back what it does not know after it heard of it twice.
         self._heard = beat.held <= {run.claimed.id for run in self.worker.executions}
-        self.worker.bell.ring()  # and look for work, which polling does in production
+        self.worker.wakeup.notify()  # and look for work, which polling does in production
         self._runtime.ring_all()
 
     @property
@@ -162,4 +162,4 @@ class Life:
             return
         self._reaped = True
         if reaped or decided:
-            self.worker.bell.ring()
+            self.worker.wakeup.notify()

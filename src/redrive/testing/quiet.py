@@ -9,7 +9,7 @@ from redrive.frozen import dataclass
 from redrive.testing.clock import VirtualClock
 from redrive.worker.attempt import Attempt
 from redrive.worker.execution import Execution
-from redrive.worker.loop import Worker
+from redrive.worker.worker import Worker
 
 __all__ = ["Doing", "doings"]
 
@@ -54,13 +54,13 @@ def _name(execution: Execution) -> str:
 
 
 def _in_run(execution: Execution, clock: VirtualClock) -> Iterator[Doing]:
-    if execution.turnstile.is_looking:
+    if execution.order.is_checking:
         yield Doing(f"{_name(execution)} executes")
-    if execution.rest.asleep or execution.ending or execution.dead:
+    if execution.waits.asleep or execution.ending or execution.dead:
         return
-    if execution.starting:
+    if execution.requests.is_starting:
         yield Doing(f"{_name(execution)} starts another run")
-    for task, branch in execution.turnstile.tasks.items():
+    for task, branch in execution.order.branches.items():
         if task.done() or branch.busy or clock.waits(task):
             continue
         if _is_runnable(task) and not branch.threaded:

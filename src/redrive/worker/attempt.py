@@ -1,29 +1,41 @@
-"""One try of one step: calling the body, within its time, in a thread if it is a plain `def`."""
+"""One attempt of a step: its body, within its time limits, in a thread if it is a plain `def`; its messages.
+
+A message of a step is kept with the attempt and committed with the step's success, or dropped.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from redrive.clock import Timer
-from redrive.core.keys import flow_key
+from redrive.clock import Timer, resume_started
+from redrive.core.keys import flow_key, message_id
+from redrive.core.payload import check_size, encode_any
+from redrive.core.quick import quick
+from redrive.core.topics import check_key, check_topic
+from redrive.core.transition import MessageWrite
 from redrive.duration import words
-from redrive.halfway import rest_of
-from redrive.worker.branch import Branch, current
-from redrive.worker.publishing import Drafts, Published
+from redrive.errors import InputError, MisusedStep
+from redrive.signals.traces import here
+from redrive.worker.branches import Branch, current
 
 if TYPE_CHECKING:
     from redrive.core.options import StepOptions
     from redrive.core.outcome import Place
-    from redrive.core.transition import MessageWrite
-    from redrive.worker.definition import Step
+    from redrive.worker.definitions import Step
     from redrive.worker.execution import Execution
 
-__all__ = ["Attempt", "Unfinished", "begin"]
+__all__ = ["Attempt", "Drafts", "Published", "Threads", "Unfinished", "begin", "new_message"]
 
+MOST_MESSAGES = 1_000
+"""Messages that one attempt of a step may publish: they travel in one commit."""
+
+_MessageWrite = quick(MessageWrite)
 _LOCK = threading.Lock()
 
 
@@ -228,7 +240,7 @@ async def _on_the_loop(
     on_start()
     limit = _TimeLimit(attempt, step.options)
     limit.arm()
-    return await limit.around(rest_of(body, waits_for))
+    return await limit.around(resume_started(body, waits_for))
 
 
 async def _in_thread(
@@ -245,3 +257,130 @@ async def _in_thread(
             limit.arm()
 
     return await limit.around(attempt.execution.worker.threads.run_step(call, begins))
+
+
+# -- messages --------------------------------------------------------------------------------------------
+
+
+class Published(str):
+    """The id of a message. Awaiting it returns the same id."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[NoReturn, None, str]:
+        return str(self)
+        yield
+
+
+def new_message(
+    execution: Execution, index: int, number: int, topic: str, payload: Any, key: str | None
+) -> MessageWrite:
+    """Return the message as it is stored. Raises InputError if its topic, key or payload cannot be."""
+    topic, key = check_topic(topic), check_key(key)
+    text = encode_any(payload)
+    check_size(text, execution.worker.max_payload, f"the payload of a message on {topic!r}")
+    return _MessageWrite(
+        public_id=message_id(execution.claimed.public_id, index, number),
+        topic=topic,
+        payload=text,
+        run_id=execution.claimed.public_id,
+        correlation_id=execution.correlation_id,
+        key=key,
+        trace=here() or execution.view.options.trace,
+    )
+
+
+class Drafts:
+    """The messages that one attempt of a step has published so far, from any thread."""
+
+    __slots__ = ("_closed", "_messages")
+
+    def __init__(self) -> None:
+        self._messages: list[MessageWrite] = []
+        self._closed = False
+
+    def add(self, execution: Execution, index: int, topic: str, payload: Any, key: str | None) -> Published:
+        """Keep another message. Raises MisusedStep if the attempt is over."""
+        with _LOCK:
+            number = len(self._messages)
+            if self._closed:
+                raise MisusedStep(
+                    f"a message on {topic!r} was published after its attempt was over, so that nothing will "
+                    "commit it; wait in the step for what it begins"
+                )
+            if number == MOST_MESSAGES:
+                raise InputError(
+                    f"a step publishes {MOST_MESSAGES:,} messages at most; spread them over several steps"
+                )
+            message = new_message(execution, index, number, topic, payload, key)
+            self._messages.append(message)
+        return Published(message.public_id)
+
+    def close(self) -> tuple[MessageWrite, ...]:
+        """Return all messages, and accept no more."""
+        with _LOCK:
+            self._closed = True
+            return tuple(self._messages)
+
+
+# -- threads ---------------------------------------------------------------------------------------------
+
+
+class Threads:
+    """Threads in which a function runs with the context of its caller.
+
+    Workflow functions have threads apart from those of steps: they block while their steps run, so with
+    one pool for both, as many of them as there are threads would block each other.
+
+    A thread cannot be stopped. One whose step timed out keeps its place until the function returns;
+    `stuck` counts these.
+    """
+
+    def __init__(self, steps: int, workflows: int) -> None:
+        self._steps = ThreadPoolExecutor(steps, thread_name_prefix="redrive-step")
+        self._workflows = ThreadPoolExecutor(workflows, thread_name_prefix="redrive-workflow")
+        self._stuck: set[Future[Any]] = set()
+
+    @property
+    def stuck(self) -> int:
+        """The number of threads that still run a function whose result is not wanted any more."""
+        return len(self._stuck)
+
+    async def run_step(self, call: Callable[[], Any], on_start: Callable[[], None]) -> Any:
+        """Run a step's body; `on_start` is called on the loop when a thread begins it."""
+        loop = asyncio.get_running_loop()
+        context = contextvars.copy_context()
+
+        def work() -> Any:
+            loop.call_soon_threadsafe(on_start)
+            return context.run(_called, call)
+
+        return await self._run(self._steps, work)
+
+    async def run_workflow(self, call: Callable[[], Any]) -> Any:
+        """Run a workflow function."""
+        context = contextvars.copy_context()
+        return await self._run(self._workflows, lambda: context.run(_called, call))
+
+    async def _run(self, pool: Executor, work: Callable[[], Any]) -> Any:
+        future = pool.submit(work)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if not future.cancel() and not future.done():
+                self._stuck.add(future)
+                future.add_done_callback(self._stuck.discard)
+            raise
+
+    def close(self) -> None:
+        """Accept nothing more. Threads at work are left to end by themselves."""
+        self._steps.shutdown(wait=False, cancel_futures=True)
+        self._workflows.shutdown(wait=False, cancel_futures=True)
+
+
+def _called(call: Callable[[], Any]) -> Any:
+    """Call the function; a StopIteration, which no future can carry, becomes an error as in a coroutine."""
+    try:
+        return call()
+    except StopIteration as stop:
+        raise RuntimeError("the function raised StopIteration") from stop

@@ -1,13 +1,14 @@
-"""What a worker knows of circuits, so that nothing is asked on the way of a call while they are closed.
+"""The circuits that a worker knows, so that a call asks nothing while its circuit is closed.
 
-    lets       from memory: the generation under which a call goes out at once
-    ask        otherwise: wait for a weighing that is under way; ask the store for a permit, unless it is open
-    heed       what was recorded says something about a dependency: weigh it
-    wait       for a branch that stays in memory: until one more may try
-    catch_up   learn what others did: with every claim, and twice a second
-    look       the same beside something else, such as a start
+    admit_now              from memory: the admission of a call that goes out at once
+    request_permit         otherwise: wait for an evaluation that is under way, or ask the store for a permit
+    evaluate_marks         evaluate the circuits about which something was recorded
+    wait                   for a branch that stays in memory: until one more may try
+    refresh_if_stale       learn what others did: with every claim, and twice a second
+    refresh_in_background  the same while something else is done, such as a start
 
-A circuit that never turned is not in memory, and is closed.
+A circuit that never changed is not in memory, and is closed. `CircuitGate` is a step call in front of its
+circuit: it goes through, waits, or fails without a call.
 """
 
 from __future__ import annotations
@@ -22,29 +23,30 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from redrive.clock import MICROS, Clock, Timer
-from redrive.core.circuit import Admission, Admitted, CircuitState, CircuitStatus, rules_of, wave
-from redrive.core.outcome import Outcome
-from redrive.errors import StoreError
+from redrive.core.circuit import Admission, Admitted, CircuitState, CircuitStatus, in_force, rules_of, wave
+from redrive.core.outcome import Outcome, Parked, Place
+from redrive.errors import RunDetached, StoreError
 from redrive.settle.settler import Settled, Settler, until_answered
 from redrive.settle.turning import turn, weighed
 from redrive.store.circuits import Ask, CircuitPlace, CircuitRow, Permit
 from redrive.store.port import Store
 
 if TYPE_CHECKING:
-    from redrive.worker.definition import Step
+    from redrive.worker.definitions import Step
+    from redrive.worker.execution import Execution
 
-__all__ = ["Circuits", "Heeding"]
+__all__ = ["Circuits", "CircuitGate", "CircuitSettler"]
 
 log = logging.getLogger("redrive.worker")
 
 _REFRESH = 0.5  # how long to trust what is in memory, in seconds: half of what is promised
-_MOMENT = 0.01  # how long what was just learnt is as good as new
+_FRESH = 0.01  # how long what was just read counts as new
 _MARGIN = 5 * MICROS  # changes may become visible this much later than they say they were made
 _WAVE = 1.0  # seconds between two waves of branches that wait in memory
 
 
 class Circuits:
-    """The circuits that ever turned, as this worker knows them. `wanted`: some step has one."""
+    """The circuits that ever changed, as this worker knows them. `wanted`: some step has one."""
 
     def __init__(self, store: Store, clock: Clock, *, wanted: bool) -> None:
         self.wanted = wanted
@@ -52,46 +54,46 @@ class Circuits:
         self._store = store
         self._clock = clock
         self._rows: dict[CircuitPlace, CircuitRow] = {}
-        self._weighing: dict[CircuitPlace, asyncio.Task[None]] = {}
+        self._evaluating: dict[CircuitPlace, asyncio.Task[None]] = {}
         self._again: set[CircuitPlace] = set()
         self._queues: dict[CircuitPlace, _Queue] = {}
         self._since = 0
-        self._caught_up_at = -math.inf
-        self._looking: asyncio.Task[None] | None = None
+        self._refreshed_at = -math.inf
+        self._refreshing: asyncio.Task[None] | None = None
 
     # -- calls -----------------------------------------------------------------------------------------
 
-    def lets(self, place: CircuitPlace) -> int | None:
-        """The generation under which a call may go out; None where that is not certain from here."""
-        if place in self._weighing:
+    def generation_if_closed(self, place: CircuitPlace) -> int | None:
+        """Return the generation under which a call may go out; None if the circuit may not be closed."""
+        if place in self._evaluating:
             return None
         row = self._rows.get(place)
         if row is None:
             return 0
         return row.generation if row.status is CircuitStatus.CLOSED else None
 
-    def through(self, step: Step[Any, Any], tenant: str, workflow: str) -> Admitted | None:
-        """The admission of a call that may go out at once. Most calls get the same one as all others."""
+    def admit_now(self, step: Step[Any, Any], tenant: str, workflow: str) -> Admitted | None:
+        """Return the admission of a call that may go out at once; None if the circuit may not be closed."""
         fresh = step.fresh(workflow)
-        generation = self.lets((tenant, fresh.key))
+        generation = self.generation_if_closed((tenant, fresh.key))
         if not generation:
             return None if generation is None else fresh
         return replace(fresh, generation=generation)
 
-    async def ask(self, ask: Ask) -> Permit | None:
-        """Whether to call a dependency that may be out of order; None: look again whether it is."""
+    async def request_permit(self, ask: Ask) -> Permit | None:
+        """Ask whether to call a dependency that may be out of order; None: look again whether it is."""
         place = (ask.tenant, ask.key)
-        weighing = self._weighing.get(place)
-        if weighing is not None:
-            await asyncio.wait([weighing])
+        evaluating = self._evaluating.get(place)
+        if evaluating is not None:
+            await asyncio.wait([evaluating])
             return None
         row = self._rows.get(place)
         if row is not None and row.is_open:
             return Permit(admission=Admission.STAY_OUT, row=row)
         permit = await self._permit(ask)
-        self.saw(permit.row)
+        self.learn(permit.row)
         if permit.stale:
-            self.weigh(place, ask.settings)
+            self.evaluate(place, ask.settings)
             return None
         return permit
 
@@ -102,22 +104,24 @@ class Circuits:
         finally:
             self.asking -= 1
 
-    def heed(self, settled: Settled) -> None:
-        """Weigh what was recorded, if it says something about a dependency."""
+    def evaluate_marks(self, settled: Settled) -> None:
+        """Evaluate the circuits about which something was recorded."""
         if settled.kept:
             for mark in settled.transition.marks:
-                self.weigh((settled.transition.tenant, mark.key), mark.settings)
+                self.evaluate((settled.transition.tenant, mark.key), mark.settings)
 
     # -- weighing --------------------------------------------------------------------------------------
 
-    def weigh(self, place: CircuitPlace, settings: str) -> None:
-        """Weigh a circuit from now on; nobody is let through before that is done."""
-        if place in self._weighing:
+    def evaluate(self, place: CircuitPlace, settings: str) -> None:
+        """Begin to evaluate a circuit; it admits no call before that is done."""
+        if place in self._evaluating:
             self._again.add(place)
         else:
-            self._weighing[place] = asyncio.create_task(self._weigh(place, settings), name="redrive circuit")
+            self._evaluating[place] = asyncio.create_task(
+                self._evaluate(place, settings), name="redrive circuit"
+            )
 
-    async def _weigh(self, place: CircuitPlace, settings: str) -> None:
+    async def _evaluate(self, place: CircuitPlace, settings: str) -> None:
         try:
             while True:
                 self._again.discard(place)
@@ -127,18 +131,18 @@ class Circuits:
                 if place not in self._again:
                     break
         finally:
-            del self._weighing[place]
-        self.saw(row)
+            del self._evaluating[place]
+        self.learn(row)
 
     @property
     def tasks(self) -> Collection[asyncio.Task[None]]:
-        """The weighings that are under way."""
-        return self._weighing.values()
+        """The evaluations that are under way."""
+        return self._evaluating.values()
 
     # -- knowing ---------------------------------------------------------------------------------------
 
-    def saw(self, row: CircuitRow) -> None:
-        """Learn how a circuit stands; what is older than what is known changes nothing."""
+    def learn(self, row: CircuitRow) -> None:
+        """Remember the state of a circuit, unless a newer one is known."""
         known = self._rows.get(row.place)
         if row.generation == 0 or (known is not None and row.version < known.version):
             return
@@ -146,43 +150,45 @@ class Circuits:
         if known is None or known.generation != row.generation:
             log.warning("circuit %r of tenant %r is %s: %s", row.key, row.tenant, row.status.value, row.why)
             if row.place in self._queues:
-                self._queues[row.place].turned(row)
+                self._queues[row.place].on_change(row)
 
     async def refresh(self) -> None:
-        """Learn what was changed since the last time."""
+        """Read what changed since the last time."""
         rows = await self._store.circuits_since(self._since)
         for row in rows:
-            self.saw(row)
+            self.learn(row)
         self._since = max([self._since, *(row.changed_at - _MARGIN for row in rows)])
 
-    async def follow(self) -> None:
-        """Learn what others change, for as long as the task lives."""
+    async def poll(self) -> None:
+        """Refresh regularly, for as long as the task lives."""
         while True:
             await self._clock.sleep(_REFRESH)
-            await self.catch_up()
+            await self.refresh_if_stale()
 
-    async def catch_up(self) -> None:
-        """Learn what others changed, unless that was done a moment ago; a store in trouble is asked later."""
+    async def refresh_if_stale(self) -> None:
+        """Refresh, unless that was done a moment ago; a store that does not answer is asked later."""
         now = self._clock.monotonic()
-        if now - self._caught_up_at < _MOMENT:
+        if now - self._refreshed_at < _FRESH:
             return
         try:
             await self.refresh()
-            self._caught_up_at = now
+            self._refreshed_at = now
         except StoreError as error:
-            log.warning("what became of circuits is not known at the moment: %s", error)
+            log.warning("circuits could not be refreshed: %s", error)
 
-    def look(self) -> asyncio.Task[None]:
-        """Catch up while the caller does something else. Where a run's code asks, this is no branch of it."""
-        if self._looking is None or self._looking.done():
-            loop, nobody = asyncio.get_running_loop(), contextvars.Context()
-            self._looking = loop.create_task(self.catch_up(), name="redrive circuits", context=nobody)
-        return self._looking
+    def refresh_in_background(self) -> asyncio.Task[None]:
+        """Refresh while the caller does something else. The task is never a branch of a calling run."""
+        if self._refreshing is None or self._refreshing.done():
+            loop, empty = asyncio.get_running_loop(), contextvars.Context()
+            self._refreshing = loop.create_task(
+                self.refresh_if_stale(), name="redrive circuits", context=empty
+            )
+        return self._refreshing
 
     # -- waiting in memory -----------------------------------------------------------------------------
 
     async def wait(self, place: CircuitPlace) -> None:
-        """Wait until one more of those who wait here may try: few at first, more with every second."""
+        """Wait until one more waiting branch may try: few at first, more with every second."""
         queue = self._queues.setdefault(place, _Queue(self._clock))
         try:
             await queue.wait(self._rows.get(place))
@@ -192,12 +198,12 @@ class Circuits:
                 self._queues.pop(place, None)
 
     async def close(self) -> None:
-        """Leave what is not weighed yet to the others."""
+        """Leave what is not evaluated yet to other workers."""
         for queue in self._queues.values():
             queue.close()
-        tasks = list(self._weighing.values())
-        if self._looking is not None:
-            tasks.append(self._looking)
+        tasks = list(self._evaluating.values())
+        if self._refreshing is not None:
+            tasks.append(self._refreshing)
         for task in tasks:
             task.cancel()
         if tasks:
@@ -223,20 +229,20 @@ class _Queue:
         self._waiting.append(passed)
         if row is not None and (self._row is None or self._row.generation != row.generation):
             self._row, self._state = row, row.state
-        self._go_on_later()
+        self._schedule_wave()
         try:
             await passed
         finally:
             if passed in self._waiting:
                 self._waiting.remove(passed)
 
-    def turned(self, row: CircuitRow) -> None:
+    def on_change(self, row: CircuitRow) -> None:
         """The circuit changed: begin with small waves."""
         self._row, self._state = row, replace(row.state, wave=0)
         self.close()
-        self._let_go()
+        self._release_wave()
 
-    def _let_go(self) -> None:
+    def _release_wave(self) -> None:
         self._timer = None
         if self._row is None:
             return
@@ -245,11 +251,11 @@ class _Queue:
             passed = self._waiting.popleft()
             if not passed.done():
                 passed.set_result(None)
-        self._go_on_later()
+        self._schedule_wave()
 
-    def _go_on_later(self) -> None:
+    def _schedule_wave(self) -> None:
         if self._waiting and self._timer is None and self._state.status is not CircuitStatus.OPEN:
-            self._timer = self._clock.call_later(_WAVE, self._let_go)
+            self._timer = self._clock.call_later(_WAVE, self._release_wave)
 
     def close(self) -> None:
         """No wave follows."""
@@ -258,17 +264,110 @@ class _Queue:
             self._timer = None
 
 
-class Heeding:
-    """A settler whose answers are heeded before anybody hears them."""
+class CircuitSettler:
+    """A settler that evaluates circuits before callers get their answers."""
 
     def __init__(self, settler: Settler, circuits: Circuits) -> None:
         self._settler = settler
         self._circuits = circuits
 
     async def settle(self, outcomes: Sequence[Outcome]) -> list[Settled]:
-        """Settle; from the moment that is durable, circuits which it concerns are being weighed."""
+        """Settle, and begin to evaluate the circuits that are concerned."""
         settled = await self._settler.settle(outcomes)
         for each in settled:
             if each.transition.marks:
-                self._circuits.heed(each)
+                self._circuits.evaluate_marks(each)
         return settled
+
+
+class CircuitGate:
+    """One step call in front of its circuit. `parked`: the journal shows the step as waiting for it."""
+
+    __slots__ = ("_ask", "_execution", "_input", "_on_record", "_place", "_step", "parked")
+
+    def __init__(
+        self, execution: Execution, step: Step[Any, Any], place: Place, input: str, *, parked: bool
+    ) -> None:
+        claimed = execution.claimed
+        self._execution = execution
+        self._step = step
+        self._place = place
+        self._input = input
+        self._on_record = False
+        self.parked = parked
+        self._ask = Ask(
+            tenant=claimed.tenant,
+            key=step.fresh(claimed.workflow).key,
+            settings=step.circuit_text,
+            run=claimed.id,
+            fence=claimed.fence,
+            index=place.index,
+        )
+
+    @property
+    def key(self) -> str:
+        """The circuit's key."""
+        return self._ask.key
+
+    async def admit(self, made: int) -> Admitted | None:
+        """Wait until the step may be called; None if it is to fail instead. `made` counts its attempts."""
+        circuits = self._execution.worker.circuits
+        while True:
+            permit = await self._permit()
+            generation = circuits.generation_if_closed(self._where)
+            if generation is not None:
+                return self._admitted(generation, probe=False)
+            if permit is None or permit.admission is Admission.CALL:
+                continue  # memory has a newer state now
+            if permit.admission is Admission.PROBE:
+                return self._admitted(permit.row.generation, probe=True)
+            if in_force(self._ask.settings, permit.row.override).on_open == "fail":
+                return None
+            await self._park(made)
+
+    @property
+    def _where(self) -> CircuitPlace:
+        return self._ask.tenant, self._ask.key
+
+    def _admitted(self, generation: int, *, probe: bool) -> Admitted:
+        self.parked = False
+        return Admitted(self._ask.key, self._ask.settings, generation, probe)
+
+    async def _permit(self) -> Permit | None:
+        """Ask for a permit; the run is not parked meanwhile, and continues only if it may."""
+        execution = self._execution
+        with execution.waits.keep_awake():
+            permit = await execution.worker.circuits.request_permit(self._ask)
+        await execution.ready()
+        return permit
+
+    async def _park(self, made: int) -> None:
+        """Wait: the whole run if it has no other branch, otherwise the branch in memory."""
+        execution = self._execution
+        idle = execution.is_only_branch()
+        if idle or not self._on_record:
+            await self._record(made, idle)
+        with execution.waits.count(self._place, made, math.inf, self._ask.key):
+            execution.order.recheck()
+            await execution.worker.circuits.wait(self._where)
+        await execution.ready()
+
+    async def _record(self, made: int, idle: bool) -> None:
+        execution = self._execution
+        settled = await execution.settle(
+            Parked(
+                run=execution.view,
+                place=self._place,
+                made=made,
+                input=self._input,
+                options=self._step.options_text,
+                circuit=self._ask.key,
+                noted=self.parked,
+                idle=idle,
+                resumes=execution.waits.wake_up(),
+            )
+        )
+        self.parked = self._on_record = True
+        if settled.transition.change is not None and settled.transition.change.release:
+            execution.detach()
+            raise RunDetached

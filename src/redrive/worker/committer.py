@@ -52,13 +52,13 @@ class Committer:
         self.outcomes = 0
 
     def submit(self, outcome: Outcome) -> asyncio.Future[Settled]:
-        """Queue an outcome; the future holds what became of it, once that is durable."""
+        """Queue an outcome; the future gets what was decided, once that is durable."""
         answer: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
         self._enqueue(Mark(outcome, answer))
         return answer
 
     def post(self, outcome: Outcome) -> Mark:
-        """Queue an outcome nobody waits for. It goes out before anything that is queued later."""
+        """Queue an outcome without an answer. It is sent before anything that is queued later."""
         mark = Mark(outcome, None)
         self._enqueue(mark)
         return mark
@@ -75,10 +75,10 @@ class Committer:
         return self._idle.is_set()
 
     def forget(self) -> None:
-        """Drop what has not gone out: the worker it was meant for is dead, and so it was not kept."""
+        """Drop what was not sent: the worker was declared dead, so it would not be kept."""
         for mark in self._queue:
             if mark.outcome is not None:
-                _tell(mark, not_kept(mark.outcome))
+                _answer(mark, not_kept(mark.outcome))
             mark.outcome = None
 
     async def flush(self) -> None:
@@ -93,7 +93,9 @@ class Committer:
             while self._queue:
                 await self._commit(self._take())
                 if not self._queue:
-                    await asyncio.sleep(0)  # whoever just heard may have the next outcome ready
+                    await asyncio.sleep(
+                        0
+                    )  # callers that just got their answers may have the next outcome ready
             self._idle.set()
 
     def _take(self) -> list[Mark]:
@@ -115,9 +117,9 @@ class Committer:
         self.batches += 1
         self.outcomes += len(batch)
         for mark, answer in zip(batch, settled, strict=True):
-            _tell(mark, answer)
+            _answer(mark, answer)
 
 
-def _tell(mark: Mark, answer: Settled) -> None:
+def _answer(mark: Mark, answer: Settled) -> None:
     if mark.answer is not None and not mark.answer.done():
         mark.answer.set_result(answer)

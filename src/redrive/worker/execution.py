@@ -1,33 +1,38 @@
-"""One run in the hands of a worker, from its claim to its end.
+"""One run that a worker executes, from its claim to its end.
 
     drive     decode the input, call the function, settle how it ended; or do what follows the function
     settle    send an outcome, wait until what was decided is durable
-    check     go on only with a run that is still this worker's
-    put down  unwind its code, send nothing more
+    check     continue only with a run that is still this worker's
+    detach    unwind the run's code, send nothing more
 
-What its function asks for is answered in `worker/requests.py` and `worker/notes.py`.
+An execution has three collaborators, each with its own state:
+
+    requests    what the run's function asks for                   worker/requests.py
+    waits       which entries wait, and whether the run sleeps     worker/waits.py
+    order       in which order its branches see their results      worker/result_order.py
 
 Everything that leaves this module goes through the committer as an outcome, and comes back as what
 was decided. When the run is no longer this worker's (it waits too long, was taken away, or the
-worker stops), the execution is *put down*: from then on every engine call raises `PutDown`, nothing
+worker stops), the execution is *detached*: from then on every engine call raises `RunDetached`, nothing
 more is sent, and its tasks are cancelled.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
-from collections.abc import Iterable
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redrive.clock import MICROS, Timer
-from redrive.core.ending import Ending, Stage
+from redrive.core.ending import Stage
 from redrive.core.failure import Failure
 from redrive.core.failure import capture as capture_failure
 from redrive.core.generations import generation_of_call
-from redrive.core.journal import EntryRow, Journal
+from redrive.core.journal import Journal
 from redrive.core.outcome import (
     Ended,
     Escaped,
@@ -38,33 +43,36 @@ from redrive.core.outcome import (
     Released,
 )
 from redrive.core.states import FINAL
-from redrive.errors import PutDown
-from redrive.settle.view import view_of_claimed
+from redrive.core.transition import RunWrite
+from redrive.errors import RunDetached
+from redrive.settle.view import options_of, view_of_claimed
 from redrive.worker.attempt import Attempt
-from redrive.worker.branch import Branch
-from redrive.worker.confirm import confirm_all
-from redrive.worker.function import call_function
-from redrive.worker.notes import Notes
-from redrive.worker.requests import Requests
-from redrive.worker.rest import Rest
-from redrive.worker.rollback import roll_back
-from redrive.worker.sole import Sole
-from redrive.worker.tasks import Tasks
-from redrive.worker.turnstile import Turnstile
+from redrive.worker.branches import Branch, current
+from redrive.worker.definitions import call_function
+from redrive.worker.requests import DETACHED, Requests
+from redrive.worker.result_order import ResultOrder
+from redrive.worker.rollback import confirm_all, roll_back
+from redrive.worker.waits import Waits
 
 if TYPE_CHECKING:
     from redrive.settle.settler import Settled
     from redrive.store.workers import Claimed
-    from redrive.worker.definition import WorkflowDefinition
-    from redrive.worker.loop import Worker
+    from redrive.worker.definitions import WorkflowDefinition
+    from redrive.worker.worker import Worker
 
 __all__ = ["Execution"]
 
 log = logging.getLogger("redrive.worker")
 
+_UNWIND = 1.0  # how long branches of a run that ended may take to notice
+
 
 class Execution:
-    """A claimed run while this worker has it."""
+    """A claimed run while this worker holds it.
+
+    `dead`: the run is over here, nothing more is sent. `ending`: its function has ended. `draining`: the
+    worker stops, so nothing new begins.
+    """
 
     def __init__(
         self,
@@ -78,66 +86,60 @@ class Execution:
         self.worker = worker
         self.claimed = claimed
         self.claimed_at = claimed_at
+        self.workflow = workflow
         self.clock = worker.clock
         self.correlation_id = claimed.correlation_id or claimed.public_id
-        self.dead = False
-        self.winding = False
-        self.ending = False
-        self.view = view_of_claimed(claimed, worker.options_of(claimed.options), worker.version)
-        self.workflow = workflow
+        self.dead = self.draining = self.ending = False
+        self.view = view_of_claimed(claimed, options_of(claimed.options), worker.version)
         self._ended = ended
         self._follows = ended is not None or self.view.undoing
         self.journal = Journal(() if self._follows else claimed.journal)
-        self._loop = asyncio.get_running_loop()
-        self.rest = Rest(self)
-        self.tasks = Tasks(self, self._loop)
-        self.turnstile = Turnstile(
-            self._loop, self.journal, on_quiet=self._all_blocked, on_diverged=self._diverged
+        self._loop = loop = asyncio.get_running_loop()
+        self.waits = Waits(self.clock, worker.held)
+        self.order = ResultOrder(
+            loop, self.journal, on_quiet=self._on_all_blocked, on_diverged=self._on_diverged
         )
         self.requests = Requests(self)
-        self.notes = Notes(self)
-        self.sole = Sole(self)
         self.open: dict[int, Attempt] = {}
         self._in_flight = 0
-        self.starting = 0  # runs that the store is being asked to start
         self._recording: dict[int, asyncio.Future[Settled]] = {}  # results on their way, by number
-        self.kept_waiting = 0
-        self.endings: dict[str, tuple[Ending, Place, int]] = {}
         self._difference: str | None = None
+        self._helpers: set[asyncio.Task[Any]] = set()
         self._task: asyncio.Task[None] | None = None
 
     # -- the life of the run ------------------------------------------------------------------------
 
     def launch(self) -> asyncio.Task[None]:
-        """Begin executing; the task ends when the run ended or was put down."""
+        """Begin executing; the task ends when the run ended or was detached."""
         self._task = self._loop.create_task(self._drive(), name=f"redrive run {self.claimed.public_id}")
         return self._task
 
     async def _drive(self) -> None:
-        if self.dead:  # it was put down before it had its first turn
+        if self.dead:  # detached before its task had its first turn
             return
-        root = Branch(self)
         me = asyncio.current_task()
         assert me is not None
+        root = Branch(self)
         root.task = me
-        self.turnstile.tasks[me] = root
+        self.order.add(me, root)
         deadline = self._arm_deadline()
         tracing = self.worker.tracing
         span = None if tracing is None else tracing.executing(self.view, self.claimed_at)
         try:
-            if self._follows:
-                await self._follow(root)
-                return
-            if self.claimed.deadline is not None and not self.left_until(self.claimed.deadline):
+            if self._ended is not None:
+                await confirm_all(self, root, self._ended)
+            elif self._follows:
+                await roll_back(self, root)
+            elif self.claimed.deadline is not None and not self.left_until(self.claimed.deadline):
                 await self._expire()
-                return
-            outcome = await call_function(self, self.workflow, root)
-            if not self.dead:
-                self.ending = True
-                await self.tasks.close_branches(me)
-                await self._finish(outcome)
-        except PutDown:
-            pass  # the run is somebody else's by now, or waits in the store
+            else:
+                outcome = await call_function(self, self.workflow, root)
+                if not self.dead:
+                    self.ending = True
+                    await self._close_branches(me)
+                    await self._finish(outcome)
+        except RunDetached:
+            pass  # the run belongs to another worker by now, or waits in the store
         except asyncio.CancelledError:
             if not self.dead:
                 raise
@@ -146,26 +148,19 @@ class Execution:
                 deadline.cancel()
             if span is not None:
                 span.end()
-            self.turnstile.end(me)
+            self.order.end(me)
 
-    def come_apart(self) -> None:
-        """It is over: let go of the parts that hold it, so that no circle of references keeps its memory.
+    def break_cycles(self) -> None:
+        """Drop what refers back to this execution, so that its memory is freed without the collector.
 
         Where tasks of its code are still unwinding, they need it whole.
         """
-        if not self.tasks.any_left:
+        if not (self._helpers or self.order.branches):
             self._task = None
-            del self.rest, self.tasks, self.requests, self.notes, self.sole
-
-    async def _follow(self, root: Branch) -> None:
-        """Do what follows the function: confirm what it reserved, or undo what it did."""
-        if self._ended is not None:
-            await confirm_all(self, root, self._ended)
-        else:
-            await roll_back(self, root)
+            self.requests = DETACHED
 
     def _rolls_back(self, outcome: Escaped) -> bool:
-        """True if what the function did is to be undone: it says so, or made reservations, and no pivot.
+        """Return True if what the function did is to be undone: by its options or reservations, and no pivot.
 
         A replay of one step alone ends as it began, and so does a run whose function was never called.
         """
@@ -174,116 +169,189 @@ class Execution:
         return wanted and called and not self.requests.pivoted
 
     async def _finish(self, outcome: Outcome) -> None:
-        if self.sole.cut_off:
-            outcome = self.sole.stopped()
-        if self._difference is None and isinstance(outcome, Ended):
-            forgotten = self.journal.forgotten()
-            if forgotten:
-                self._difference = self.journal.difference(())
+        if self.requests.single_step.cut_off:
+            outcome = self.requests.single_step.outcome()
+        if self._difference is None and isinstance(outcome, Ended) and self.journal.forgotten():
+            self._difference = self.journal.difference(())
         if self._difference is not None:
             outcome = await self.worker.code_changed(self.claimed, self.view, self._difference)
         else:
-            self.notes.send_held_back()
+            self.requests.send_held_back()
         if isinstance(outcome, Escaped):
             outcome = replace(outcome, rolls_back=self._rolls_back(outcome))
         elif isinstance(outcome, Ended) and self.requests.reserved:
-            self.dead = True  # whatever is left of the function's tasks sends nothing more
+            self.dead = True  # tasks of the function that are left send nothing more
             self.worker.confirm(self, outcome)
             return
         settled = await self.settle(outcome)
         self.dead = True
-        self.worker.ended(self.claimed, settled)
+        self.worker.on_ended(self.claimed, settled)
 
-    # -- journal ------------------------------------------------------------------------------------
+    def _arm_deadline(self) -> Timer | None:
+        if self.claimed.deadline is None or self._follows:
+            return None
+        return self.clock.call_later(self.left_until(self.claimed.deadline), self._on_deadline)
 
-    def number_from(self, rows: Iterable[EntryRow]) -> None:
-        """Number new entries behind those on record."""
-        self._number_behind(Journal(rows))
+    def _on_deadline(self) -> None:
+        if self.is_live:
+            self.spawn(self._expire())
 
-    def follow(self, before: Execution) -> None:
-        """Number new entries behind what another execution recorded, some of which may be on its way."""
-        self._number_behind(before.journal)
+    async def _expire(self) -> None:
+        with suppress(RunDetached):
+            await self.settle(Expired(run=self.view, open=self.open_steps()))
+            self.detach()  # the worker that claims the run next undoes what it did
 
-    def _number_behind(self, known: Journal) -> None:
-        journal = self.journal
-        journal.next_index = max(journal.next_index, known.next_index)
-        journal.next_done = max(journal.next_done, known.next_done)
+    def _on_diverged(self, wanted: list[str]) -> None:
+        """End the function and settle that its code asks for something else than is recorded."""
+        self._difference = self.journal.difference(wanted)
+        self.order.close()
+        self.spawn(self._give_up(self._difference))
 
-    def next_index(self) -> int:
-        """The number of a new entry."""
-        index = self.journal.next_index
-        self.journal.next_index = index + 1
-        return index
+    async def _give_up(self, difference: str) -> None:
+        outcome = await self.worker.code_changed(self.claimed, self.view, difference)
+        with suppress(RunDetached):
+            await self.settle(outcome)
+            self.detach()
 
-    def next_done(self) -> int:
-        number = self.journal.next_done
-        self.journal.next_done = number + 1
-        return number
+    # -- tasks --------------------------------------------------------------------------------------
 
-    def generation_of(self, key: str) -> int:
-        """The generation of a call: it is part of what outside services know the call by."""
-        current = self.claimed.generation
-        return generation_of_call(self.claimed.journal, key, current) if current else 0
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a task of the engine on behalf of this run, which is no branch of it."""
+        context = contextvars.copy_context()
+        context.run(current.set, None)
+        task = self._loop.create_task(work, context=context)
+        self._helpers.add(task)
+        task.add_done_callback(self._helpers.discard)
+        return task
+
+    def call_from_thread(self, call: Coroutine[Any, Any, Any]) -> Any:
+        """Make an engine call from a thread of workflow code, which blocks until it is answered."""
+        context = contextvars.copy_context()
+        context.run(current.set, None)
+        return context.run(asyncio.run_coroutine_threadsafe, self._for_thread(call), self._loop).result()
+
+    async def _for_thread(self, call: Coroutine[Any, Any, Any]) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        self._helpers.add(task)  # detaching the run must reach it, or the thread would block forever
+        try:
+            return await call
+        finally:
+            self._helpers.discard(task)
+
+    def adopt(self, task: asyncio.Future[Any], branch: Branch, parent: Branch) -> None:
+        """Count a task that workflow code created as a branch of this run."""
+        branch.task = task if isinstance(task, asyncio.Task) else None
+        self.order.add(task, branch)
+        parent.live_children += 1
+
+        def gone(task: asyncio.Future[Any]) -> None:
+            parent.live_children -= 1
+            if not self.is_live and not task.cancelled():
+                task.exception()  # asyncio would warn that it was never looked at
+            self.order.remove(task)
+
+        task.add_done_callback(gone)
+
+    async def _close_branches(self, me: asyncio.Task[Any]) -> None:
+        """Cancel branches that wait; let steps in flight come to their end and be recorded."""
+        branches = self.order.branches
+        while others := [task for task in branches if task is not me and not task.done()]:
+            executing = {branch for attempt in self.open.values() for branch in attempt.branch.lineage()}
+            for task in others:
+                if branches[task] not in executing:
+                    task.cancel()
+            limit = None if executing else _UNWIND
+            ended, _ = await asyncio.wait(others, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            if not ended and not executing:
+                log.warning("run %s: %d tasks ignore that it ended", self.claimed.public_id, len(others))
+                return
 
     # -- waiting ------------------------------------------------------------------------------------
 
-    def _all_blocked(self) -> None:
-        """Nothing moves by itself any more: the run waits, or is at the end of what it may do."""
-        if self.sole.is_over:
-            self.tasks.engine_task(self.sole.stop())
-        else:
-            self.rest.all_wait()
-
-    def alone(self) -> bool:
-        """True if nothing else goes on in the run, so that a wait of this branch is a wait of the run."""
-        return len(self.turnstile.tasks) <= 1 and not self._in_flight and not self.rest
+    def is_only_branch(self) -> bool:
+        """Return True if a wait of the calling branch is a wait of the whole run."""
+        return self.order.has_one_branch and not self._in_flight and not self.waits
 
     def left_until(self, wake_at: int | None) -> float:
+        """Return the seconds until a time of the store's clock."""
         return max(0.0, ((wake_at or 0) - self.worker.store.now()) / MICROS)
-
-    async def ready(self) -> None:
-        """Return when new work may begin: the lease is good, nothing is being put down or wound up."""
-        while True:
-            if self.dead or self.ending:
-                raise PutDown
-            if self.winding:
-                self.kept_waiting += 1  # it would go on now, and does so wherever the run is taken up next
-                self.worker.came_to_stop()
-                await self.never()
-            if self.notes.held_back and self.journal.turn is None:
-                self.notes.send_held_back()
-            if self.rest.parking is not None:
-                await asyncio.shield(self.rest.parking)
-            elif self.notes.unsaved is not None:
-                await self.notes.saved()
-            elif self.worker.lease.healthy():
-                return
-            else:
-                self.kept_waiting += 1
-                try:
-                    await self.clock.sleep(0.05)
-                finally:
-                    self.kept_waiting -= 1
 
     @property
     def is_ready(self) -> bool:
-        """The quick form of `ready`, for the common case."""
+        """True if `ready` would return at once: the common case."""
         return (
-            not (self.dead or self.ending or self.winding or self.rest.parking or self.notes.unsaved)
-            and not self.notes.held_back
+            not (self.dead or self.ending or self.draining or self.waits.is_parking)
+            and self.requests.is_saved
             and self.worker.lease.healthy()
         )
 
-    async def never(self) -> None:
-        """Wait until the run is put down."""
+    async def ready(self) -> None:
+        """Return when new work may begin: the lease is good, the run is neither detached nor drained."""
+        while True:
+            if self.dead or self.ending:
+                raise RunDetached
+            if self.draining:
+                with self.waits.keep_awake():  # it would continue now, and does so on the next worker
+                    self.worker.check_drained()
+                    await self.wait_forever()
+            self.requests.send_if_caught_up()
+            if self.waits.is_parking:
+                await self.waits.parked()
+            elif self.requests.is_unsaved:
+                await self.requests.saved()
+            elif self.worker.lease.healthy():
+                return
+            else:
+                with self.waits.keep_awake():
+                    await self.clock.sleep(0.05)
+
+    async def wait_forever(self) -> None:
+        """Wait until the run is detached."""
         await self._loop.create_future()
+
+    async def wait(self, place: Place, attempt: int, seconds: float, change: RunWrite | None) -> None:
+        """Let an entry wait in memory, unless what was decided releases the run."""
+        if change is not None and change.release:
+            self.detach()
+            raise RunDetached
+        asleep = change is not None and change.wake_in is not None
+        if asleep:
+            self.waits.fall_asleep()
+        with self.waits.count(place, attempt, seconds):
+            if not asleep:
+                self.order.recheck()
+            await self.clock.sleep(max(0.0, seconds))
+        await self.ready()
+
+    def _on_all_blocked(self) -> None:
+        """Record that the run waits, or stop a replay of one step that may not begin anything else."""
+        single_step = self.requests.single_step
+        if single_step.is_over:
+            self.spawn(single_step.stop())
+        elif self.waits.may_park and self.is_live and not self.busy:
+            self.waits.begin_parking()
+            self.spawn(self._park())
+
+    async def _park(self) -> None:
+        try:
+            settled = await self.settle(self.waits.outcome(self.view, self.worker.hold()))
+        except RunDetached:
+            return
+        finally:
+            self.waits.end_parking()
+        change = settled.transition.change
+        if change is not None and change.release:
+            self.detach()
+        else:
+            self.waits.fall_asleep()
 
     # -- settling -----------------------------------------------------------------------------------
 
     async def settle(self, outcome: Outcome) -> Settled:
         """Send an outcome and wait until what was decided is durable."""
         if self.dead:
-            raise PutDown
+            raise RunDetached
         self._in_flight += 1
         answer = self.worker.committer.submit(outcome)
         done: int | None = getattr(outcome, "done", None)
@@ -297,64 +365,73 @@ class Execution:
                 self._recording.pop(done, None)
 
     async def recorded_before(self, done: int) -> None:
-        """Wait until no result with a lower number is on its way: whoever resumes will see that one first."""
+        """Wait until no result with a lower number is on its way: a resumed run will see that one first."""
         if lower := [answer for number, answer in self._recording.items() if number < done]:
             await asyncio.wait(lower)
 
     def check(self, settled: Settled) -> Settled:
-        """Go on only with a run that is still this worker's."""
+        """Continue only with a run that is still this worker's; otherwise detach it."""
         change = settled.transition.change
-        if settled.kept and settled.transition.clears_suspicion:
-            self._cleared()
-        if not settled.kept:
-            log.info("run %s is no longer this worker's", self.claimed.public_id)
-        elif change is None or change.status not in FINAL or self.ending:
-            return settled
+        if settled.kept:
+            if settled.transition.clears_suspicion:
+                self._clear_suspicion()
+            if change is None or change.status not in FINAL or self.ending:
+                return settled
+            self.worker.on_ended(self.claimed, settled)
         else:
-            self.worker.ended(self.claimed, settled)
-        self.put_down()
-        raise PutDown
+            log.info("run %s is no longer this worker's", self.claimed.public_id)
+        self.detach()
+        raise RunDetached
 
-    def _cleared(self) -> None:
-        """The run has made progress and is no suspect any more: its worker may take the next one."""
+    def _clear_suspicion(self) -> None:
+        """Let the worker take the next suspect: this run has made progress."""
         if self.view.deaths:
             self.view = replace(self.view, deaths=0)
-            self.worker.bell.ring()
+            self.worker.wakeup.notify()
+
+    def generation_of(self, key: str) -> int:
+        """Return the generation of a call, which is part of the key that outside services see."""
+        current = self.claimed.generation
+        return generation_of_call(self.claimed.journal, key, current) if current else 0
 
     def capture(self, error: BaseException) -> Failure:
+        """Return what is kept of an exception."""
         return capture_failure(error, self.worker.rules, self.worker.store.now() / MICROS)
 
-    # -- putting down -------------------------------------------------------------------------------
+    # -- giving the run up --------------------------------------------------------------------------
 
-    def put_down(self) -> None:
-        """This worker has nothing more to do with the run: unwind its code, send nothing."""
+    def detach(self) -> None:
+        """Unwind the run's code and send nothing more: the run is no longer this worker's."""
         if self.dead:
             return
         self.dead = True
-        self.turnstile.close()
-        self.tasks.cancel()
-        self.worker.hands.put_down(self)
+        self.order.close()
+        here = asyncio.current_task()
+        for task in (*self.order.branches, *self._helpers):
+            if task is not here:
+                task.cancel()
+        self.worker.held.detach(self)
 
     async def give_back(self, delay: int) -> None:
-        """Release the run for any worker to take up after `delay` microseconds."""
+        """Release the run for any worker to claim after `delay` microseconds."""
         await self.settle(Released(run=self.view, open=self.open_steps(), delay=delay))
-        self.put_down()
+        self.detach()
 
-    def wind_up(self) -> None:
-        """The worker stops: begin nothing new; say so once nothing is in flight."""
-        self.winding = True
+    def drain(self) -> None:
+        """Begin nothing new, because the worker stops; report when nothing is in flight."""
+        self.draining = True
         if not self.busy:
-            self.worker.came_to_stop()
+            self.worker.check_drained()
 
     @property
     def is_live(self) -> bool:
-        """True while the workflow function goes on here."""
+        """True while the workflow function is executed here."""
         return not self.dead and not self.ending
 
     @property
     def busy(self) -> bool:
         """True while a step executes, something is being recorded, or another run is being started."""
-        return bool(self.open) or self._in_flight > 0 or self.starting > 0
+        return bool(self.open) or self._in_flight > 0 or self.requests.is_starting
 
     @property
     def settling(self) -> bool:
@@ -362,48 +439,21 @@ class Execution:
         return self._in_flight > 0
 
     def release(self) -> Released:
-        """The outcome of giving the run back as it is."""
-        delay = 0.0 if self.open or self.kept_waiting else self.rest.first_due_in()
+        """Return the outcome of giving the run back as it is."""
+        delay = 0.0 if self.open or self.waits.is_kept_awake else self.waits.first_due_in()
         return Released(run=self.view, open=self.open_steps(), delay=int(delay * MICROS))
 
     def open_steps(self) -> tuple[OpenStep, ...]:
-        """The entries that have not ended: attempts under way, and waits."""
+        """Return the entries that have not ended: attempts under way, and waits."""
         now = self.clock.monotonic()
         executing = (
             OpenStep(place=a.place, attempt=a.attempt, began_ago=int((now - a.began) * MICROS))
             for a in self.open.values()
-            if not a.over  # what is over is being recorded already
+            if not a.over  # an attempt that is over is being recorded already
         )
-        return (*executing, *self.rest.open_steps())
+        return (*executing, *self.waits.open_steps())
 
     def heartbeats(self) -> dict[tuple[int, int], str | None]:
-        """The signs of life that steps sent since the last time."""
-        attempts = list(self.open.values())  # the loop goes on opening and closing them meanwhile
+        """Return the signs of life that steps sent since the last time."""
+        attempts = list(self.open.values())  # copied: the loop adds and removes attempts meanwhile
         return {(self.claimed.id, a.place.index): a.news() for a in attempts if a.has_news}
-
-    def _arm_deadline(self) -> Timer | None:
-        if self.claimed.deadline is None or self._follows:
-            return None
-        return self.clock.call_later(self.left_until(self.claimed.deadline), self._deadline_passed)
-
-    def _deadline_passed(self) -> None:
-        if not self.dead and not self.ending:
-            self.tasks.engine_task(self._expire())
-
-    async def _expire(self) -> None:
-        with suppress(PutDown):
-            await self.settle(Expired(run=self.view, open=self.open_steps()))
-            self.put_down()  # what it did is undone by whoever claims it next
-
-    def _diverged(self, wanted: list[str]) -> None:
-        """The code asks for something else than is recorded: end the function and settle that."""
-        self._difference = self.journal.difference(wanted)
-        self.turnstile.close()
-        self.tasks.engine_task(self._give_up())
-
-    async def _give_up(self) -> None:
-        assert self._difference is not None
-        outcome = await self.worker.code_changed(self.claimed, self.view, self._difference)
-        with suppress(PutDown):
-            await self.settle(outcome)
-            self.put_down()

@@ -1,7 +1,8 @@
-"""The worker's lease: one heartbeat for all the runs it holds, on a thread and connection of its own.
+"""The worker's lease: one heartbeat for all the runs it holds, on a separate thread and connection.
 
 A step that blocks the event loop must not cost the lease, so the loop has no part in renewing it. The
-loop only hears about it: which runs the store says this worker holds, and whether it is still alive.
+loop only gets the answers: which runs the store says this worker holds, and whether it is still alive.
+`HeldRunsReport` is what a heartbeat says about the worker's runs, and what its answer means for them.
 """
 
 from __future__ import annotations
@@ -10,13 +11,19 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from redrive.clock import Clock
+from redrive.core.outcome import Released
+from redrive.settle.settler import until_answered
+from redrive.settle.view import view_anyway
 from redrive.store.port import LeaseLine
 from redrive.store.workers import Beat
 
-__all__ = ["Lease", "interval_of"]
+if TYPE_CHECKING:
+    from redrive.worker.worker import Worker
+
+__all__ = ["HeldRunsReport", "Lease", "interval_of"]
 
 log = logging.getLogger("redrive.worker")
 
@@ -24,7 +31,7 @@ Heartbeats: TypeAlias = "Mapping[tuple[int, int], str | None]"
 
 
 def interval_of(lease: float) -> float:
-    """How often to renew a lease: often enough to miss several beats, and to hear of cancellations soon."""
+    """Return how often to renew a lease: several beats may be missed, and cancellations are known soon."""
     return min(1.0, lease / 6)
 
 
@@ -65,23 +72,23 @@ class Lease:
 
     @property
     def is_over(self) -> bool:
-        """True once it is not renewed any longer."""
+        """True once the lease is not renewed any longer."""
         return self._stop.is_set()
 
     def start(self) -> None:
-        """Renew it from a thread until `stop`."""
+        """Renew the lease from a thread until `stop`."""
         self._thread = threading.Thread(target=self._renew, name="redrive-lease", daemon=True)
         self._thread.start()
 
     async def stop(self) -> None:
-        """Renew it no longer."""
+        """Stop renewing the lease."""
         self._stop.set()
         if self._thread is not None and self._thread.is_alive():
             await asyncio.to_thread(self._thread.join)
         self._line.close()
 
     def beat_once(self) -> Beat | None:
-        """Renew it now; None if the store did not answer."""
+        """Renew the lease now; None if the store did not answer."""
         asked_at = self._clock.monotonic()
         try:
             self._unsent.update(self._heartbeats())
@@ -102,26 +109,83 @@ class Lease:
                 continue
             beat = self.beat_once()
             if beat is not None:
-                self._tell(beat)
+                self._forward(beat)
 
     def _hangs(self) -> bool:
-        """True if the loop is blocked, and has been for longer than the step that blocks it may take.
+        """Return True if the loop is blocked for longer than the step that blocks it may take.
 
-        Whatever this worker holds is stuck then. Not renewing the lease lets others have it.
+        All runs of this worker are stuck then. Not renewing the lease lets other workers claim them.
         """
         deaf_for = self._clock.monotonic() - self._heard_at
         hung = deaf_for > 2 * self._interval and self._overdue()
         if hung and not self._hung:
-            log.error("the event loop is blocked by a step past its time: the lease is not renewed any more")
+            log.error(
+                "the event loop is blocked by a step past its time limit: the lease is not renewed any more"
+            )
         self._hung = hung
         return hung
 
-    def _tell(self, beat: Beat) -> None:
+    def _forward(self, beat: Beat) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._hear, beat)
+            self._loop.call_soon_threadsafe(self._on_answer, beat)
         except RuntimeError:
-            log.debug("the loop is closed, nobody hears the heartbeat's answer")
+            log.debug("the event loop is closed, so a heartbeat's answer is dropped")
 
-    def _hear(self, beat: Beat) -> None:
+    def _on_answer(self, beat: Beat) -> None:
         self._heard_at = self._clock.monotonic()
         self._on_beat(beat)
+
+
+class HeldRunsReport:
+    """The part of a heartbeat about the worker's runs: their signs of life, and which are still its own."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._reported: frozenset[int] = frozenset()
+        self._strays: frozenset[int] = frozenset()
+
+    def collect(self) -> dict[tuple[int, int], str | None]:
+        """Return the signs of life of all steps. Called from the lease's thread."""
+        executions = self._worker.held.all
+        self._reported = frozenset(execution.claimed.id for execution in executions)
+        signs: dict[tuple[int, int], str | None] = {}
+        for execution in executions:
+            signs.update(execution.heartbeats())
+        return signs
+
+    def is_overdue(self) -> bool:
+        """Return True if an attempt is past its time by a whole lease. Called from the lease's thread."""
+        worker = self._worker
+        late = worker.clock.monotonic() - worker.settings.lease
+        attempts = [attempt for execution in worker.held.all for attempt in list(execution.open.values())]
+        return any(attempt.due is not None and attempt.due < late for attempt in attempts)
+
+    def handle_answer(self, beat: Beat) -> None:
+        """Detach runs that were taken away, and give back runs that this worker does not know."""
+        held = self._worker.held.by_id
+        for run in self._reported - beat.held:
+            execution = held.get(run)
+            if execution is None or execution.dead or execution.settling or execution.claimed_at > beat.now:
+                continue  # it has left, will learn it from its next answer, or was claimed after the report
+            log.warning("run %s was taken from this worker", execution.claimed.public_id)
+            self._worker.count_lost(1)
+            execution.detach()
+        self._find_strays(beat.held - self._reported - held.keys())
+
+    def _find_strays(self, unknown: frozenset[int]) -> None:
+        """Give back runs that the store counts as this worker's, twice in a row, and it does not know."""
+        worker = self._worker
+        if worker.claimer.under_way or worker.claimer.reserved or worker.is_stopping:
+            unknown = frozenset()
+        strays = unknown & self._strays
+        self._strays = unknown
+        if strays:
+            worker.spawn(self._give_back(strays))
+
+    async def _give_back(self, strays: frozenset[int]) -> None:
+        """Release runs whose claim was written although its answer was lost."""
+        worker, me = self._worker, self._worker.id
+        for held in await until_answered(lambda: worker.store.held(me), worker.clock):
+            if me == worker.id and held.run.id in strays and held.run.id not in worker.held.by_id:
+                await worker.committer.submit(Released(run=view_anyway(held.run)))
+        worker.wakeup.notify()

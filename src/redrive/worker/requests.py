@@ -1,57 +1,87 @@
 """What workflow code asks of the engine, answered from the journal or for real.
 
-    step      recorded? -> the record.   new? -> try, settle, wait, try again ... -> value or StepFailed
-    sleep     recorded? -> go on.        new? -> record when it is over, wait
-    limit     recorded? -> as it was.    new? -> record when it is over, watch
-    start     recorded? -> the record.   new? -> start it, record that
+    step       recorded? -> the record.   new? -> try, settle, wait, try again ... -> value or StepFailed
+    sleep      recorded? -> continue.     new? -> record when it is over, wait
+    limit      recorded? -> as it was.    new? -> record when it is over, watch
+    start      recorded? -> the record.   new? -> start it, record that
+    record     recorded? -> the record.   new? -> make the value, send it
+    publish    recorded? -> its id.       new? -> send the message
 
-Notes and messages, which nobody waits for, are in `worker/notes.py`.
+Code does not wait for recorded values and messages. They go to the committer at once, and whatever begins
+next in the run waits until they are durable. A message is held back while the journal has not been walked
+through: the code might turn out to be other code, which must not publish anything.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from redrive.clock import MICROS
 from redrive.core.ending import Ending, step_failed
-from redrive.core.journal import MAX_ENTRIES, EntryRow, entry_key
-from redrive.core.outcome import Interrupted, Noted, Place, Slept, Woke
+from redrive.core.journal import MAX_ENTRIES, EntryRow, entry_key, entry_name
+from redrive.core.keys import message_id
+from redrive.core.outcome import Escaped, Interrupted, Noted, Outcome, Place, Slept, Stopped, Woke
 from redrive.core.payload import check_size
 from redrive.core.quick import quick
 from redrive.core.states import EntryKind, StepStatus
-from redrive.errors import PutDown
-from redrive.worker.branch import Branch, current
-from redrive.worker.function import TooManyEntries
-from redrive.worker.limit import TimeLimit
-from redrive.worker.tries import Tries
+from redrive.core.topics import check_topic
+from redrive.errors import RunDetached, StepFailed
+from redrive.worker.attempt import new_message
+from redrive.worker.branches import Branch, current
+from redrive.worker.definitions import TooManyEntries
+from redrive.worker.step_call import StepCall
+from redrive.worker.waits import TimeLimit
 
 if TYPE_CHECKING:
-    from redrive.worker.definition import Step
+    from redrive.settle.settler import Settled
+    from redrive.worker.definitions import Step
     from redrive.worker.execution import Execution
 
-__all__ = ["Requests"]
+__all__ = ["DETACHED", "Requests"]
 
 _NewPlace = quick(Place)
+
+FailedStep = tuple[Ending, Place, int]
+"""How a step failed for good, where it stands in the journal, and how many attempts were made."""
 
 
 class Requests:
     """The engine calls of one run's function.
 
     `reserved`: steps were called that are confirmed or cancelled in the end. `pivoted`: one has happened
-    after which nothing is undone.
+    after which nothing is undone. `single_step`: how far a replay of one step alone may go.
     """
 
-    __slots__ = ("_execution", "_journal", "_turnstile", "pivoted", "reserved")
+    __slots__ = (
+        "_execution",
+        "_failed",
+        "_held_back",
+        "_journal",
+        "_order",
+        "_starting",
+        "_unsaved",
+        "pivoted",
+        "reserved",
+        "single_step",
+    )
 
     def __init__(self, execution: Execution) -> None:
         self._execution = execution
         self._journal = execution.journal
-        self._turnstile = execution.turnstile
+        self._order = execution.order
+        self._failed: dict[str, FailedStep] = {}
+        self._held_back: list[Noted] = []
+        self._unsaved: asyncio.Future[Settled] | None = None  # the answer to the latest that was sent
+        self._starting = 0
         self.reserved = False
         self.pivoted = False
+        self.single_step = SingleStepReplay(execution, self._failed)
+
+    # -- what code waits for --------------------------------------------------------------------------
 
     async def step(
         self, branch: Branch, step: Step[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -59,30 +89,30 @@ class Requests:
         """Call a step: from the record, or for real until it succeeds or fails for good."""
         execution = self._execution
         branch = self._awaiting(branch)
-        place, entry = self.place(branch, EntryKind.STEP, step.name)
+        place, entry = self._place(branch, EntryKind.STEP, step.name)
         branch.go_in()
         try:
             if step.cancel is not None:
                 self.reserved = True
             if entry is not None:
                 if entry.done is not None:
-                    await self._turnstile.pass_result(entry.done, entry.key)
+                    await self._order.pass_result(entry.done, entry.key)
                     return self._recorded(step, place, entry)
                 if entry.status is StepStatus.CANCELLED:
-                    await execution.never()
+                    await execution.wait_forever()
             if execution.claimed.sole_step is not None:
-                await execution.sole.keep_out(place)
+                await self.single_step.keep_out(place)
             if self._journal.turn is not None:
                 await self._let_begin(place, entry)
             text = step.signature.encode(args, kwargs)
             check_size(text, execution.worker.max_payload, step.its_input)
-            value = await Tries(execution, branch, step, place, text).until_settled(entry, args, kwargs)
+            value = await StepCall(execution, branch, step, place, text).run(entry, args, kwargs)
             if step.options.pivot:
                 self.pivoted = True
             return value
         except asyncio.CancelledError:
             if execution.dead or execution.ending:
-                raise PutDown from None
+                raise RunDetached from None
             raise
         finally:
             branch.come_out()
@@ -91,15 +121,22 @@ class Requests:
         if entry.status in (StepStatus.SUCCESS, StepStatus.SKIPPED):
             self.pivoted = self.pivoted or step.options.pivot
             return step.signature.decode_result(entry.output or "null")
-        ending = Ending.from_json(entry.failure or "")
-        self._execution.endings[entry.key] = (ending, place, entry.attempt)
-        raise step_failed(ending, key=entry.key)
+        raise self.step_failed(Ending.from_json(entry.failure or ""), place, entry.attempt)
+
+    def step_failed(self, ending: Ending, place: Place, attempt: int) -> StepFailed:
+        """Remember how a step failed for good, and return what its caller sees."""
+        self._failed[place.key] = (ending, place, attempt)
+        return step_failed(ending, key=place.key)
+
+    def failure_of(self, key: str) -> FailedStep | None:
+        """Return how the step with this key failed; None if it did not."""
+        return self._failed.get(key)
 
     async def _let_begin(self, place: Place, entry: EntryRow | None) -> None:
-        """Wait until a step may begin, or go on. One that is cancelled before it goes on has an end, too."""
+        """Wait until a step may begin or resume. One that is cancelled before it resumes is recorded."""
         execution = self._execution
         try:
-            await self._turnstile.begin(place.key)
+            await self._order.begin(place.key)
         except asyncio.CancelledError:
             if entry is not None and not execution.dead:
                 await execution.settle(Interrupted(run=execution.view, place=place, attempt=entry.attempt))
@@ -109,53 +146,49 @@ class Requests:
         """Wait durably."""
         execution = self._execution
         branch = self._awaiting(branch)
-        place, entry = self.place(branch, EntryKind.SLEEP, "redrive.sleep")
-        branch.go_in()
-        try:
-            if entry is not None and entry.done is not None:
-                await self._turnstile.pass_result(entry.done, entry.key)
-                return
-            if entry is not None and entry.status is StepStatus.CANCELLED:
-                await execution.never()
-            await self._sleep_live(place, entry, seconds)
-        except asyncio.CancelledError:
-            recorded = entry is not None and entry.status is not StepStatus.RUNNING
-            if not execution.dead and not recorded and not execution.worker.is_being_cancelled:
-                resumes = execution.rest.wake_up()
-                await execution.settle(Interrupted(run=execution.view, place=place, resumes=resumes))
-            if execution.dead or execution.ending:
-                raise PutDown from None
-            raise
-        finally:
-            branch.come_out()
+        place, entry = self._place(branch, EntryKind.SLEEP, "redrive.sleep")
+        with self._inside(branch):
+            try:
+                if entry is not None and entry.done is not None:
+                    await self._order.pass_result(entry.done, entry.key)
+                    return
+                if entry is not None and entry.status is StepStatus.CANCELLED:
+                    await execution.wait_forever()
+                await self._sleep_live(place, entry, seconds)
+            except asyncio.CancelledError:
+                recorded = entry is not None and entry.status is not StepStatus.RUNNING
+                if not execution.dead and not recorded and not execution.worker.is_being_cancelled:
+                    resumes = execution.waits.wake_up()
+                    await execution.settle(Interrupted(run=execution.view, place=place, resumes=resumes))
+                raise
 
     async def _sleep_live(self, place: Place, entry: EntryRow | None, seconds: float) -> None:
         execution = self._execution
         await self._begin_live(place)
         if entry is None:
-            delay, idle, hold = int(seconds * MICROS), execution.alone(), execution.worker.hold()
+            idle, hold = execution.is_only_branch(), execution.worker.hold()
             settled = await execution.settle(
-                Slept(run=execution.view, place=place, delay=delay, idle=idle, hold=hold)
+                Slept(run=execution.view, place=place, delay=int(seconds * MICROS), idle=idle, hold=hold)
             )
-            await execution.rest.wait(place, 1, seconds, settled.transition.change)
+            await execution.wait(place, 1, seconds, settled.transition.change)
         else:
-            await execution.rest.wait(place, 1, execution.left_until(entry.wake_at), None)
-        done = execution.next_done()
-        resumes = execution.rest.wake_up()
+            await execution.wait(place, 1, execution.left_until(entry.wake_at), None)
+        done = self._journal.new_done()
+        resumes = execution.waits.wake_up()
         await execution.settle(Woke(run=execution.view, place=place, done=done, resumes=resumes))
-        await self._turnstile.pass_result(done, place.key)
+        await self._order.pass_result(done, place.key)
 
     async def _begin_live(self, place: Place) -> None:
         """Wait until something that is not on record may begin."""
-        await self._execution.sole.keep_out(place)
+        await self.single_step.keep_out(place)
         if self._journal.turn is not None:
-            await self._turnstile.begin(place.key)
+            await self._order.begin(place.key)
         await self._execution.ready()
 
     def limit(self, branch: Branch, seconds: float) -> TimeLimit:
         """Begin a durable time limit for the block of code that the current task enters."""
         execution = self._execution
-        place, entry = self.place(branch, EntryKind.TIMER, "redrive.timeout")
+        place, entry = self._place(branch, EntryKind.TIMER, "redrive.timeout")
         task = asyncio.current_task()
         assert task is not None
         limit = TimeLimit(execution, place, task)
@@ -175,58 +208,200 @@ class Requests:
         """Start another run, once: `start` is given a key that stays the same when resumed."""
         execution = self._execution
         branch = self._awaiting(branch)
-        place, entry = self.place(branch, EntryKind.START, f"redrive.start {name}")
-        branch.go_in()
-        try:
+        place, entry = self._place(branch, EntryKind.START, f"redrive.start {name}")
+        with self._inside(branch):
             if entry is not None and entry.done is not None and entry.output is not None:
-                await self._turnstile.pass_result(entry.done, entry.key)
+                await self._order.pass_result(entry.done, entry.key)
                 return str(json.loads(entry.output))
             await self._begin_live(place)
-            started = await self._ask_for(start, place)
-            done, output = execution.next_done(), json.dumps(started)
+            self._starting += 1
+            try:
+                started = await start(self._start_key(place))
+            finally:
+                self._starting -= 1
+            done, output = self._journal.new_done(), json.dumps(started)
             await execution.settle(Noted(run=execution.view, place=place, output=output, done=done))
-            await self._turnstile.pass_result(done, place.key)
+            await self._order.pass_result(done, place.key)
             return started
-        except asyncio.CancelledError:
-            if execution.dead or execution.ending:
-                raise PutDown from None
-            raise
-        finally:
-            branch.come_out()
 
-    async def _ask_for(self, start: Callable[[str], Coroutine[Any, Any, str]], place: Place) -> str:
-        self._execution.starting += 1
-        try:
-            return await start(self._start_key(place))
-        finally:
-            self._execution.starting -= 1
+    @property
+    def is_starting(self) -> bool:
+        """True while the store is being asked to start another run."""
+        return self._starting > 0
 
     def _start_key(self, place: Place) -> str:
-        """The same for all replays of a run, like the idempotency keys of its steps."""
+        """Return a key that is the same for all replays of a run, like the idempotency keys of its steps."""
         claimed = self._execution.claimed
         generation = self._execution.generation_of(place.key)
         key = f"{claimed.root or claimed.public_id}{place.key}"
         return f"{key}:{generation}" if generation else key
 
+    @contextmanager
+    def _inside(self, branch: Branch) -> Iterator[None]:
+        """Mark the branch as blocked by the engine; if the run is over here, its code unwinds."""
+        branch.go_in()
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self._execution.is_live:
+                raise RunDetached from None
+            raise
+        finally:
+            branch.come_out()
+
     def _awaiting(self, branch: Branch) -> Branch:
-        """The branch that awaits a call, which need not be the one that made it: see `gather(a(), b())`."""
+        """Return the branch that awaits a call, which need not have made it: see `gather(a(), b())`."""
         here = current.get()
         return here if isinstance(here, Branch) and here.execution is self._execution else branch
 
-    def place(self, branch: Branch, kind: EntryKind, name: str) -> tuple[Place, EntryRow | None]:
-        """Where a call stands in the journal, and what is recorded there."""
+    def _place(self, branch: Branch, kind: EntryKind, name: str) -> tuple[Place, EntryRow | None]:
+        """Return where a call stands in the journal, and what is recorded there."""
         execution, journal = self._execution, self._journal
         if execution.dead or execution.ending:
-            raise PutDown
+            raise RunDetached
         key = entry_key(branch.path, name, branch.count(name))
         entry = journal.ask(key)
         if entry is not None:
             return _NewPlace(entry.index, key, kind, name), entry
-        index = journal.next_index
-        if index - journal.set_aside >= MAX_ENTRIES:
+        if journal.next_index - journal.set_aside >= MAX_ENTRIES:
             raise TooManyEntries(
                 f"run {execution.claimed.public_id} recorded {MAX_ENTRIES:,} entries, the most a run may "
                 "have; split the work over several runs"
             )
-        journal.next_index = index + 1
-        return _NewPlace(index, key, kind, name), None
+        return _NewPlace(journal.new_index(), key, kind, name), None
+
+    # -- what code does not wait for --------------------------------------------------------------------
+
+    def record(self, branch: Branch, name: str, make: Callable[[], Any]) -> Any:
+        """Return a value that is made once and recorded."""
+        if branch.threaded:
+            return self._execution.call_from_thread(_later(lambda: self._record(branch, name, make)))
+        return self._record(branch, name, make)
+
+    def _record(self, branch: Branch, name: str, make: Callable[[], Any]) -> Any:
+        execution = self._execution
+        place, entry = self._place(branch, EntryKind.NOTE, name)
+        if entry is not None and entry.output is not None:
+            return json.loads(entry.output)
+        value = make()
+        self._send(Noted(run=execution.view, place=place, output=json.dumps(value)))
+        return value
+
+    def publish(self, branch: Branch, topic: str, payload: Any, key: str | None) -> str:
+        """Publish a message, once: a resumed run finds it in the journal."""
+        if branch.threaded:
+            call = _later(lambda: self._publish(branch, topic, payload, key))
+            return str(self._execution.call_from_thread(call))
+        return self._publish(branch, topic, payload, key)
+
+    def _publish(self, branch: Branch, topic: str, payload: Any, key: str | None) -> str:
+        execution = self._execution
+        name = f"redrive.publish {check_topic(topic)}"
+        place, entry = self._place(branch, EntryKind.PUBLISH, name)
+        if entry is not None:
+            return message_id(execution.claimed.public_id, place.index, 0)
+        self.single_step.refuse_message()
+        message = new_message(execution, place.index, 0, topic, payload, key)
+        output = json.dumps(message.public_id)
+        self._held_back.append(Noted(run=execution.view, place=place, output=output, messages=(message,)))
+        self.send_if_caught_up()
+        return message.public_id
+
+    def send_if_caught_up(self) -> None:
+        """Send the messages that were held back, if the code agrees with the whole journal."""
+        if self._held_back and self._journal.turn is None:
+            self.send_held_back()
+
+    def send_held_back(self) -> None:
+        """Send the messages that were held back while the run was resumed."""
+        for message in self._held_back:
+            self._send(message)
+        self._held_back.clear()
+
+    def _send(self, noted: Noted) -> None:
+        self._unsaved = self._execution.worker.committer.submit(noted)
+
+    @property
+    def is_saved(self) -> bool:
+        """True if nothing is held back or being recorded."""
+        return self._unsaved is None and not self._held_back
+
+    @property
+    def is_unsaved(self) -> bool:
+        """True while something that was sent may not be durable yet."""
+        return self._unsaved is not None
+
+    async def saved(self) -> None:
+        """Wait until everything that was sent is durable."""
+        unsaved, self._unsaved = self._unsaved, None
+        if unsaved is not None:
+            self._execution.check(await unsaved)
+
+
+async def _later(call: Callable[[], Any]) -> Any:
+    """Make a call on the loop."""
+    return call()
+
+
+class SingleStepReplay:
+    """Limits a replay of one step alone: the rest comes from the record, and nothing else begins.
+
+    A run that may do everything is not hindered. `cut_off`: the function came to a message, and ends there.
+    """
+
+    __slots__ = ("_execution", "_failed", "_kept_out", "cut_off")
+
+    def __init__(self, execution: Execution, failed: Mapping[str, FailedStep]) -> None:
+        self._execution = execution
+        self._failed = failed
+        self._kept_out = 0  # calls that were not let begin
+        self.cut_off = False
+
+    async def keep_out(self, place: Place) -> None:
+        """Let no call begin but that of the one step; the run stops when only other calls are left."""
+        execution = self._execution
+        if execution.claimed.sole_step in (None, place.key):
+            return
+        self._kept_out += 1
+        execution.order.recheck()
+        await execution.wait_forever()
+
+    def refuse_message(self) -> None:
+        """End the replay at a new message."""
+        if self._execution.claimed.sole_step is not None:
+            self.cut_off = True
+            raise RunDetached
+
+    @property
+    def is_over(self) -> bool:
+        """True if all that is left to do is kept out."""
+        execution = self._execution
+        return (
+            self._kept_out > 0
+            and not execution.busy
+            and not execution.waits.includes(execution.claimed.sole_step)
+        )
+
+    async def stop(self) -> None:
+        """End the run where it is."""
+        with suppress(RunDetached):
+            await self._execution.settle(self.outcome())
+
+    def outcome(self) -> Outcome:
+        """Return how a replay of one step alone ends that may not continue: as that step did."""
+        run, sole_step = self._execution.view, self._execution.claimed.sole_step or ""
+        failed = self._failed.get(sole_step)
+        if failed is None:
+            return Stopped(run=run, step=entry_name(sole_step))
+        ending, place, attempt = failed
+        return Escaped(run=run, ending=ending, place=place, attempt=attempt)
+
+
+class _Detached:
+    """The requests of an execution that is over: code that still runs in a thread unwinds when it calls."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise RunDetached
+
+
+DETACHED = cast("Requests", _Detached())

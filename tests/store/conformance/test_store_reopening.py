@@ -15,13 +15,11 @@ from letter_kit import (
     replayed,
     restarts,
     state_of,
-    taken_by,
 )
 from store_kit import DAY, HOUR, SECOND, Kit, buried, entry, noted, writes
 
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import RunWrite
-from redrive.desk.handing import as_claimed
 from redrive.errors import DataRefused
 from redrive.store.selection import RunFilter
 
@@ -351,55 +349,3 @@ async def test_a_batch_of_which_one_row_is_refused_decides_nothing(kit: Kit) -> 
         await kit.store.apply([reopens(one, supersedes=(1,)), restarts(other, new)])
     assert (await state_of(kit, one), await state_of(kit, other)) == before
     assert await kit.store.run(new.public_id) is None
-
-
-# -- in a worker's hands -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("more", [{}, {"supersedes": (1,), "loosens": (2, 3)}])
-async def test_a_run_that_is_reopened_for_a_worker_is_what_its_claim_would_bring(
-    kit: Kit, more: dict[str, tuple[int, ...]]
-) -> None:
-    options = {"timeout": HOUR, "correlation_id": "c", "queue": "q"}
-    worker, here = await failed(kit, **options)
-    _, there = await failed(kit, **options)
-    kit.clock.move(DAY)
-    (case,) = await kit.store.cases([here.public_id])
-    decision = taken_by(worker, reopens(here, **more))
-    (answer,) = await kit.store.apply([decision], worker=worker)
-    await kit.store.apply([reopens(there, **more)])
-    (claimed,) = (await kit.claim(worker)).runs
-    given = as_claimed(case, decision, answer.now)
-    one, other = await kit.look(here), await kit.look(there)
-    own = {"id": other.id, "public_id": other.public_id, "letter": other.letter}
-    assert answer.kept
-    assert claimed.public_id == there.public_id  # the other was not there to be claimed
-    assert replace(given, **own, fence=claimed.fence, journal=()) == replace(claimed, journal=())
-    assert [replace(entry, input=None) for entry in given.journal] == [
-        replace(entry, input=None) for entry in claimed.journal
-    ]
-    assert replace(one, **own, fence=other.fence) == other
-    assert given.fence == one.fence == here.fence + 1
-
-
-async def test_a_run_in_a_workers_hands_goes_on_under_its_fence_and_is_found_if_it_dies(kit: Kit) -> None:
-    worker, run = await failed(kit)
-    (case,) = await kit.store.cases([run.public_id])
-    decision = taken_by(worker, reopens(run, supersedes=(1,)))
-    assert (await kit.store.apply([decision], worker=worker))[0].kept
-    assert not (await kit.store.apply([decision], worker=worker))[0].kept  # sent again, it is refused
-    held = as_claimed(case, decision, kit.clock.now())
-    assert (await kit.store.apply([writes(held, entry(7))], worker=worker))[0].kept
-    kit.clock.move(DAY)
-    assert [each.id for each in await kit.store.bury()] == [worker]
-    (found,) = await kit.store.held(worker)
-    assert found.run.id == run.id
-
-
-async def test_a_worker_that_is_gone_takes_no_reopened_run(kit: Kit) -> None:
-    worker, run = await failed(kit)
-    await kit.store.retire(worker)
-    before = await state_of(kit, run)
-    (answer,) = await kit.store.apply([taken_by(worker, reopens(run))], worker=worker)
-    assert not answer.kept
-    assert await state_of(kit, run) == before

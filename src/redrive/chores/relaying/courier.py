@@ -7,13 +7,12 @@ import logging
 from collections.abc import Sequence
 
 from redrive.chores.relaying import marks
-from redrive.clock import MICROS, Clock
+from redrive.clock import MICROS, Clock, resume_started
 from redrive.core.classify import Rule
 from redrive.core.delivery import DeliveryMark, after_failure, is_poison
 from redrive.core.failure import Failure, capture
 from redrive.core.states import DeliveryStatus
 from redrive.duration import micros
-from redrive.halfway import rest_of
 from redrive.signals.tally import Tally
 from redrive.signals.traces import Tracing
 from redrive.sinks import SinkDefinition, received
@@ -71,7 +70,7 @@ class Courier:
             except StopIteration:
                 return None  # over before it waited for anything
             async with asyncio.timeout(self._sink.timeout):
-                await rest_of(body, waits_for)
+                await resume_started(body, waits_for)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():

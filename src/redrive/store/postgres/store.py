@@ -92,10 +92,6 @@ class PostgresStore(SqlStore):
     def now(self) -> int:
         return self._clock.now()
 
-    @property
-    def in_process(self) -> bool:
-        return False
-
     async def changed(self) -> None:
         await self._bell.changed()
 

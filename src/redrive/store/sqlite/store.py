@@ -82,10 +82,6 @@ class SqliteStore(SqlStore):
     def now(self) -> int:
         return self._clock.now()
 
-    @property
-    def in_process(self) -> bool:
-        return True
-
     async def changed(self) -> None:
         await self._bell.changed()
 
@@ -117,10 +113,7 @@ class SqliteStore(SqlStore):
     async def _apply(
         self, transitions: Sequence[Transition], worker: int | None, carriers: Sequence[Carrier]
     ) -> list[Answer]:
-        work = writes.Batch(self.now, transitions, worker, carriers).apply
-        if all(each.reopens is not None and each.reopens.worker is not None for each in transitions):
-            return await self._unhurried(work)  # a set does again what a power cut undid of it
-        return await self._lines.write(work)
+        return await self._lines.write(writes.Batch(self.now, transitions, worker, carriers).apply)
 
     def _transaction(self, limit: float) -> Transaction:
         return StepTransaction(self._lines, self._clock, limit)

@@ -80,7 +80,6 @@ def _going_on(reopening: Reopening, change: RunWrite | None, now: int) -> _Row:
         "status": None if change is None else change.status._value_,
         "wake_in": None if change is None else change.wake_in,
         "release": change is not None and change.release,
-        "worker": reopening.worker,
         "take": change is not None and change.take,
         "deaths": None if change is None else change.deaths,
         "diverged": None if change is None else change.diverged,

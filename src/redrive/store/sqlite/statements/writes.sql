@@ -127,12 +127,11 @@ UPDATE letters SET run = (SELECT id FROM runs WHERE public_id = :run), run_id = 
 WHERE public_id = :letter AND closed_at IS NULL;
 
 -- name: reopen_run
--- An ended run goes on, in a worker's hands or for anybody to claim: with a fresh timeout, and with a letter that hears
--- how it ends.
+-- Make an ended run due: with a fresh timeout, and with a letter that hears how it ends.
 UPDATE runs SET
     status = COALESCE(:status, status),
     available_at = COALESCE(:now + :wake_in, available_at),
-    worker = CASE WHEN :release THEN :worker ELSE worker END,
+    worker = CASE WHEN :release THEN NULL ELSE worker END,
     fence = fence + :take,
     finished_at = CASE WHEN :status IS NULL THEN finished_at END,
     deaths = COALESCE(:deaths, deaths),

@@ -1,4 +1,4 @@
-"""Branches: which task of a run is making an engine call, and what its next call is named.
+"""Branches: the tasks of a run's code, and how their engine calls are named.
 
 A run's function is its root branch. Each task that workflow code creates is a branch of the task
 that created it, numbered in order, so that a resumed run gives its calls the same keys:
@@ -7,8 +7,8 @@ that created it, numbered in order, so that a resumed run gives its calls the sa
     "0"     the first task it created          gather(a(), b())  ->  "0", "1"
     "0.2"   the third task that one created
 
-Tasks made inside a step's body, or by the engine, are no branches. `wait_for` and `shield` wrap what
-they are given in a task of their own, on some Python versions and not on others; such a task gets its
+Tasks made inside a step's body, or by the engine, are not branches. `wait_for` and `shield` wrap what
+they are given in another task, on some Python versions and not on others; such a task gets its
 number only if and when it makes an engine call.
 """
 
@@ -70,25 +70,25 @@ class Branch:
 
     @property
     def path(self) -> str:
-        """Where this branch stands in the run; a wrapper's task is numbered when this is first asked."""
+        """The position of this branch in the run; a wrapper's task is numbered when this is first read."""
         if self._path is None:
             assert self._parent is not None
             self._path = self._parent.number_child()
         return self._path
 
     def go_in(self) -> None:
-        """An engine call begins."""
+        """Begin an engine call."""
         self.busy += 1
         if self.task is not None:
             self._cancelled_before = self.task.cancelling()
 
     def come_out(self) -> None:
-        """The engine call is over."""
+        """End an engine call."""
         self.busy -= 1
 
     @property
     def running_task(self) -> asyncio.Task[Any] | None:
-        """The task that executes an engine call of this branch: its own, or one on behalf of its thread."""
+        """The task that executes an engine call of this branch: the branch's task, or one for its thread."""
         return asyncio.current_task() if self.threaded or self.task is None else self.task
 
     @property
@@ -97,20 +97,20 @@ class Branch:
         return self.busy > 0 and self.task is not None and self.task.cancelling() > self._cancelled_before
 
     def lineage(self) -> Iterator[Branch]:
-        """This branch and those it descends from."""
+        """Yield this branch and its ancestors."""
         branch: Branch | None = self
         while branch is not None:
             yield branch
             branch = branch._parent
 
     def number_child(self) -> str:
-        """The path of the next branch under this one."""
+        """Return the path of the next branch under this one."""
         number = self._children
         self._children += 1
         return f"{self.path}.{number}" if self.path else str(number)
 
     def count(self, name: str) -> int:
-        """How many entries of this name the branch asked for before."""
+        """Return how many entries of this name the branch asked for before, and count one more."""
         count = self._counts.get(name, 0)
         self._counts[name] = count + 1
         return count
@@ -125,11 +125,14 @@ outside = Outside()
 current: contextvars.ContextVar[Branch | Attempt | Outside | None] = contextvars.ContextVar(
     "redrive_current", default=None
 )
-"""Where the running code stands: in workflow code, in a step's body, or neither."""
+"""The branch or attempt that the running code belongs to, if any."""
 
 
 def install_task_factory(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-    """Make tasks of workflow code into branches; returns what undoes it. Chains to a factory in place."""
+    """Make tasks of workflow code into branches; return a function that undoes it.
+
+    A task factory that is in place is called in turn.
+    """
     factory = loop.get_task_factory()
     if not isinstance(factory, _Branching):
         factory = _Branching(factory)
@@ -146,7 +149,7 @@ class _Branching:
         self._before = before
 
     def leave(self, loop: asyncio.AbstractEventLoop) -> None:
-        """One worker less needs it; the last one puts back what was there."""
+        """Count one worker less; after the last one, restore the previous factory."""
         self.users -= 1
         if not self.users and loop.get_task_factory() is self:
             loop.set_task_factory(self._before)
@@ -164,7 +167,7 @@ class _Branching:
             task = self._make(loop, coro, options)
         finally:
             _being_made.discard(coro)
-        parent.execution.tasks.adopt(task, child, parent)
+        parent.execution.adopt(task, child, parent)
         return task
 
     def _make(
@@ -177,7 +180,7 @@ class _Branching:
 
 
 _being_made: set[_Coro] = set()
-"""What has been counted, while a factory of the user's that is chained in between may ask again."""
+"""Coroutines that have been counted, while a user's factory that is chained in between may ask again."""
 
 
 def _wrapped(frame: FrameType | None) -> bool:

@@ -1,4 +1,4 @@
-"""Carrying out declared actions: calls, statements, messages. They run as the bodies of steps."""
+"""Declared actions: calls, statements, messages. They run as the bodies of steps."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from redrive.errors import MisusedStep, PayloadError
 from redrive.outside import HttpClient, HttpRequest
 from redrive.store.elsewhere import execute_elsewhere
 from redrive.worker.attempt import Attempt
-from redrive.worker.branch import current
+from redrive.worker.branches import current
 
-__all__ = ["NOTICES", "Acting", "act", "instructions"]
+__all__ = ["NOTICES", "ActionRunner", "instructions", "run_action"]
 
 _KEY_HEADER = "Idempotency-Key"
 
@@ -22,8 +22,8 @@ NOTICES = "redrive.notify"
 """The topic of messages that `Notify` sends."""
 
 
-class Acting:
-    """What declared actions need of the outside world: a guarded HTTP client, and databases by name."""
+class ActionRunner:
+    """Runs declared actions with a guarded HTTP client, and databases by name."""
 
     def __init__(self, connections: Mapping[str, str], allowed: Sequence[Allowed]) -> None:
         self._connections = connections
@@ -56,24 +56,24 @@ class Acting:
         )
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         client, self._client = self._client, None
         if client is not None:
             await client.__aexit__(None, None, None)
 
 
-async def act(action: Action, input: dict[str, Any], result: Any) -> Any:
-    """Carry out an action as the body of a step."""
+async def run_action(action: Action, input: dict[str, Any], result: Any) -> Any:
+    """Run an action as the body of a step."""
     here = current.get()
     if not isinstance(here, Attempt):
         raise MisusedStep(f"a declared action ({action.kind}) is carried out by an engine only")
     data = {"input": input, "result": result, "step": _about(here)}
-    acting = here.execution.worker.acting
+    runner = here.execution.worker.actions
     match action:
         case ApiCall():
-            return await acting.call(action, data, here.idempotency_key)
+            return await runner.call(action, data, here.idempotency_key)
         case Sql():
-            return await acting.execute(action, data)
+            return await runner.execute(action, data)
         case Notify():
             return _notify(action, data, here)
         case Manual():
@@ -81,7 +81,7 @@ async def act(action: Action, input: dict[str, Any], result: Any) -> Any:
 
 
 def _about(attempt: Attempt) -> dict[str, Any]:
-    """What templates can name of the step that is undone, and of what undoes it."""
+    """Return what templates can name of the step that is undone, and of the step that undoes it."""
     return {
         "name": attempt.place.key.rpartition("/")[0].rpartition("/")[2].rpartition("#")[0],
         "idempotency_key": attempt.idempotency_key,
@@ -100,7 +100,7 @@ def _notify(action: Notify, data: Mapping[str, Any], attempt: Attempt) -> dict[s
 
 
 def instructions(action: Manual, text: str, step: str) -> str:
-    """What the person reads; where a field is missing, the text as it was written, which beats nothing."""
+    """Return the text for a person; if a field is missing, the text as it was written."""
     given = json.loads(text)
     try:
         return action.render({**given, "step": {"name": step}})

@@ -1,4 +1,4 @@
-"""The attempts of one step call, until it succeeds or fails for good."""
+"""One call of a step: its attempts until it succeeds or fails for good; the `tx` of transactional steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redrive.clock import MICROS
 from redrive.core.circuit import Admitted
 from redrive.core.classify import Category
 from redrive.core.decide import decide
-from redrive.core.ending import Ending, LetterCode, Stage, step_failed
+from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.failure import Failure
 from redrive.core.options import DEFAULT_RETRY
 from redrive.core.outcome import Began, Interrupted, Outcome, Place, Raised, Returned
@@ -21,29 +21,52 @@ from redrive.core.payload import check_size
 from redrive.core.quick import quick
 from redrive.core.states import StepStatus
 from redrive.core.transition import AttemptEnd, EntryWrite
-from redrive.errors import PayloadError, PayloadTooLarge, PutDown, StoreError, StoreUnavailable
+from redrive.errors import PayloadError, PayloadTooLarge, RunDetached, StoreError, StoreUnavailable
 from redrive.settle.settler import Settled, until_answered
 from redrive.settle.view import parked_for
-from redrive.worker.admission import Door
 from redrive.worker.attempt import Attempt, Unfinished, begin
-from redrive.worker.transactional import Tx
+from redrive.worker.circuits import CircuitGate
 
 if TYPE_CHECKING:
     from redrive.core.journal import EntryRow
     from redrive.signals.traces import Tracing
     from redrive.store.port import Transaction
-    from redrive.worker.branch import Branch
+    from redrive.worker.branches import Branch
     from redrive.worker.committer import Mark
-    from redrive.worker.definition import Step
+    from redrive.worker.definitions import Step
     from redrive.worker.execution import Execution
 
-__all__ = ["Tries"]
+__all__ = ["StepCall", "Tx"]
 
 _Returned, _Raised = quick(Returned), quick(Raised)
 _STORE_PAUSE = MICROS  # how long a transactional step leaves a store alone that did not answer
 
 
-class Tries:
+class Tx:
+    """SQL in the transaction that records the step: it commits with the step's result, or not at all.
+
+    Placeholders are the store's own: `?` on SQLite, `$1` on PostgreSQL.
+    """
+
+    __slots__ = ("_transaction",)
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    async def execute(self, statement: str, *params: Any) -> int:
+        """Run a statement; return the number of rows it changed."""
+        return await self._transaction.execute(statement, *params)
+
+    async def fetch(self, statement: str, *params: Any) -> list[dict[str, Any]]:
+        """Run a query; return all its rows."""
+        return await self._transaction.fetch(statement, *params)
+
+    async def fetchrow(self, statement: str, *params: Any) -> dict[str, Any] | None:
+        """Run a query; return its first row, or None."""
+        return await self._transaction.fetchrow(statement, *params)
+
+
+class StepCall:
     """One call of one step by one branch."""
 
     __slots__ = (
@@ -53,15 +76,15 @@ class Tries:
         "_branch",
         "_current",
         "_cut_short",
-        "_door",
         "_execution",
         "_first",
+        "_gate",
         "_input",
         "_mark",
         "_place",
+        "_resumed_at",
         "_resumes",
         "_step",
-        "_taken_up",
     )
 
     def __init__(
@@ -80,22 +103,20 @@ class Tries:
         self._resumes = False
         self._cut_short = False
         self._admitted: Admitted | None = None
-        self._door: Door | None = None
-        self._taken_up: int | None = None  # when, if it may have waited for its circuit before
+        self._gate: CircuitGate | None = None
+        self._resumed_at: int | None = None  # when, if it may have waited for its circuit before
 
-    async def until_settled(
-        self, entry: EntryRow | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    async def run(self, entry: EntryRow | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Try, settle, wait, try again: returns the value, or raises StepFailed."""
         execution = self._execution
         try:
             if entry is not None:
-                await self._take_up(entry)
+                await self._resume(entry)
             while True:
                 if not execution.is_ready:
                     await execution.ready()
                 refused = None
-                if self._step.options.circuit is not None and not self._goes_through():
+                if self._step.options.circuit is not None and not self._circuit_allows():
                     refused = await self._at_circuit(entry)
                 value, settled = refused or await self._try(args, kwargs)
                 self._admitted = None
@@ -104,42 +125,40 @@ class Tries:
                     break
                 assert written.wake_in is not None
                 if wait := written.wake_in / MICROS:
-                    await execution.rest.wait(self._place, self._attempt, wait, settled.transition.change)
+                    await execution.wait(self._place, self._attempt, wait, settled.transition.change)
                 self._attempt += 1
         except asyncio.CancelledError:
             if not execution.dead and not execution.worker.is_being_cancelled:
                 await self._interrupted()
             raise
-        if execution.ending or execution.winding:
+        if execution.ending or execution.draining:
             await execution.ready()  # the function sees nothing more of this run, here
         assert written.done is not None
-        if not execution.turnstile.passes(written.done, self._place.key):
-            await execution.turnstile.pass_result(written.done, self._place.key)
-        return self._hand_over(written, value)
+        if not execution.order.passes(written.done, self._place.key):
+            await execution.order.pass_result(written.done, self._place.key)
+        return self._deliver_result(written, value)
 
-    def _hand_over(self, written: EntryWrite, value: Any) -> Any:
-        """Give the settled result to the workflow function."""
-        execution = self._execution
+    def _deliver_result(self, written: EntryWrite, value: Any) -> Any:
+        """Return the settled result to the workflow function, or raise how the step failed."""
         if written.status is StepStatus.SUCCESS:
             return value
         ending = Ending.from_json(written.failure or "")
-        execution.endings[self._place.key] = (ending, self._place, self._attempt)
-        raise step_failed(ending, key=self._place.key)
+        raise self._execution.requests.step_failed(ending, self._place, self._attempt)
 
-    async def _take_up(self, entry: EntryRow) -> None:
-        """Go on where the journal left off: after a failed attempt, or again with one cut short."""
+    async def _resume(self, entry: EntryRow) -> None:
+        """Continue where the journal ends: after a failed attempt, or again with one that was cut short."""
         execution = self._execution
         now = execution.worker.store.now()
         self._first -= (now - entry.first_at) / MICROS
         if self._step.options.circuit is not None and not self._step.options.at_most_once:
-            self._taken_up = now
+            self._resumed_at = now
         self._attempt = self._begun = entry.attempt
         self._cut_short = entry.status is StepStatus.RUNNING
         if entry.status in (StepStatus.RETRYING, StepStatus.PENDING):
             self._attempt += 1  # the number of those that were made
             wait = execution.left_until(entry.wake_at)
             if wait > 0:
-                await execution.rest.wait(self._place, self._attempt, wait, None)
+                await execution.wait(self._place, self._attempt, wait, None)
 
     async def _may_have_happened(self) -> Settled:
         message = (
@@ -150,22 +169,22 @@ class Tries:
         outcome = self._raised(failure, AttemptEnd.LOST, LetterCode.INFRASTRUCTURE_FAILURE, Stage.EXEC)
         return await self._execution.settle(outcome)
 
-    def _goes_through(self) -> bool:
-        """True if the circuit is closed as far as this worker knows, which takes a look into memory."""
+    def _circuit_allows(self) -> bool:
+        """Return True if the circuit is closed as far as this worker knows, without asking the store."""
         claimed = self._execution.claimed
         circuits = self._execution.worker.circuits
-        self._admitted = circuits.through(self._step, claimed.tenant, claimed.workflow)
+        self._admitted = circuits.admit_now(self._step, claimed.tenant, claimed.workflow)
         return self._admitted is not None
 
     async def _at_circuit(self, entry: EntryRow | None) -> tuple[None, Settled] | None:
-        """Wait for the circuit of the step's dependency; what came of it, if the step is not called."""
+        """Wait for the circuit of the step's dependency; return what to record if the step is not called."""
         if self._cut_short and self._step.options.at_most_once:
             return None
-        if self._door is None:
+        if self._gate is None:
             parked = entry is not None and entry.status is StepStatus.PENDING
-            self._door = Door(self._execution, self._step, self._place, self._input, parked=parked)
+            self._gate = CircuitGate(self._execution, self._step, self._place, self._input, parked=parked)
         before = self._execution.clock.monotonic()
-        self._admitted = await self._door.passes(self._attempt - 1)
+        self._admitted = await self._gate.admit(self._attempt - 1)
         self._first += self._execution.clock.monotonic() - before  # an outage is a delay: it uses up nothing
         if self._admitted is not None:
             return None
@@ -173,8 +192,8 @@ class Tries:
         self._current = Attempt(
             self._execution, self._branch, self._step.name, self._place, self._attempt, began
         )
-        self._resumes = self._execution.rest.wake_up()
-        failure = circuit_open(self._door.key)
+        self._resumes = self._execution.waits.wake_up()
+        failure = circuit_open(self._gate.key)
         outcome = self._raised(failure, AttemptEnd.FAILED, LetterCode.DEPENDENCY_UNAVAILABLE)
         return None, await self._execution.settle(outcome)
 
@@ -188,7 +207,7 @@ class Tries:
         attempt = Attempt(execution, self._branch, step.name, place, self._attempt, began)
         self._current = execution.open[place.index] = attempt
         self._mark = None
-        self._resumes = execution.rest.wake_up()
+        self._resumes = execution.waits.wake_up()
         try:
             if step.options.transactional:
                 return await self._try_transaction(attempt, args, kwargs)
@@ -211,19 +230,19 @@ class Tries:
         )
 
     async def _begin_durably(self) -> None:
-        """A step that must not be called twice waits until it is recorded that it is called."""
+        """Wait until it is recorded that the step is called, because it must not be called twice."""
         self._begun = self._attempt
         await self._execution.settle(self._began())
         self._resumes = False
 
     def _mark_begin(self) -> None:
-        """Say that the body begins, without waiting for that to be recorded."""
+        """Send that the body begins, without waiting for that to be recorded."""
         self._begun = self._attempt
         if not self._step.options.at_most_once:
             self._mark = self._execution.worker.committer.post(self._began())
 
     async def _call(self, attempt: Attempt, call: Callable[[], Any]) -> tuple[Any, Outcome]:
-        """Call the body; what it gave back, and what that amounts to."""
+        """Call the body; return its value, and the outcome of the attempt."""
         execution, worker = self._execution, self._execution.worker
         task = self._branch.running_task
         cancelled_before = 0 if task is None else task.cancelling()
@@ -236,7 +255,7 @@ class Tries:
                 value = begin(attempt, self._step, call, self._mark_begin)
                 if type(value) is Unfinished:
                     value = await value.finish()
-        except (PutDown, KeyboardInterrupt):
+        except (RunDetached, KeyboardInterrupt):
             raise
         except BaseException as error:
             if isinstance(error, StoreUnavailable) and self._step.options.transactional:
@@ -244,7 +263,7 @@ class Tries:
             if isinstance(error, asyncio.CancelledError) and (
                 execution.dead or task is None or task.cancelling() > cancelled_before
             ):
-                raise  # somebody cancelled the step; otherwise something of its own was cancelled
+                raise  # the step was cancelled; otherwise something that its body awaits was
             self._withdraw_mark()
             return None, await self._failed(error)
         self._withdraw_mark()
@@ -261,17 +280,17 @@ class Tries:
             return await value.finish() if type(value) is Unfinished else value
 
     async def _leave_out_parking(self) -> None:
-        """What the step waited for its circuit, before it was taken up here, is no time it was tried for."""
-        taken_up, self._taken_up = self._taken_up, None
-        if taken_up is not None:
+        """Do not count the time that the step waited for its circuit before it was resumed here."""
+        resumed_at, self._resumed_at = self._resumed_at, None
+        if resumed_at is not None:
             execution = self._execution
             rows = await until_answered(
                 lambda: execution.worker.store.attempts(execution.claimed.id), execution.clock
             )
-            self._first += parked_for(rows, self._place.index, taken_up) / MICROS
+            self._first += parked_for(rows, self._place.index, resumed_at) / MICROS
 
     def _withdraw_mark(self) -> None:
-        """The attempt is over. If its begin mark has not gone out yet, it need not."""
+        """Take back the begin mark of an attempt that is over, if it was not sent yet."""
         if self._mark is not None and not self._mark.withdraw():
             self._resumes = False
 
@@ -289,7 +308,7 @@ class Tries:
             place=self._place,
             attempt=self._attempt,
             began_ago=self._ago(attempt.began),
-            done=self._execution.next_done(),
+            done=self._execution.journal.new_done(),
             input=self._input,
             output=text,
             resumes=self._resumes,
@@ -311,12 +330,12 @@ class Tries:
             attempt=self._attempt,
             began_ago=self._began_ago(),
             first_ago=self._ago(self._first),
-            done=execution.next_done(),
+            done=execution.journal.new_done(),
             input=self._input,
             failure=failure,
             step=self._step.options,
             end=end,
-            idle=execution.alone(),
+            idle=execution.is_only_branch(),
             hold=execution.worker.hold(),
             cause=cause,
             stage=stage,
@@ -326,16 +345,16 @@ class Tries:
         )
 
     async def _interrupted(self) -> None:
-        """Workflow code cancelled the step: record that, whatever else is cancelled meanwhile.
+        """Record that workflow code cancelled the step, whatever else is cancelled meanwhile.
 
-        An attempt that was about to begin was none: nobody wonders whether it happened.
+        An attempt that was about to begin does not count: it certainly did not happen.
         """
         outcome = Interrupted(
             run=self._execution.view,
             place=self._place,
             attempt=self._begun,
             began_ago=self._began_ago(),
-            resumes=self._execution.rest.wake_up(),
+            resumes=self._execution.waits.wake_up(),
             admitted=self._admitted,
         )
         await self._execution.settle(outcome)
@@ -351,7 +370,7 @@ class Tries:
     async def _try_transaction(
         self, attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, Settled]:
-        """The user's statements and the step's record commit together, on a connection of their own."""
+        """Commit the user's statements and the step's record together, on a separate connection."""
         execution = self._execution
         transaction = execution.worker.transaction()
         try:
@@ -363,22 +382,22 @@ class Tries:
                     return value, committed
                 outcome = committed
         except StoreUnavailable:
-            # Whether it was committed is in the journal: whoever takes up the run next will see.
-            await _undo(transaction)  # first, or nobody else could write
+            # The journal says whether it was committed; the worker that claims the run next reads it.
+            await _undo(transaction)  # first: its lock would keep all others from writing
             await execution.give_back(_STORE_PAUSE)
-            raise PutDown from None
+            raise RunDetached from None
         finally:
             await _undo(transaction)
         return value, await execution.settle(outcome)
 
     async def _commit(self, transaction: Transaction, outcome: Returned) -> Settled | Raised:
-        """Commit the attempt; what it amounts to, if the database does not take it."""
+        """Commit the attempt; return its outcome instead if the database refuses."""
         execution = self._execution
         if execution.dead:
-            raise PutDown
+            raise RunDetached
         transition = decide(outcome, DEFAULT_RETRY, 0.0)
-        # It does not queue with the others. Nobody may be seen before somebody whose number is lower.
-        execution.turnstile.outstanding.add(outcome.done)
+        # It does not pass the committer. Results with higher numbers must not be seen before it.
+        execution.order.expect(outcome.done)
         began = execution.clock.monotonic()
         try:
             try:
@@ -389,16 +408,16 @@ class Tries:
                 return await self._failed(error)
             execution.worker.settler.heard([outcome], [transition], [answer], began)
             if transition.messages:
-                execution.worker.published()
+                execution.worker.on_published()
             await execution.recorded_before(outcome.done)
         finally:
-            execution.turnstile.recorded(outcome.done)
+            execution.order.recorded(outcome.done)
         settled = Settled(answer.kept, answer.now, transition)
-        execution.worker.circuits.heed(settled)
+        execution.worker.circuits.evaluate_marks(settled)
         return execution.check(settled)
 
 
 async def _undo(transaction: Transaction) -> None:
-    """Undo what was not committed. A store that cannot even do that has lost the connection: it is undone."""
+    """Roll back what was not committed. If even that fails, the connection is lost, which does the same."""
     with suppress(StoreError):
         await transaction.rollback()

@@ -1,4 +1,4 @@
-"""What workflow and step code may ask of the engine. All of these are exported by `redrive`."""
+"""The engine as workflow and step code sees it. `redrive` exports all of these, except `log_context`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from redrive.clock import SystemClock
 from redrive.duration import Duration, moment, seconds
 from redrive.errors import MisusedStep
 from redrive.frozen import dataclass
-from redrive.worker.attempt import Attempt
-from redrive.worker.branch import Branch, current
+from redrive.signals.reporting import about_run
+from redrive.worker.attempt import Attempt, Published
+from redrive.worker.branches import Branch, current
 from redrive.worker.execution import Execution
-from redrive.worker.publishing import Published
 
 __all__ = [
     "RunInfo",
     "StepInfo",
+    "log_context",
     "now",
     "publish",
     "random",
@@ -94,8 +95,8 @@ def sleep(duration: Duration) -> Awaitable[None]:
     branch = _branch("redrive.sleep")
     if branch is None:
         return asyncio.sleep(wait)
-    execution = branch.execution
-    blocked: Awaitable[None] = execution.tasks.enter(branch, execution.requests.sleep(branch, wait))
+    call: Any = branch.execution.requests.sleep(branch, wait)
+    blocked: Awaitable[None] = branch.execution.call_from_thread(call) if branch.threaded else call
     return blocked
 
 
@@ -110,7 +111,7 @@ def publish(topic: str, payload: Any, key: str | None = None) -> Published:
     if isinstance(here, Attempt):
         return here.publish(topic, payload, key)
     if isinstance(here, Branch):
-        return Published(here.execution.notes.publish(here, topic, payload, key))
+        return Published(here.execution.requests.publish(here, topic, payload, key))
     raise MisusedStep(
         "redrive.publish() is for workflows and steps that an engine runs: a message is committed with what "
         "it announces. In a thread of a step's own, call publish() of what step_info() returned in the step"
@@ -123,7 +124,7 @@ def now() -> datetime:
     if branch is None:
         return moment(SystemClock().now())
     execution = branch.execution
-    micros: int = execution.notes.noted(branch, "redrive.now", execution.worker.store.now)
+    micros: int = execution.requests.record(branch, "redrive.now", execution.worker.store.now)
     return moment(micros)
 
 
@@ -132,8 +133,8 @@ def uuid() -> uuid_module.UUID:
     branch = _branch("redrive.uuid")
     if branch is None:
         return uuid_module.uuid4()
-    notes = branch.execution.notes
-    return uuid_module.UUID(notes.noted(branch, "redrive.uuid", lambda: str(uuid_module.uuid4())))
+    requests = branch.execution.requests
+    return uuid_module.UUID(requests.record(branch, "redrive.uuid", lambda: str(uuid_module.uuid4())))
 
 
 def random() -> float:
@@ -141,7 +142,7 @@ def random() -> float:
     branch = _branch("redrive.random")
     if branch is None:
         return SystemClock().draw()
-    return float(branch.execution.notes.noted(branch, "redrive.random", branch.execution.clock.draw))
+    return float(branch.execution.requests.record(branch, "redrive.random", branch.execution.clock.draw))
 
 
 class timeout:
@@ -175,7 +176,7 @@ class timeout:
 
 
 def _branch(what: str) -> Branch | None:
-    """The branch that calls; None outside a run."""
+    """Return the branch that calls; None outside a run."""
     here = current.get()
     if isinstance(here, Attempt):
         raise MisusedStep(
@@ -183,3 +184,13 @@ def _branch(what: str) -> Branch | None:
             "a step is repeated as a whole and needs no record of what it does inside"
         )
     return here if isinstance(here, Branch) else None
+
+
+def log_context() -> dict[str, Any]:
+    """Return the run, step and attempt that the caller belongs to, as far as there are any."""
+    here = current.get()
+    execution = getattr(here, "execution", None)
+    if execution is None:
+        return {}
+    about = about_run(execution.view)
+    return {**about, "step": here.step, "attempt": here.attempt} if isinstance(here, Attempt) else about

@@ -1,0 +1,276 @@
+"""Steps and workflows as the engine knows them, and the call of a workflow function.
+
+Whatever a workflow function does, returning or raising, becomes an outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+
+from redrive.actions import Action
+from redrive.clock import MICROS
+from redrive.core.circuit import Admitted, circuit_key
+from redrive.core.ending import Ending, LetterCode, Stage, code_for
+from redrive.core.options import StepOptions
+from redrive.core.outcome import Ended, Escaped, Outcome
+from redrive.core.payload import Signature, check_size
+from redrive.duration import Duration
+from redrive.errors import (
+    MisusedStep,
+    PayloadError,
+    PayloadTooLarge,
+    RedriveError,
+    RegistrationError,
+    RunDetached,
+    StepFailed,
+)
+from redrive.frozen import dataclass
+from redrive.policy import RetryPolicy
+from redrive.store.encryption.keyring import Unreadable
+from redrive.worker.attempt import Attempt
+from redrive.worker.branches import Branch, current, outside
+
+if TYPE_CHECKING:
+    from redrive.worker.execution import Execution
+
+__all__ = ["Step", "TooManyEntries", "Undo", "WorkflowDefinition", "call_function"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_OF_UNDO = ("uncertain", "name", "retry", "timeout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undo:
+    """The step that undoes another. `uncertain`: also if it is unknown whether that one happened."""
+
+    step: Step[Any, Any]
+    uncertain: bool
+
+
+class Step(Generic[P, R]):
+    """A function whose result is recorded. Called outside a run, it is the plain function `fn`."""
+
+    def __init__(
+        self,
+        fn: Callable[P, R],
+        *,
+        name: str,
+        options: StepOptions,
+        signature: Signature,
+        action: Action | None = None,
+        registrar: Callable[..., Step[Any, Any]] | None = None,
+    ) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self.name = name
+        self.options = options
+        self.options_text = options.to_json()
+        self.circuit_text = "" if options.circuit is None else json.dumps(options.circuit.to_json())
+        self.limit = int(options.limit * MICROS)
+        self.action = action
+        self.undo: Undo | None = None
+        self.cancel: Undo | None = None
+        self.confirm: Step[Any, Any] | None = None
+        self._registrar = registrar
+        self.its_input = f"the input of step {name!r}"
+        self.its_result = f"the result of step {name!r}"
+        self.signature = signature
+        self.is_async = inspect.iscoroutinefunction(fn)
+        self._passed: tuple[Admitted | None, str] = (None, self.options_text)
+        self._fresh: dict[str, Admitted] = {}
+
+    def fresh(self, workflow: str) -> Admitted:
+        """Return the admission of a call while the step's circuit never changed."""
+        found = self._fresh.get(workflow)
+        if found is None:
+            assert self.options.circuit is not None
+            key = circuit_key(self.options.circuit, workflow, self.name)
+            found = self._fresh[workflow] = Admitted(key, self.circuit_text)
+        return found
+
+    def snapshot(self, admitted: Admitted | None) -> str:
+        """Return the options that go with a begin mark, with how its circuit admitted the attempt."""
+        if admitted is None or not admitted.generation:
+            return self.options_text
+        if self._passed[0] != admitted:
+            options = replace(self.options, generation=admitted.generation, probe=admitted.probe)
+            self._passed = (admitted, options.to_json())
+        return self._passed[1]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        here = current.get()
+        if here is None:
+            return self.fn(*args, **kwargs)
+        if isinstance(here, Branch):
+            call: Any = here.execution.requests.step(here, self, args, kwargs)
+            return here.execution.call_from_thread(call) if here.threaded else call  # type: ignore[no-any-return]
+        if isinstance(here, Attempt):
+            raise MisusedStep(
+                f"step {self.name!r} was called inside the body of step {here.step!r}; "
+                f"call it from the workflow function, or call {self.name}.fn to make it part of {here.step!r}"
+            )
+        if here is outside and not self.is_async:
+            return asyncio.to_thread(self.fn, *args, **kwargs)  # type: ignore[return-value]
+        return self.fn(*args, **kwargs)
+
+    @overload
+    def compensate(self, fn: Callable[..., Any], /) -> Step[..., Any]: ...
+    @overload
+    def compensate(
+        self,
+        /,
+        *,
+        uncertain: bool = False,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+    ) -> Callable[[Callable[..., Any]], Step[..., Any]]: ...
+    def compensate(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """Register the function that undoes this step: it gets the step's arguments, then its `result`.
+
+        `uncertain`: it also runs if it is unknown whether the step happened, with None for the result. The
+        other options are those of a step, which it is.
+        """
+        registrar = self._registrar
+        if registrar is None:
+            raise RegistrationError(f"{self.name!r} was registered to undo another step; nothing undoes it")
+        if unknown := ", ".join(sorted(options.keys() - set(_OF_UNDO))):
+            raise RegistrationError(f"compensate has no option {unknown}; it has {', '.join(_OF_UNDO)}")
+        names = sys._getframe(1).f_locals
+        if fn is not None:
+            return registrar(self, fn, names, **options)
+        return lambda fn: registrar(self, fn, names, **options)
+
+    def marked(self, **options: Any) -> None:
+        """Change options that are recorded with each attempt of this step."""
+        self.options = replace(self.options, **options)
+        self.options_text = self.options.to_json()
+
+    def __repr__(self) -> str:
+        return f"<step {self.name}>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowDefinition:
+    """A registered workflow, as the worker needs it."""
+
+    name: str
+    fn: Callable[..., Any]
+    signature: Signature
+    is_async: bool
+
+
+# -- calling the function --------------------------------------------------------------------------------
+
+
+class TooManyEntries(RedriveError):
+    """The run recorded as many entries as a run may."""
+
+
+async def call_function(execution: Execution, workflow: WorkflowDefinition, root: Branch) -> Outcome:
+    """Call the workflow function with the run's input."""
+    try:
+        args, kwargs = workflow.signature.decode(execution.claimed.input)
+    except PayloadError as error:
+        return _bad_input(execution, error)
+    token = current.set(root)
+    try:
+        if workflow.is_async:
+            value = await workflow.fn(*args, **kwargs)
+        else:
+            root.threaded = True
+            call = functools.partial(workflow.fn, *args, **kwargs)
+            value = await execution.worker.threads.run_workflow(call)
+    except RunDetached:
+        if execution.dead or not execution.requests.single_step.cut_off:
+            raise
+        return execution.requests.single_step.outcome()
+    except KeyboardInterrupt:
+        raise
+    except asyncio.CancelledError as error:
+        if execution.dead or execution.worker.is_being_cancelled:
+            raise
+        _forget_cancellation()  # workflow code cancelled its own task: that is a failure like another
+        return _escaped(execution, error)
+    except BaseException as error:
+        return _escaped(execution, error)
+    finally:
+        current.reset(token)
+    return _returned(execution, workflow, value)
+
+
+def _returned(execution: Execution, workflow: WorkflowDefinition, value: Any) -> Outcome:
+    try:
+        text = workflow.signature.encode_result(value)
+        check_size(text, execution.worker.max_payload, f"the result of workflow {workflow.name!r}")
+    except (PayloadError, PayloadTooLarge) as error:
+        return _escaped(execution, error, stage=Stage.OUTPUT)
+    return Ended(run=execution.view, output=text)
+
+
+def _bad_input(execution: Execution, error: PayloadError) -> Escaped:
+    claimed = execution.claimed
+    why = claimed.input.why if isinstance(claimed.input, Unreadable) else str(error)
+    ending = Ending(
+        failure=execution.capture(error),
+        code=_bad_input_code(claimed.input),
+        reason=f"the input of workflow {claimed.workflow!r} cannot be used: {why}",
+        stage=Stage.INPUT,
+    )
+    return Escaped(run=execution.view, ending=ending)
+
+
+def _bad_input_code(text: str) -> LetterCode:
+    if isinstance(text, Unreadable):  # other processes have keys that this one was started without
+        return LetterCode.INFRASTRUCTURE_FAILURE
+    try:
+        json.loads(text)
+    except ValueError:
+        return LetterCode.PARSE_ERROR
+    return LetterCode.VALIDATION_FAILED
+
+
+def _escaped(execution: Execution, error: BaseException, *, stage: Stage = Stage.EXEC) -> Escaped:
+    """Return the outcome of an exception that left the function: a step's failure, or the function's own."""
+    for failed in _step_failures(error):
+        if (known := execution.requests.failure_of(failed.key)) is not None:
+            ending, place, attempt = known
+            return Escaped(run=execution.view, ending=ending, place=place, attempt=attempt)
+    failure = execution.capture(error)
+    match error:
+        case TooManyEntries() | PayloadTooLarge():
+            code = LetterCode.POLICY_VIOLATION
+        case PayloadError():
+            code = LetterCode.VALIDATION_FAILED
+        case _:
+            code = code_for(failure, exhausted=False)
+            code = code if code is LetterCode.VALIDATION_FAILED else LetterCode.NON_RETRYABLE
+    workflow = execution.claimed.workflow
+    reason = f"workflow {workflow!r} raised {failure.short_type}: {failure.message}"
+    return Escaped(run=execution.view, ending=Ending(failure=failure, code=code, reason=reason, stage=stage))
+
+
+def _step_failures(error: BaseException) -> Iterator[StepFailed]:
+    """Yield the step failures in an exception: itself, or those in an exception group."""
+    found = [error]
+    while found:
+        one = found.pop()
+        if isinstance(one, StepFailed):
+            yield one
+        elif isinstance(one, BaseExceptionGroup):
+            found.extend(reversed(one.exceptions))
+
+
+def _forget_cancellation() -> None:
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()

@@ -1,0 +1,224 @@
+"""The waits of one run: for a time or a circuit, with a limit, and by the run as a whole.
+
+Waiting shall cost nothing. A run whose every branch waits is recorded as sleeping and gives up its slot.
+If its first wait is longer than the worker's hold, the worker releases the run, which leaves memory as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from redrive.clock import MICROS, Clock
+from redrive.core.outcome import Interrupted, OpenStep, Place, RunView, Woke
+from redrive.core.outcome import Waits as RunWaits
+from redrive.errors import RunDetached
+from redrive.frozen import dataclass
+
+if TYPE_CHECKING:
+    from redrive.worker.claimer import HeldRuns
+    from redrive.worker.execution import Execution
+
+__all__ = ["TimeLimit", "Waits"]
+
+_LOOK_AGAIN = (
+    30.0  # a run is parked on one circuit; if it waits for several, it looks at the others this often
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """An entry that waits: for its time (a sleep, a retry, a time limit), or for a circuit."""
+
+    place: Place
+    attempt: int
+    due: float
+    circuit: str | None = None
+
+
+class Waits:
+    """The entries of one run that wait, and whether the run as a whole does.
+
+    `asleep`: the store shows the run as sleeping, and this worker holds it.
+    """
+
+    __slots__ = ("_awake", "_clock", "_held", "_parking", "_waits", "asleep")
+
+    def __init__(self, clock: Clock, held: HeldRuns) -> None:
+        self._clock = clock
+        self._held = held
+        self._waits: dict[str, _Wait] = {}
+        self._awake = 0
+        self._parking: asyncio.Future[None] | None = None
+        self.asleep = False
+
+    # -- entries --------------------------------------------------------------------------------------
+
+    def __bool__(self) -> bool:
+        return bool(self._waits)
+
+    def includes(self, key: str | None) -> bool:
+        """Return True if the entry with this key waits."""
+        return key in self._waits
+
+    @contextmanager
+    def count(self, place: Place, attempt: int, seconds: float, circuit: str | None = None) -> Iterator[None]:
+        """Count an entry as waiting, for its time or for a circuit."""
+        self._waits[place.key] = _Wait(place, attempt, self._clock.monotonic() + seconds, circuit)
+        try:
+            yield
+        finally:
+            del self._waits[place.key]
+
+    def first_due_in(self) -> float:
+        """Return the seconds until the first wait for a time is over; 0 if there is none."""
+        now = self._clock.monotonic()
+        times = (wait.due for wait in self._waits.values() if wait.circuit is None)
+        return max(0.0, min(times, default=now) - now)
+
+    def open_steps(self) -> tuple[OpenStep, ...]:
+        """Return the entries that wait, for outcomes that concern the whole run."""
+        return tuple(
+            OpenStep(place=wait.place, attempt=wait.attempt, executing=False) for wait in self._waits.values()
+        )
+
+    # -- the run as a whole ---------------------------------------------------------------------------
+
+    @contextmanager
+    def keep_awake(self) -> Iterator[None]:
+        """Keep the run from being parked: a branch that looks blocked will continue without a result."""
+        self._awake += 1
+        try:
+            yield
+        finally:
+            self._awake -= 1
+
+    @property
+    def is_kept_awake(self) -> bool:
+        """True while a branch needs the run to stay as it is."""
+        return self._awake > 0
+
+    @property
+    def may_park(self) -> bool:
+        """True if some entry waits and nothing speaks against recording the run as waiting."""
+        return bool(self._waits) and not (self.asleep or self._parking or self._awake)
+
+    @property
+    def is_parking(self) -> bool:
+        """True while it is being recorded that the run waits."""
+        return self._parking is not None
+
+    def begin_parking(self) -> None:
+        """Let new work wait until it is recorded that the run waits."""
+        self._parking = asyncio.get_running_loop().create_future()
+
+    def end_parking(self) -> None:
+        """Let new work continue: what was to be recorded is recorded, or will not be."""
+        assert self._parking is not None
+        self._parking.set_result(None)
+        self._parking = None
+
+    async def parked(self) -> None:
+        """Wait until what is being recorded about the run's wait is durable."""
+        if self._parking is not None:
+            await asyncio.shield(self._parking)
+
+    def outcome(self, run: RunView, hold: int) -> RunWaits:
+        """Return what to record: until when the run waits, and for which circuit."""
+        circuits = list(dict.fromkeys(wait.circuit for wait in self._waits.values() if wait.circuit))
+        timed = any(wait.circuit is None for wait in self._waits.values())
+        seconds = self.first_due_in() if timed else math.inf
+        if len(circuits) > 1:
+            seconds = min(seconds, _LOOK_AGAIN)
+        return RunWaits(
+            run=run,
+            delay=None if seconds == math.inf else int(seconds * MICROS),
+            hold=hold,
+            parked_on=circuits[0] if circuits else None,
+        )
+
+    def fall_asleep(self) -> None:
+        """Give up the run's slot: the store shows it as sleeping."""
+        self.asleep = True
+        self._held.rest(self)
+
+    def wake_up(self) -> bool:
+        """Return True if the store still shows the run as sleeping: the next write must correct that."""
+        if not self.asleep:
+            return False
+        self.asleep = False
+        self._held.wake(self)
+        return True
+
+
+class TimeLimit:
+    """Watches the time for one block of workflow code; when it is up, cancels the task that is inside.
+
+    A limit that is neither told to `watch` nor that it `was_reached` does nothing: the journal says that
+    its block was left in time.
+
+    That the limit was reached is a recorded result like a step's, and takes its turn like one: a
+    resumed run is interrupted at the same place again.
+    """
+
+    def __init__(self, execution: Execution, place: Place, task: asyncio.Task[object]) -> None:
+        self._execution = execution
+        self._place = place
+        self._task = task
+        self._watch: asyncio.Task[None] | None = None
+        self._waiting = ExitStack()
+        self._fired = False
+        self._recorded = True
+
+    def watch(self, seconds: float) -> None:
+        """Fire after this many seconds."""
+        self._recorded = False
+        # Counted as waiting from now on: the block may wait for something else before the loop turns.
+        self._waiting.enter_context(self._execution.waits.count(self._place, 1, seconds))
+        self._begin(self._wait(seconds))
+
+    def was_reached(self, done: int) -> None:
+        """Fire again in turn, because the journal says that the limit was reached."""
+        self._begin(self._fire(done))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        self._execution.order.add_limit()
+        self._watch = self._execution.spawn(work)
+
+    async def _wait(self, seconds: float) -> None:
+        execution = self._execution
+        try:
+            await execution.clock.sleep(seconds)
+            self._waiting.close()
+            await execution.order.begin(self._place.key)
+            await execution.ready()
+            done = execution.journal.new_done()
+            self._recorded = True
+            resumes = execution.waits.wake_up()
+            await execution.settle(Woke(run=execution.view, place=self._place, done=done, resumes=resumes))
+            await self._fire(done)
+        except RunDetached:
+            return
+
+    async def _fire(self, done: int) -> None:
+        await self._execution.order.pass_result(done, self._place.key)
+        self._fired = True
+        self._task.cancel()
+
+    def leave(self, kind: type[BaseException] | None) -> bool:
+        """End the limit with its block. Return True if the block is left because of this limit alone."""
+        execution = self._execution
+        if self._watch is not None:
+            self._watch.cancel()
+            execution.order.remove_limit()
+        self._waiting.close()
+        if not self._recorded and not execution.dead:
+            execution.worker.committer.post(
+                Interrupted(run=execution.view, place=self._place, resumes=execution.waits.wake_up())
+            )
+        if not self._fired:
+            return False
+        return self._task.uncancel() == 0 and kind is not None and issubclass(kind, asyncio.CancelledError)

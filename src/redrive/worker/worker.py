@@ -1,0 +1,421 @@
+"""The worker: claim due runs, execute them, settle what happens, stop without losing anything.
+
+run      claim ──> execute ──> (executions settle through the committer) ──> claim ...
+stop     begin nothing new ──> steps in flight end ──> release the rest ──> retire
+died     the store declared this worker dead: detach all runs, enlist again
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from types import MappingProxyType
+from typing import Any
+
+from redrive.clock import MICROS, Clock
+from redrive.core.classify import Rule
+from redrive.core.ending import Ending, LetterCode, Stage
+from redrive.core.failure import capture
+from redrive.core.outcome import Diverged, Ended, Escaped, Outcome, Released, RunView, Wait
+from redrive.core.states import FINAL, RunStatus
+from redrive.core.transition import NewRun
+from redrive.errors import StoreError
+from redrive.frozen import dataclass
+from redrive.settle.settler import LocalSettler, Outgoing, Settled, Settler, until_answered
+from redrive.settle.view import options_of, readable_options, view_of_claimed
+from redrive.signals.tally import Ear, Tally
+from redrive.signals.traces import Tracing
+from redrive.store.port import Store, Transaction
+from redrive.store.workers import Beat, Catalogue, Claimed, NewWorker, living
+from redrive.worker.actions import ActionRunner
+from redrive.worker.attempt import Attempt, Threads
+from redrive.worker.branches import install_task_factory
+from redrive.worker.circuits import Circuits, CircuitSettler
+from redrive.worker.claimer import Claimer, HeldRuns, Reservation, Wakeup
+from redrive.worker.committer import Committer
+from redrive.worker.definitions import Step, WorkflowDefinition
+from redrive.worker.execution import Execution
+from redrive.worker.lease import HeldRunsReport, Lease
+
+__all__ = ["Worker", "WorkerSettings"]
+
+log = logging.getLogger("redrive.worker")
+
+_LAST_WAIT = 10.0  # how long a worker that stops waits for a store that does not answer
+_UNWIND = 1.0  # how long a worker that is killed waits for its tasks
+_HELD_PER_SLOT = 10  # runs that wait in memory, for each run that may execute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """Settings of a worker. Times are seconds; `poll` is how long an idle worker relies on hints alone."""
+
+    name: str
+    concurrency: int = 100
+    lease: float = 30.0
+    grace: float = 30.0
+    hold: float = 5.0
+    code_wait: float = 600.0
+    max_payload: int = 1 << 20
+    transaction_limit: float = 5.0
+    poll: float = 1.0
+
+
+class Worker:
+    """Executes runs of the registered workflows, up to `concurrency` at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        settings: WorkerSettings,
+        *,
+        workflows: Mapping[str, WorkflowDefinition],
+        catalogue: Catalogue,
+        steps: Mapping[str, Step[Any, Any]] = MappingProxyType({}),
+        actions: ActionRunner | None = None,
+        rules: Sequence[Rule] = (),
+        has_circuits: bool = False,
+        on_ended: Callable[[Claimed, Settled], None] | None = None,
+        on_published: Callable[[], None] = lambda: None,
+        outgoing: Outgoing | None = None,
+        around_step: Callable[[Attempt, Callable[[], Any]], Callable[[], Any]] | None = None,
+        ears: Sequence[Ear] = (),
+        tally: Tally | None = None,
+        tracing: Tracing | None = None,
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.settings = settings
+        self.version = catalogue.version
+        self.max_payload = settings.max_payload
+        self.rules = rules
+        self.wakeup = Wakeup(clock)
+        self.id = 0
+        self.threads: Threads
+        self.committer: Committer
+        self.lease: Lease
+        self.steps = steps
+        self.actions = actions or ActionRunner({}, ())
+        self.workflows = workflows
+        self._catalogue = catalogue
+        self._on_ended = on_ended
+        self.on_published = on_published
+        self.around_step = around_step
+        self.settler = LocalSettler(store, clock, ears=ears, outgoing=outgoing)
+        self.tally = tally
+        self.tracing = tracing
+        self.circuits = Circuits(store, clock, wanted=has_circuits)
+        self.held = HeldRuns(clock, self.wakeup, self.check_drained)
+        self._stopping = False
+        self.claimer = Claimer(self)
+        self.report = HeldRunsReport(self)
+        self._claiming: asyncio.Task[None] | None = None
+        self._drained: asyncio.Event
+        self._services: list[asyncio.Task[None]] = []
+        self._undo_factory: Callable[[], None] = lambda: None
+        self._automatic = True
+
+    # -- life ---------------------------------------------------------------------------------------
+
+    async def start(self, *, automatic: bool = True) -> None:
+        """Enlist and begin to claim. `automatic=False`: a test renews the lease."""
+        self._automatic = automatic
+        self._stopping = False
+        self._drained = asyncio.Event()
+        size = self.settings.concurrency
+        self.threads = Threads(steps=size, workflows=size * (1 + _HELD_PER_SLOT))
+        self.committer = Committer(self._new_settler())
+        self._undo_factory = install_task_factory(asyncio.get_running_loop())
+        try:
+            await self._enlist()
+            if self.circuits.wanted:
+                await until_answered(self.circuits.refresh, self.clock)
+        except BaseException:
+            self.threads.close()
+            self._undo_factory()
+            raise
+        self._services = [asyncio.create_task(self.committer.run(), name="redrive committer")]
+        if automatic:
+            listening = self.wakeup.listen(self.store.changed, self.on_published)
+            self._services.append(asyncio.create_task(listening, name="redrive wakeup"))
+        if automatic and self.circuits.wanted:
+            self._services.append(asyncio.create_task(self.circuits.poll(), name="redrive circuits"))
+        self._claiming = asyncio.create_task(self._run(), name="redrive claims")
+
+    async def _run(self) -> None:
+        """Claim runs and execute them, for as long as the task lives."""
+        while True:
+            claims = await self.claimer.claim(self.room)
+            self.take(claims.runs, claims.now)
+            if pause := self.claimer.pause_after(claims):
+                await self.wakeup.wait(pause)
+
+    def _new_settler(self) -> Settler:
+        """Return the settler, which evaluates circuits as well if any step has one."""
+        return CircuitSettler(self.settler, self.circuits) if self.circuits.wanted else self.settler
+
+    async def _enlist(self) -> None:
+        worker = NewWorker(
+            name=self.settings.name,
+            version=self.version,
+            workflows=tuple(self.workflows),
+            lease=int(self.settings.lease * MICROS),
+        )
+        self.id = await until_answered(lambda: self.store.enlist(worker, self._catalogue), self.clock)
+        self.settler.worker = self.id
+        self.lease = Lease(
+            self.store.lease_line(),
+            self.clock,
+            self.id,
+            self.settings.lease,
+            heartbeats=self.report.collect,
+            on_beat=self.on_heartbeat,
+            overdue=self.report.is_overdue,
+        )
+        if self._automatic:
+            self.lease.start()
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Let steps and claims in flight end, within the grace period; release all other runs; retire."""
+        self._stopping = True
+        for execution in self.executions:
+            execution.drain()
+        await self._drain(self.settings.grace if grace is None else grace)
+        await self._end(self._claiming)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WAIT):
+                await self.claimer.all_arrived()  # or they would wait for the end of a lease
+        await self._release_all()
+        for service in self._services:
+            await self._end(service)
+        await self.circuits.close()
+        await self.lease.stop()
+        await self._retire()
+        self.threads.close()
+        self._undo_factory()
+
+    def stop_now(self) -> None:
+        """Cut the grace period short: runs in flight are released as they are."""
+        self._drained.set()
+
+    async def kill(self) -> None:
+        """End as a crash would: nothing is released and nothing more is sent."""
+        self._stopping = True
+        tasks = [*self.services, *self.held.tasks]
+        for execution in self.executions:
+            execution.detach()
+        for task in tasks:
+            task.cancel()
+        ended, _ = await asyncio.wait(tasks, timeout=_UNWIND)
+        for task in ended:
+            if not task.cancelled():
+                task.exception()  # asyncio would warn that it was never looked at
+        await self.circuits.close()
+        await self.lease.stop()
+        self.threads.close()
+        self._undo_factory()
+
+    async def _drain(self, grace: float) -> None:
+        """Wait until no step is in flight and no run on its way here, or the grace period is over."""
+        over = self.clock.call_later(grace, self._drained.set)
+        self.check_drained()
+        await self._drained.wait()
+        over.cancel()
+
+    def check_drained(self) -> None:
+        """Let a worker that stops continue if no step is in flight and no run on its way here."""
+        if self._stopping and not self.claimer.expects_runs and not self.held.busy:
+            self._drained.set()
+
+    async def _release_all(self) -> None:
+        for execution in self.executions:
+            self.committer.post(execution.release())
+            execution.detach()
+        flushing = asyncio.create_task(self.committer.flush())
+        await asyncio.wait([flushing], timeout=_LAST_WAIT)
+        if not flushing.done():
+            flushing.cancel()
+            log.warning(
+                "the store did not answer; other workers claim the runs held here when the lease expires"
+            )
+
+    async def _retire(self) -> None:
+        try:
+            await self.store.retire(self.id)
+        except StoreError as error:
+            log.warning(
+                "could not deregister worker %d, its lease will expire in %g s: %s",
+                self.id,
+                self.settings.lease,
+                error,
+            )
+
+    @staticmethod
+    async def _end(task: asyncio.Task[None] | None) -> None:
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+
+    # -- runs ---------------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """The number of runs that the worker could begin now."""
+        taken = self.held.at_work + self.claimer.reserved
+        return 0 if self._stopping else max(0, self.settings.concurrency - taken)
+
+    def reserve(self, runs: Sequence[NewRun]) -> Reservation:
+        """Reserve slots for runs that are about to be started, if this worker has time for them."""
+        has_time = self._automatic and self.claimer.has_time_for(runs)
+        return Reservation(self, len(runs), self.id if has_time else None)
+
+    def take(self, runs: Iterable[Claimed], now: int) -> None:
+        """Begin with runs that are this worker's from now on, or release them if it stops."""
+        for claimed in runs:
+            try:
+                self._begin(claimed, now)
+            except Exception as error:
+                self.committer.post(_unreadable(claimed, error))
+        self.check_drained()
+
+    def _begin(self, claimed: Claimed, now: int) -> None:
+        if self._stopping:
+            view = view_of_claimed(claimed, options_of(claimed.options), self.version)
+            self.committer.post(Released(run=view))
+            return
+        self.held.begin(Execution(self, claimed, self.workflows[claimed.workflow], claimed_at=now))
+
+    def confirm(self, before: Execution, ended: Ended) -> None:
+        """Confirm what a run reserved, now that its function has returned."""
+        after = Execution(self, before.claimed, before.workflow, claimed_at=before.claimed_at, ended=ended)
+        after.journal.number_behind(before.journal)
+        if self._stopping:
+            after.drain()
+        self.held.begin(after)
+
+    @property
+    def executions(self) -> Collection[Execution]:
+        """The runs that this worker holds."""
+        return self.held.all
+
+    def runs_reported_here(self) -> set[str]:
+        """Return the ids of the runs whose end this process reports itself.
+
+        Empty under a test's clock, which may stand still between an end and its answer.
+        """
+        if not self._automatic or not self.lease.healthy():
+            return set()
+        return {execution.claimed.public_id for execution in self.held.by_id.values()}
+
+    @property
+    def services(self) -> list[asyncio.Task[None]]:
+        """The worker's own tasks: the committer first, the claim loop last."""
+        return [*self._services, *filter(None, [self._claiming])]
+
+    @property
+    def is_stopping(self) -> bool:
+        """True from the moment the worker is told to stop."""
+        return self._stopping
+
+    @property
+    def is_claiming(self) -> bool:
+        """True while a claim is under way, or about to be made."""
+        return self.claimer.under_way or self.wakeup.is_pending
+
+    @property
+    def is_being_cancelled(self) -> bool:
+        """True when the whole loop is being torn down, rather than one run's task."""
+        return any(service.cancelling() or service.done() for service in self._services[:1])
+
+    # -- what executions ask of their worker ----------------------------------------------------------
+
+    def hold(self) -> int:
+        """Return how long a wait to keep in memory, in microseconds: 0 when many runs wait already."""
+        crowded = self.held.at_rest >= self.settings.concurrency * _HELD_PER_SLOT
+        return 0 if crowded or self._stopping else int(self.settings.hold * MICROS)
+
+    def transaction(self) -> Transaction:
+        """Return a transaction for a transactional step, well within the lease."""
+        return self.store.transaction(min(self.settings.transaction_limit, self.settings.lease / 3))
+
+    def on_ended(self, claimed: Claimed, settled: Settled) -> None:
+        """Handle that a run ended or was released; inform callers in this process that wait for it."""
+        change, execution = settled.transition.change, self.held.by_id.get(claimed.id)
+        if execution is not None and change is not None and change.status in FINAL:
+            self.held.release(execution)
+            self.claimer.on_slot_free()
+            if claimed.deaths or settled.transition.starts:
+                self.wakeup.notify()
+        if self._on_ended is not None:
+            self._on_ended(claimed, settled)
+
+    async def code_changed(self, claimed: Claimed, view: RunView, difference: str) -> Outcome:
+        """Decide whether to release a run for a worker that has its code, or to give up."""
+        log.warning("run %s: %s", claimed.public_id, difference)
+        if claimed.version == self.version:
+            return Diverged(run=view, difference=difference, wait=Wait.NO_MORE)
+        workers = await until_answered(self.store.workers, self.clock)
+        is_known = any(each.version == claimed.version for each in living(workers, self.store.now()))
+        since = claimed.diverged_at
+        waited = 0.0 if since is None else (self.store.now() - since) / MICROS
+        if not is_known and waited >= self.settings.code_wait:
+            return Diverged(run=view, difference=difference, wait=Wait.NO_MORE)
+        pause = min(5.0, max(0.1, self.settings.code_wait / 10))
+        return Diverged(run=view, difference=difference, wait=Wait.FOR_CODE, delay=int(pause * MICROS))
+
+    # -- heartbeats -----------------------------------------------------------------------------------
+
+    def on_heartbeat(self, beat: Beat) -> None:
+        """Handle a heartbeat's answer."""
+        if beat.alive:
+            self.report.handle_answer(beat)
+        elif not self._stopping:
+            self.spawn(self._enlist_again())
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task until it is done, or the worker ends."""
+        self._services.append(asyncio.get_running_loop().create_task(work))
+
+    def count_lost(self, runs: int, *, lease: bool = False) -> None:
+        """Count runs that were taken from this worker, and a lease."""
+        if self.tally is not None:
+            self.tally.runs_lost += runs
+            self.tally.leases_lost += lease
+
+    async def _enlist_again(self) -> None:
+        """Detach all runs and begin again under another id: the store declared this worker dead."""
+        log.warning("worker %d was declared dead; it detaches its runs and enlists again", self.id)
+        self.count_lost(len(self.held.by_id), lease=True)
+        for execution in self.executions:
+            execution.detach()
+        self.committer.forget()
+        self.id = 0  # runs on their way to the old id do not arrive here
+        await self.lease.stop()
+        await self._enlist()
+        self.wakeup.notify()
+
+
+def _unreadable(claimed: Claimed, error: Exception) -> Escaped:
+    """Return the outcome of a run that cannot even be begun: a letter."""
+    log.error("run %s cannot be executed", claimed.public_id, exc_info=error)
+    view = RunView(
+        id=claimed.id,
+        public_id=claimed.public_id,
+        tenant=claimed.tenant,
+        workflow=claimed.workflow,
+        fence=claimed.fence,
+        input=claimed.input,
+        options=readable_options(claimed.options),
+        correlation_id=claimed.correlation_id,
+        started_at=claimed.started_at,
+        handler_for=claimed.handler_for,
+        undoing=claimed.status is RunStatus.COMPENSATING,
+    )
+    reason = f"what the store holds of this run cannot be read: {error}"
+    code = LetterCode.INFRASTRUCTURE_FAILURE
+    return Escaped(
+        run=view, ending=Ending(failure=capture(error), code=code, reason=reason, stage=Stage.INPUT)
+    )
