@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from aiosmtpd.smtp import AuthResult, LoginPassword
+from http_trust import Trust, make_trust
 from notify_kit import OPS, Postbox, failing, postbox
-from outside_trust import Trust, make_trust
 
 from redrive import Redrive
 from redrive.notify.email import MailServer

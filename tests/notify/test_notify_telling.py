@@ -8,14 +8,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from http_kit import OK, Server, answering, serving
 from notify_kit import OPS, Postbox, failing, verified
-from outside_kit import OK, Server, answering, serving
 
 from redrive import Circuit, Notification, Notify, OutboxFilter, Redrive, RetryPolicy
 from redrive.core.notify import NotifyRule
 from redrive.core.transition import AuditWrite
 from redrive.errors import ConfigurationError, InputError, NotFound, RegistrationError
-from redrive.outside import BadStatus, HttpResponse
+from redrive.http.client import BadStatus, HttpResponse
 from redrive.store.notices import RuleRow
 from redrive.testing import Engine, engine
 

@@ -9,7 +9,8 @@ from typing import Any
 from redrive.allowed import Allowed
 from redrive.core.notify import CHANNEL, NotifyRule, Target
 from redrive.errors import ConfigurationError, InputError, RegistrationError
-from redrive.outside import inspect
+from redrive.http.client import require_h11
+from redrive.http.ssrf import check_url
 from redrive.sinks.signature import read_secrets
 
 __all__ = ["Channels", "check_target"]
@@ -100,6 +101,7 @@ def _places(name: str, known: Sequence[Target]) -> list[Target]:
 def check_target(target: Target, allowed: Sequence[Allowed], what: str) -> None:
     """Refuse a URL that may not be called, and a secret that signs nothing."""
     if target.kind in ("slack", "teams", "webhook"):
-        inspect(target.to, allowed)
+        require_h11()
+        check_url(target.to, allowed)
     if target.secret is not None:
         read_secrets(target.secret, f"a webhook of {what}")

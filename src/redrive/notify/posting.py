@@ -11,8 +11,9 @@ from typing import Any
 from redrive.allowed import Allowed
 from redrive.core.saying import Notification, Said, Saying
 from redrive.errors import NonRetryable
+from redrive.http.client import HttpClient, HttpRequest
+from redrive.http.ssrf import check_url
 from redrive.notify.parcel import Opener, Parcel
-from redrive.outside import HttpClient, HttpRequest, inspect
 from redrive.sinks import Message
 from redrive.sinks.message import cloud_event
 from redrive.sinks.signature import read_secrets, signed_headers
@@ -57,7 +58,7 @@ class Posting:
         answer = await self._clients[parcel.stored].send(
             HttpRequest(url=url, headers=headers, body=body, timeout=self._timeout, max_body=_MOST_OF_ANSWER)
         )
-        origin = inspect(url, allowed).origin
+        origin = check_url(url, allowed).origin
         if answer.status_code == _GONE:
             raise NonRetryable(f"{origin} answered 410 Gone: it wants no more notifications")
         answer.raise_for_status(origin, quoted=not parcel.stored)

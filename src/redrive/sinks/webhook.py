@@ -1,4 +1,4 @@
-"""Webhooks: signed POST requests through the guard of `outside`."""
+"""Webhooks: signed POST requests to URLs that `redrive.http.ssrf` allows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from redrive.allowed import Allowed
 from redrive.errors import NonRetryable
-from redrive.outside import HttpClient, HttpRequest, inspect
+from redrive.http.client import HttpClient, HttpRequest, require_h11
+from redrive.http.ssrf import check_url
 from redrive.sinks.message import Message, cloud_event
 from redrive.sinks.signature import signed_headers
 
@@ -29,13 +30,14 @@ class Webhook:
         connections: int,
         now: Callable[[], int],
     ) -> None:
+        require_h11()
         self.url = url
         self._keys = tuple(keys)
         self._allowed = tuple(allowed)
         self._timeout = timeout
         self._connections = connections
         self._now = now
-        self._origin = inspect(url, self._allowed).origin
+        self._origin = check_url(url, self._allowed).origin
         self._client: HttpClient | None = None
 
     async def deliver(self, message: Message) -> None:
