@@ -11,9 +11,9 @@ from typing import Any, TypeAlias, get_args
 from redrive.actions import Action, ApiCall, Sql
 from redrive.allowed import Allowed
 from redrive.app.places import missing_field
+from redrive.core.json_schema import problems
 from redrive.core.options import StepOptions
 from redrive.core.payload import Signature
-from redrive.core.schema import problems
 from redrive.core.template import places
 from redrive.errors import InputError, RegistrationError
 from redrive.http.client import require_h11
