@@ -402,7 +402,7 @@ def test_channels_and_words_are_checked_too() -> None:
     app.channel("ops", email=OPS)
     for name, places, why in (
         ("ops", {"email": OPS}, "two channels are called 'ops'"),
-        ("none", {}, "leads nowhere"),
+        ("none", {}, "has no destination"),
         ("", {"email": OPS}, "cannot name a channel"),
     ):
         with pytest.raises(RegistrationError, match=why):

@@ -51,7 +51,7 @@ async def _stored(store: Store) -> list[Target]:
 
 
 async def _mail(app: Redrive, targets: Iterable[Target]) -> AsyncIterator[Finding]:
-    from redrive.notify.email import MailServer
+    from redrive.notify.senders import MailServer
 
     wanted = sorted({target.to for target in targets if target.kind == "email"})
     url, sender = app.settings.smtp_url, app.settings.smtp_from

@@ -18,7 +18,7 @@ from redrive.duration import moment
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.frozen import dataclass
 from redrive.http.ssrf import check_url
-from redrive.sinks.signature import read_secrets
+from redrive.sinks.webhook import read_secrets
 from redrive.store.notices import NotificationFilter, NotificationRow, RuleRow
 from redrive.store.port import People
 from redrive.store.records import Page
