@@ -11,7 +11,7 @@ from redrive import Redrive, RetryPolicy
 from redrive.app.runtime import Runtime
 from redrive.chores.handover import Handover
 from redrive.chores.relay import Relay
-from redrive.notify.teller import Teller
+from redrive.notify.digest import Digest
 from redrive.store.notifications import LaneCase, Telling
 
 COUNT = 5
@@ -42,13 +42,13 @@ def set_trap(where: str) -> None:
         Relay.ring = die  # type: ignore[method-assign]
     if where == "told":
         told: set[str] = set()
-        make = Teller._telling
+        make = Digest._digest
 
-        def telling(self: Teller, case: LaneCase) -> Telling | None:
+        def telling(self: Digest, case: LaneCase) -> Telling | None:
             told.add(case.lane)
             return make(self, case)
 
-        Teller._telling = telling  # type: ignore[method-assign]
+        Digest._digest = telling  # type: ignore[method-assign]
         Runtime.ring_all = lambda self: die() if len(told) == COUNT else None  # type: ignore[method-assign]
 
 

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from http_kit import OK, answering, serving
 from notify_kit import OPS, Postbox, failing
-from outside_kit import OK, answering, serving
 
 from redrive import Redrive
 from redrive.cli.telling import examine_telling

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from aiosmtpd.smtp import AuthResult, LoginPassword
+from http_trust import Trust, make_trust
 from notify_kit import OPS, Postbox, failing, postbox
-from outside_trust import Trust, make_trust
 
 from redrive import Redrive
-from redrive.notify.email import MailServer
+from redrive.notify.senders import MailServer
 from redrive.testing import engine
 
 Opening = Callable[["SignIns"], AbstractAsyncContextManager[Postbox]]

@@ -8,14 +8,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from http_kit import OK, Server, answering, serving
 from notify_kit import OPS, Postbox, failing, verified
-from outside_kit import OK, Server, answering, serving
 
 from redrive import Circuit, Notification, Notify, OutboxFilter, Redrive, RetryPolicy
 from redrive.core.notify import NotifyRule
 from redrive.core.transition import AuditWrite
 from redrive.errors import ConfigurationError, InputError, NotFound, RegistrationError
-from redrive.outside import BadStatus, HttpResponse
+from redrive.http.client import BadStatus, HttpResponse
 from redrive.store.notifications import RuleRow
 from redrive.testing import Engine, engine
 
@@ -402,7 +402,7 @@ def test_channels_and_words_are_checked_too() -> None:
     app.channel("ops", email=OPS)
     for name, places, why in (
         ("ops", {"email": OPS}, "two channels are called 'ops'"),
-        ("none", {}, "leads nowhere"),
+        ("none", {}, "has no destination"),
         ("", {"email": OPS}, "cannot name a channel"),
     ):
         with pytest.raises(RegistrationError, match=why):

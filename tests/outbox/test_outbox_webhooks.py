@@ -10,12 +10,12 @@ import time
 from typing import Any
 
 import pytest
-from outside_kit import OK, answering, leads_to, serving
+from http_kit import OK, answering, leads_to, serving
 
 import redrive
 from redrive import OutboxFilter, Redrive, RetryPolicy
 from redrive.errors import ConfigurationError, RegistrationError
-from redrive.outside import HttpClient
+from redrive.http.client import HttpClient
 from redrive.testing import engine
 
 KEY, OLD = bytes(range(32)), bytes(range(1, 33))

@@ -49,7 +49,7 @@ def install(python: Path, what: str, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("extra", "present", "absent"),
     [
-        ("", ["pydantic", "click"], ["rich", "asyncpg"]),
+        ("", ["pydantic", "click"], ["rich", "asyncpg", "h11"]),
         ("[rich]", ["rich"], []),
         ("[postgres]", ["asyncpg"], []),
         ("[all]", ["rich", "asyncpg"], []),

@@ -16,7 +16,7 @@ import redrive
 from redrive import FailureEvent, Redrive, RetryPolicy
 from redrive.core.tracing import checked, split, with_trace
 from redrive.signals.traces import Tracing, arrived, here, tracing
-from redrive.sinks.message import Message, cloud_event
+from redrive.sinks import Message, cloud_event
 from redrive.testing import Engine, engine, faults
 
 SECRET = "password=hunter2"

@@ -11,8 +11,8 @@ import pytest
 
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("notify", "outside")]
 
+from http_kit import OK, answering, serving
 from notify_kit import OPS, Postbox, postbox
-from outside_kit import OK, answering, serving
 
 from redrive import Redrive, RetryPolicy
 from redrive.app import Workflow

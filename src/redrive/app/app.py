@@ -39,7 +39,7 @@ from redrive.desk.views import Views
 from redrive.desk.workflows import Workflows
 from redrive.duration import Duration
 from redrive.errors import ConfigurationError, UnknownWorkflow
-from redrive.notify import Channels, Words
+from redrive.notify.channels import Channels, Texts
 from redrive.policy import Circuit, RetryPolicy
 from redrive.settings import Settings
 from redrive.sinks import Sink, SinkDefinition
@@ -78,7 +78,7 @@ class Redrive:
         allowed = read_allowed(self.settings.allow_hosts)
         self.followers = Followers(allowed=allowed)
         self.channels = Channels(allowed)
-        self.words = Words()
+        self.words = Texts()
         self._runtime: Runtime | None = None
         self._version: str | None = None
 

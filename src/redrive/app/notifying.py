@@ -11,8 +11,8 @@ from redrive.core.keys import encode, payload_hash
 from redrive.core.notice import Facts, lane_of, written
 from redrive.core.notify import NoticeEvent, NotifyRule, RuleBook, find_rule
 from redrive.core.redact import Redactor
-from redrive.notify import Teller, notify_sinks
-from redrive.notify.parcel import opener
+from redrive.notify.channels import delivery_reader
+from redrive.notify.digest import Digest, notify_sinks
 from redrive.settle.settler import load_rules
 from redrive.sinks import SinkDefinition
 from redrive.store.circuits import CircuitRow
@@ -48,9 +48,9 @@ class Notifying:
         self._begin = begin
         self._is_on = False
         self._since: int | None = None
-        self._teller = Teller(store, app.channels, app.settings.notify_every, ring)
-        opened = opener(redactor, app.settings.base_url, app.channels)
-        self.sinks = notify_sinks(self._teller, opened, app.words, app.settings, app.channels.allowed, clock)
+        self._digest = Digest(store, app.channels, app.settings.notify_every, ring)
+        reader = delivery_reader(redactor, app.settings.base_url, app.channels)
+        self.sinks = notify_sinks(self._digest, reader, app.words, app.settings, app.channels.allowed, clock)
 
     async def run_once(self) -> int:
         """Begin, if somebody wants to be told; tell what is due. Returns how much was told."""
@@ -61,7 +61,7 @@ class Notifying:
             self._is_on = True
             await self._begin(self.sinks)
         await self._hear_of_circuits(book)
-        return await self._teller.run_once()
+        return await self._digest.run_once()
 
     async def is_wanted(self) -> bool:
         """True if somebody is to be told of something, as far as is known now."""

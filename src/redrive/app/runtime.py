@@ -49,7 +49,7 @@ from redrive.desk.views import Views
 from redrive.desk.workflows import Workflows
 from redrive.errors import ConfigurationError
 from redrive.frozen import dataclass
-from redrive.notify.sinks import WAYS
+from redrive.notify.digest import SENDER_SINKS
 from redrive.settings import listening
 from redrive.settle.settler import until_answered
 from redrive.signals.endpoint import Endpoint, Recent, can_measure
@@ -403,7 +403,7 @@ class Runtime:
             relay.ring()
 
     def _ringable(self) -> list[Relay]:
-        return [relay for relay in self.relays if relay.name not in WAYS]
+        return [relay for relay in self.relays if relay.name not in SENDER_SINKS]
 
     def ring_all(self) -> None:
         """There may be messages of any kind: wake all relays of this process."""

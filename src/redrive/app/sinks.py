@@ -14,10 +14,8 @@ from redrive.errors import InputError, RegistrationError
 from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
 from redrive.settings import Settings
-from redrive.sinks import Sink, SinkDefinition
-from redrive.sinks.signature import read_secrets
-from redrive.sinks.subscriber import Subscriber
-from redrive.sinks.webhook import Webhook
+from redrive.sinks import Sink, SinkDefinition, Subscriber
+from redrive.sinks.webhook import Webhook, read_secrets
 
 __all__ = ["Options", "add", "subscriber", "webhook"]
 

@@ -11,12 +11,13 @@ from typing import Any, TypeAlias, get_args
 from redrive.actions import Action, ApiCall, Sql
 from redrive.allowed import Allowed
 from redrive.app.places import missing_field
+from redrive.core.json_schema import problems
 from redrive.core.options import StepOptions
 from redrive.core.payload import Signature
-from redrive.core.schema import problems
 from redrive.core.template import places
 from redrive.errors import InputError, RegistrationError
-from redrive.outside import inspect as inspect_url
+from redrive.http.client import require_h11
+from redrive.http.ssrf import check_url
 from redrive.worker.actions import run_action
 from redrive.worker.definitions import Step
 
@@ -143,8 +144,9 @@ class Followers:
                 f"app.connection({action.connection!r}, url)"
             )
         if isinstance(action, ApiCall):
+            require_h11()
             try:
-                inspect_url(action.origin, self.allowed)
+                check_url(action.origin, self.allowed)
             except InputError as error:
                 raise RegistrationError(f"{what}: {error}") from None
 

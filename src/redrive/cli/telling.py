@@ -51,7 +51,7 @@ async def _stored(store: Store) -> list[Target]:
 
 
 async def _mail(app: Redrive, targets: Iterable[Target]) -> AsyncIterator[Finding]:
-    from redrive.notify.email import MailServer
+    from redrive.notify.senders import MailServer
 
     wanted = sorted({target.to for target in targets if target.kind == "email"})
     url, sender = app.settings.smtp_url, app.settings.smtp_from
@@ -74,13 +74,13 @@ async def _mail(app: Redrive, targets: Iterable[Target]) -> AsyncIterator[Findin
 
 async def _webhooks(app: Redrive, targets: Iterable[Target]) -> AsyncIterator[Finding]:
     """Each host once: whether its name may be called, leads somewhere, and is answered at."""
-    from redrive.outside import inspect
+    from redrive.http.ssrf import check_url
 
     urls = [target.to for target in targets if target.kind in ("slack", "teams", "webhook")]
     urls += [url for each in app.registered_sinks.values() if (url := getattr(each.sink, "url", None))]
     places: dict[str, str] = {}
     for url in urls:
-        places.setdefault(inspect(url, app.channels.allowed).origin, url)
+        places.setdefault(check_url(url, app.channels.allowed).origin, url)
     tried = list(places.items())[:_MOST]
     found = await asyncio.gather(*(_reached(url, app) for _, url in tried))
     for (origin, _), wrong in zip(tried, found, strict=True):
@@ -97,12 +97,12 @@ async def _webhooks(app: Redrive, targets: Iterable[Target]) -> AsyncIterator[Fi
 
 async def _reached(url: str, app: Redrive) -> str | None:
     """Why a host cannot be reached; None if it can. Nothing is sent to it."""
-    from redrive.outside import resolve
+    from redrive.http.ssrf import resolve_url
 
     try:
         async with asyncio.timeout(_PATIENCE):
-            target = await resolve(url, app.channels.allowed)
-            _, writer = await asyncio.open_connection(target.addresses[0], target.place.port)
+            target = await resolve_url(url, app.channels.allowed)
+            _, writer = await asyncio.open_connection(target.addresses[0], target.url.port)
             writer.close()
     except (RedriveError, OSError, TimeoutError) as error:
         return str(error) or type(error).__name__

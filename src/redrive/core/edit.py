@@ -14,10 +14,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
+from redrive.core.json_schema import too_deep
 from redrive.core.payload.explain import Path, path_text
 from redrive.core.payload.plain import MAX_DEPTH
 from redrive.core.redact import JSON, MASK, Redactor, is_masked, masked_paths
-from redrive.core.schema import too_deep
 from redrive.errors import InputError
 from redrive.frozen import dataclass
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from redrive.clock import MICROS
 from redrive.core.auditing import ENGINE
+from redrive.core.json_schema import problems
 from redrive.core.misfit import said
 from redrive.core.payload import Signature, check_size
 from redrive.core.redact import MASK, masked_paths
-from redrive.core.schema import problems
 from redrive.errors import InputError, PayloadError, UnknownWorkflow
 from redrive.store.port import People
 from redrive.store.workers import KnownItem, WorkerRow, living

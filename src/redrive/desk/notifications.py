@@ -18,8 +18,8 @@ from redrive.desk.checks import person, short_text
 from redrive.duration import moment
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.frozen import dataclass
-from redrive.outside import inspect
-from redrive.sinks.signature import read_secrets
+from redrive.http.ssrf import check_url
+from redrive.sinks.webhook import read_secrets
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.notifications import NotificationFilter, NotificationRow, RuleRow
 from redrive.store.port import People
@@ -203,7 +203,7 @@ class Notifications:
 
 def _refuse_inside(url: str) -> None:
     try:
-        inspect(url)
+        check_url(url)
     except InputError as error:
         raise InputError(
             f"{error} That is for URLs in the code; a stored rule names a channel that the code registers."

@@ -1,22 +1,39 @@
-"""Places to tell, registered in the code under a name, so that no URL and no secret is ever stored."""
+"""Destinations of notifications and their texts.
+
+Channels are registered in the code under a name, so that no URL and no secret is stored. A `Delivery` is one
+notification for one destination. `Texts` holds the subject lines and bodies that an app registered.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from redrive.allowed import Allowed
-from redrive.core.notify import CHANNEL, NotifyRule, Target
+from redrive.core import template as templates
+from redrive.core.notify import CHANNEL, EVENTS, NoticeEvent, NotifyRule, Target
+from redrive.core.redact import Redactor
+from redrive.core.saying import FIELDS, Notification, Said, Saying, about, one_line, said
 from redrive.errors import ConfigurationError, InputError, RegistrationError
-from redrive.outside import inspect
-from redrive.sinks.signature import read_secrets
+from redrive.frozen import dataclass
+from redrive.http.client import require_h11
+from redrive.http.ssrf import check_url
+from redrive.sinks import Message
+from redrive.sinks.webhook import read_secrets
 
-__all__ = ["Channels", "check_target"]
+__all__ = ["Channels", "Delivery", "DeliveryReader", "Texts", "delivery_reader"]
+
+log = logging.getLogger("redrive.notify")
+
+ANY = "*"
+Registered = TypeVar("Registered", bound=Callable[..., Any])
 
 
 class Channels:
-    """The channels of an app. What a target names is found here when it is told."""
+    """The channels of an app: finds the URL or address behind the name in a target."""
 
     def __init__(self, allowed: Sequence[Allowed]) -> None:
         self.allowed = tuple(allowed)
@@ -26,18 +43,20 @@ class Channels:
         return bool(self._known)
 
     def add(self, name: Any, places: dict[str, Any]) -> None:
-        """Register what a channel stands for; each name once, and at least one place."""
+        """Register the destinations of a channel; each name once, with at least one destination."""
         if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > 200:
             raise RegistrationError(f"{name!r:.80} cannot name a channel; use up to 200 printable characters")
         if name in self._known:
             raise RegistrationError(f"two channels are called {name!r}; give one of them another name")
         rule = self._read(places, f"channel {name!r}")
         if not rule.targets:
-            raise RegistrationError(f"channel {name!r} leads nowhere; give email, slack, teams or webhook")
+            raise RegistrationError(
+                f"channel {name!r} has no destination: set email, slack, teams or webhook"
+            )
         self._known[name] = rule.targets
 
     def rule(self, workflow: str, given: Any) -> NotifyRule:
-        """The rule that a workflow was registered with. Its URLs stay here: runs carry a name for them."""
+        """Return the rule of a workflow. Its URLs stay in this process: runs carry a channel name instead."""
         rule = self._read(given, f"notify of workflow {workflow!r}")
         told = [target for target in rule.targets if target.kind in ("email", CHANNEL)]
         kept = tuple(target for target in rule.targets if target not in told)
@@ -51,23 +70,23 @@ class Channels:
         try:
             rule = NotifyRule.read(given, what)
             for target in rule.targets:
-                check_target(target, self.allowed, what)
+                _check_target(target, self.allowed, what)
         except (ConfigurationError, InputError) as error:
             raise RegistrationError(str(error)) from None
         return rule
 
     def all(self) -> list[Target]:
-        """Every place that the code names, with its URL."""
+        """Return every destination that the code names, with its URL."""
         return [target for known in self._known.values() for target in known]
 
     def knows(self, name: str) -> bool:
-        """True if a channel has this name."""
+        """Return True if a channel has this name."""
         return name in self._known
 
     def resolved(self, targets: Sequence[Target]) -> tuple[Target, ...]:
-        """The targets, each channel replaced by what it stands for; URLs by the place where they are found.
+        """Replace each channel by its destinations, which refer to their URL by channel name and number.
 
-        A channel that this code does not have stays one, for a delivery that says so.
+        A channel that this code does not register stays as it is: its delivery fails with that message.
         """
         found: list[Target] = []
         for target in targets:
@@ -76,7 +95,7 @@ class Channels:
         return tuple(dict.fromkeys(found))
 
     def find(self, target: Target) -> Target:
-        """The target with its URL and its secret, wherever they are kept."""
+        """Return the target with its URL and its secret."""
         if target.kind == "email" or target.stored_url:
             return target
         name, _, number = target.to.rpartition("#")
@@ -97,9 +116,112 @@ def _places(name: str, known: Sequence[Target]) -> list[Target]:
     ]
 
 
-def check_target(target: Target, allowed: Sequence[Allowed], what: str) -> None:
-    """Refuse a URL that may not be called, and a secret that signs nothing."""
+def _check_target(target: Target, allowed: Sequence[Allowed], what: str) -> None:
+    """Refuse a URL that may not be called, and an invalid secret."""
     if target.kind in ("slack", "teams", "webhook"):
-        inspect(target.to, allowed)
+        require_h11()
+        check_url(target.to, allowed)
     if target.secret is not None:
         read_secrets(target.secret, f"a webhook of {what}")
+
+
+# -- deliveries ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A notification with its destination. `stored`: the URL comes from a stored rule, not from the code."""
+
+    notification: Notification
+    target: Target
+    stored: bool = False
+
+
+DeliveryReader = Callable[[Message], Delivery]
+"""Decodes a message of the outbox."""
+
+
+def delivery_reader(redactor: Redactor, base_url: str, channels: Channels) -> DeliveryReader:
+    """Return the function that decodes messages and redacts secrets by the rules of this process."""
+
+    def read(message: Message) -> Delivery:
+        data = json.loads(message.text)
+        notification = about(data["id"], json.dumps(data["content"]), redactor, base_url)
+        target = Target.from_json(data["target"])
+        return Delivery(notification, channels.find(target), stored=target.stored_url)
+
+    return read
+
+
+# -- texts ---------------------------------------------------------------------------------------------
+
+
+class Texts:
+    """The texts that an app registered, by event. The default replaces a text that fails to render."""
+
+    def __init__(self) -> None:
+        self._own: dict[str, Saying] = {}
+
+    def put(self, event: Any, saying: Saying) -> None:
+        """Use this text for an event, or for all events without their own text."""
+        known = (*EVENTS, NoticeEvent.MESSAGE.value, ANY)
+        if event not in known:
+            raise RegistrationError(f"{event!r:.80} is no event to tell of; there are {', '.join(known)}")
+        if event in self._own:
+            raise RegistrationError(f"the words for {event!r} are registered already; do so once")
+        self._own[event] = saying
+
+    def register(
+        self, event: Any, subject: str | None, text: str | None
+    ) -> Callable[[Registered], Registered]:
+        """Register templates for an event; without them, return a decorator that registers a function."""
+        if subject is not None or text is not None:
+            self.put(event, _from_templates(subject, text))
+            return lambda fn: fn
+
+        def register(fn: Registered) -> Registered:
+            self.put(event, _from_function(fn))
+            return fn
+
+        return register
+
+    def __call__(self, notification: Notification) -> Said:
+        own = self._own.get(notification.event) or self._own.get(ANY)
+        if own is None:
+            return said(notification)
+        try:
+            return own(notification)
+        except Exception:
+            log.exception("text for %r failed; the default text is used", notification.event)
+            return said(notification)
+
+
+def _from_templates(subject: str | None, text: str | None) -> Saying:
+    """Return a text made of templates with fields of a notification; a missing template means the default."""
+    for what, template in (("subject", subject), ("text", text)):
+        if template is not None:
+            if not isinstance(template, str) or not template.strip():
+                raise RegistrationError(f"{what} of a notification must be a text, not {template!r:.80}")
+            templates.check(f"{what} of a notification", template, FIELDS)
+
+    def saying(notification: Notification) -> Said:
+        default, data = said(notification), notification.to_json()
+        return Said(
+            default.subject if subject is None else one_line(templates.render_text(subject, data)),
+            default.text if text is None else templates.render_text(text, data),
+        )
+
+    return saying
+
+
+def _from_function(fn: Callable[[Notification], Any]) -> Saying:
+    """Return a text that a function makes: a body, or a subject and a body."""
+
+    def saying(notification: Notification) -> Said:
+        made = fn(notification)
+        if isinstance(made, str):
+            return Said(said(notification).subject, made)
+        subject, text = made
+        return Said(one_line(str(subject)), str(text))
+
+    return saying

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from redrive.errors import ConfigurationError
-from redrive.sinks.message import Message, cloud_event
+from redrive.sinks import Message, cloud_event
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -58,7 +58,7 @@ class RedisStreams:
         await self._client.xadd(name, fields, maxlen=self._maxlen, approximate=True)  # type: ignore[arg-type]
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()

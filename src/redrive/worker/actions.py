@@ -9,7 +9,7 @@ from typing import Any
 from redrive.actions import Action, ApiCall, Manual, Notify, Sql
 from redrive.allowed import Allowed
 from redrive.errors import MisusedStep, PayloadError
-from redrive.outside import HttpClient, HttpRequest
+from redrive.http.client import HttpClient, HttpRequest
 from redrive.store.elsewhere import execute_elsewhere
 from redrive.worker.attempt import Attempt
 from redrive.worker.branches import current

@@ -44,8 +44,8 @@ async def start_elsewhere(
 
 async def _check(app: Redrive, name: str, wanted: list[Any]) -> None:
     from redrive.cli.inputs import near
+    from redrive.core.json_schema import problems
     from redrive.core.misfit import said
-    from redrive.core.schema import problems
     from redrive.errors import InputError, UnknownWorkflow
 
     known = {one.name: one for one in await app.workflows.list()}

@@ -1,4 +1,7 @@
-"""A few connections that are handed out in turn, dropped when they break, and opened again when needed."""
+"""Connection pool: lends connections, drops those that break, and opens new ones when needed.
+
+ADR 0039 says why it is not `asyncpg.Pool`.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from outside_trust import Trust, make_trust
+from http_trust import Trust, make_trust
 
 
 @pytest.fixture(scope="session")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 import ssl
 import sys
 
 import pytest
-from outside_kit import OK, Talk, answering, client, closing_after, leads_to, serving, silent_after, until
-from outside_trust import Trust
+from http_kit import OK, Talk, answering, client, closing_after, leads_to, serving, silent_after, until
+from http_trust import Trust
 
-import redrive.outside.http as http_module
+import redrive.http.client as http_module
+from redrive import Redrive
 from redrive.core.classify import Category, classify
-from redrive.errors import InputError, PayloadError
-from redrive.outside import BadStatus, HttpRequest, HttpResponse, Redirected
+from redrive.errors import InputError, PayloadError, RedriveError
+from redrive.http.client import BadStatus, HttpRequest, HttpResponse, Redirected
 
 
 def get(url: str, **rest: object) -> HttpRequest:
@@ -46,6 +48,12 @@ async def test_a_request_arrives_as_it_was_written() -> None:
         "user-agent": "mine",
         "Content-Length": "4",
     }
+
+
+async def test_spaces_around_the_value_of_a_header_are_left_out() -> None:
+    async with serving(answering(OK)) as server, client() as http:
+        await http.send(HttpRequest(url=server.url(), headers={"X-A": " one\ttwo ", "X-B": "\t"}))
+    assert (server.asked[0].headers["X-A"], server.asked[0].headers["X-B"]) == ("one\ttwo", "")
 
 
 async def test_a_request_without_a_body_says_so_where_one_is_expected() -> None:
@@ -160,10 +168,10 @@ async def test_a_body_may_end_with_its_connection() -> None:
 
 
 async def test_headers_are_found_by_small_letters_and_joined() -> None:
-    head = b"HTTP/1.1 200 OK\r\nX-A:  one \r\nx-a:two\r\nEmpty:\r\nContent-Length: 0\r\n\r\n"
+    head = b"HTTP/1.1 200 OK\r\nX-A:  one \r\nx-a:two\r\n folded\r\nEmpty:\r\nContent-Length: 0\r\n\r\n"
     async with serving(answering(head)) as server, client() as http:
         headers = (await http.send(get(server.url()))).headers
-    assert headers == {"x-a": "one, two", "empty": "", "content-length": "0"}
+    assert headers == {"x-a": "one, two folded", "empty": "", "content-length": "0"}
 
 
 def test_a_body_is_read_as_json() -> None:
@@ -322,7 +330,7 @@ async def test_a_connection_whose_state_is_in_doubt_is_not_used_again(answer: by
 async def test_what_is_said_on_a_connection_at_rest_ends_it_and_answers_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http_module, "_REST", 600)
+    monkeypatch.setattr(http_module, "_KEEP_ALIVE", 600)
     at_rest = asyncio.Event()
 
     async def behave(talk: Talk) -> None:
@@ -346,15 +354,15 @@ async def test_a_connection_that_the_server_closed_at_rest_is_replaced() -> None
     async with serving(closing_after(OK)) as server, client() as http:
         for _ in range(3):
             assert (await http.send(post(server.url()))).body == b"ok"
-            await until(lambda: not http._wires)
+            await until(lambda: not http._connections)
     assert (server.connections, len(server.asked)) == (3, 3)
 
 
 async def test_a_connection_that_is_being_closed_is_not_used_again() -> None:
     async with serving(answering(OK)) as server, client() as http:
         await http.send(post(server.url()))
-        for wire in http._wires:
-            wire.abort()  # as its timer does, an instant before the next request
+        for connection in http._connections:
+            connection.abort()  # as its timer does, an instant before the next request
         assert (await http.send(post(server.url()))).body == b"ok"
     assert server.connections == 2
 
@@ -398,16 +406,16 @@ async def test_a_request_that_was_answered_in_part_is_not_repeated() -> None:
 
 
 async def test_connections_at_rest_are_closed_and_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_module, "_REST", 0.02)
+    monkeypatch.setattr(http_module, "_KEEP_ALIVE", 0.02)
     async with serving(answering(OK)) as server, client() as http:
         await asyncio.gather(*(http.send(post(server.url())) for _ in range(5)))
         await until(lambda: server.open == 0)
-        await until(lambda: not http._wires)
-        assert http._lanes == {}
+        await until(lambda: not http._connections)
+        assert http._pools == {}
 
 
 async def test_a_connection_is_used_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_module, "_MOST_REQUESTS", 3)
+    monkeypatch.setattr(http_module, "_MAX_REQUESTS", 3)
     async with serving(answering(OK)) as server, client() as http:
         for _ in range(7):
             await http.send(post(server.url()))
@@ -419,7 +427,7 @@ async def test_the_end_of_the_client_ends_its_connections_and_what_waits_on_them
         async with client() as http:
             waiting = asyncio.create_task(http.send(get(server.url())))
             await until(lambda: len(server.asked) == 1)
-        assert http._wires == {}
+        assert http._connections == {}
         with pytest.raises(ConnectionError, match="closed before"):
             await waiting
         await until(lambda: server.open == 0)
@@ -466,7 +474,7 @@ async def test_a_name_that_moves_inside_between_two_connections_is_refused_then(
         client("127.0.0.1", lookup=lookup) as http,
     ):
         assert (await http.send(get(good.url(host="moving.example")))).body == b"ok"
-        await until(lambda: not http._wires)
+        await until(lambda: not http._connections)
         with pytest.raises(InputError, match="not public"):
             await http.send(get(good.url(host="moving.example")))
     assert (good.connections, bad.connections) == (1, 0)
@@ -592,3 +600,16 @@ def test_it_works_on_uvloop_as_well(trust: Trust) -> None:
 def test_the_system_decides_whom_to_trust_by_default() -> None:
     context = client()._certificates()
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
+def test_a_missing_h11_is_reported_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Redrive("sqlite:///:memory:")
+    monkeypatch.setattr(http_module, "find_spec", lambda name: None)
+    secret = "whsec_" + base64.b64encode(bytes(32)).decode()
+    for use in (
+        lambda: client(),
+        lambda: app.webhook("hook", "https://example.org/in", "*", secret=secret),
+        lambda: app.channel("ops", slack="https://example.org/in"),
+    ):
+        with pytest.raises(RedriveError, match=r"pip install 'redrive\[http\]'"):
+            use()

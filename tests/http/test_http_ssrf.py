@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 from redrive.allowed import Allowed, read_allowed
 from redrive.core.classify import Category, classify
 from redrive.errors import ConfigurationError, InputError
-from redrive.outside.guard import Lookup, Place, Target, inspect, read_url, resolve
-from redrive.outside.public import as_reached, is_public
+from redrive.http.ssrf import (
+    Lookup,
+    ParsedUrl,
+    Target,
+    check_url,
+    is_public,
+    parse_url,
+    resolve_url,
+    unmap_address,
+)
 
 PUBLIC = "93.184.216.34"
 
@@ -191,23 +199,23 @@ UNREADABLE = [
 async def test_an_address_inside_is_refused_in_every_spelling(scheme: str, host: str) -> None:
     for url in (f"{scheme}://{host}/x", f"{scheme.upper()}://{host}:8080?x=1"):
         with pytest.raises(InputError, match="REDRIVE_ALLOW_HOSTS"):
-            inspect(url)
+            check_url(url)
         with pytest.raises(InputError, match="REDRIVE_ALLOW_HOSTS"):
-            await resolve(url, lookup=leads_to(PUBLIC))
+            await resolve_url(url, lookup=leads_to(PUBLIC))
 
 
 @pytest.mark.parametrize("host", UNREADABLE)
 async def test_a_host_that_could_be_read_in_two_ways_is_refused(host: str) -> None:
     everything = read_allowed("0.0.0.0/0, ::/0")
     with pytest.raises(InputError) as caught:
-        await resolve(f"http://{host}/x", everything, lookup=leads_to(PUBLIC))
+        await resolve_url(f"http://{host}/x", everything, lookup=leads_to(PUBLIC))
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("host", ["user@example.org", "user:hush@example.org", "@example.org", ":@127.0.0.1"])
 def test_credentials_in_a_url_are_refused_with_what_to_do_and_not_shown(host: str) -> None:
     with pytest.raises(InputError, match="send it as a header") as caught:
-        inspect(f"https://{host}/")
+        check_url(f"https://{host}/")
     assert "hush" not in str(caught.value)
 
 
@@ -242,23 +250,23 @@ def test_credentials_in_a_url_are_refused_with_what_to_do_and_not_shown(host: st
 )
 async def test_what_is_no_plain_http_url_is_refused(url: str) -> None:
     with pytest.raises(InputError):
-        await resolve(url, lookup=leads_to(PUBLIC))
+        await resolve_url(url, lookup=leads_to(PUBLIC))
 
 
 @pytest.mark.parametrize("address", [each.strip("[]") for each in INSIDE if "ocalhost" not in each.lower()])
 async def test_a_name_that_leads_inside_is_refused(address: str) -> None:
     for found in ([address], [PUBLIC, address], [address, PUBLIC]):
         with pytest.raises(InputError, match="not public") as caught:
-            await resolve("https://rebind.example/", lookup=leads_to(*found))
+            await resolve_url("https://rebind.example/", lookup=leads_to(*found))
         assert address not in str(caught.value)
         assert classify(caught.value).category == Category.VALIDATION
 
 
 async def test_addresses_with_a_zone_are_refused_and_the_system_is_believed_about_nothing_else() -> None:
     with pytest.raises(InputError, match="not public"):
-        await resolve("http://zoned.example/", lookup=leads_to("2600::1%eth0"))
+        await resolve_url("http://zoned.example/", lookup=leads_to("2600::1%eth0"))
     with pytest.raises(ConnectionError, match="no address"):
-        await resolve("http://odd.example/", lookup=leads_to("0x7f.1"))
+        await resolve_url("http://odd.example/", lookup=leads_to("0x7f.1"))
 
 
 @pytest.mark.parametrize(
@@ -281,7 +289,7 @@ async def test_addresses_with_a_zone_are_refused_and_the_system_is_believed_abou
 async def test_what_is_public_is_read_exactly(
     url: str, target: tuple[str, str, int, str, str | None]
 ) -> None:
-    place = (await resolve(url, lookup=leads_to(PUBLIC))).place
+    place = (await resolve_url(url, lookup=leads_to(PUBLIC))).url
     assert (place.scheme, place.host, place.port, place.path) == target[:4]
     assert place.netloc == (target[4] or target[1])
 
@@ -293,27 +301,27 @@ async def test_a_name_is_looked_up_once_and_its_addresses_are_kept_in_order() ->
         asked.append((host, port))
         return ["2600::1", PUBLIC, "2600::1", f"::ffff:{PUBLIC}", "64:ff9b::8.8.8.8"]
 
-    target = await resolve("https://example.org:8443/x", lookup=lookup)
+    target = await resolve_url("https://example.org:8443/x", lookup=lookup)
     assert target == Target(
-        place=Place(scheme="https", host="example.org", port=8443, path="/x"),
+        url=ParsedUrl(scheme="https", host="example.org", port=8443, path="/x"),
         addresses=("2600::1", PUBLIC, "64:ff9b::808:808"),
     )
     assert asked == [("example.org", 8443)]
 
 
 async def test_an_address_is_not_looked_up() -> None:
-    assert (await resolve(f"http://{PUBLIC}/", lookup=knows())).addresses == (PUBLIC,)
+    assert (await resolve_url(f"http://{PUBLIC}/", lookup=knows())).addresses == (PUBLIC,)
 
 
 async def test_a_name_that_leads_nowhere_is_a_failure_of_the_network() -> None:
     for lookup in (knows(), leads_to()):
         with pytest.raises(ConnectionError, match=r"gone\.example") as caught:
-            await resolve("http://gone.example/", lookup=lookup)
+            await resolve_url("http://gone.example/", lookup=lookup)
         assert classify(caught.value).category == Category.NETWORK
 
 
 async def test_the_systems_resolver_is_asked_by_default() -> None:
-    assert (await resolve("http://localhost:81/", read_allowed("localhost"))).addresses
+    assert (await resolve_url("http://localhost:81/", read_allowed("localhost"))).addresses
 
 
 # -- ports and exceptions ----------------------------------------------------------------------------------
@@ -324,9 +332,9 @@ async def test_ports_of_other_protocols_need_to_be_named_with_their_host(port: i
     url, lookup = f"http://example.org:{port}/", leads_to(PUBLIC)
     for rules in ("", "example.org", f"other.example:{port}", "10.0.0.0/8", "example.org:1"):
         with pytest.raises(InputError, match=f"port {port} belongs to"):
-            await resolve(url, read_allowed(rules), lookup=lookup)
-    assert (await resolve(url, read_allowed(f"example.org:{port}"), lookup=lookup)).place.port == port
-    assert inspect(f"http://10.0.0.1:{port}/", read_allowed(f"10.0.0.1:{port}")).port == port
+            await resolve_url(url, read_allowed(rules), lookup=lookup)
+    assert (await resolve_url(url, read_allowed(f"example.org:{port}"), lookup=lookup)).url.port == port
+    assert check_url(f"http://10.0.0.1:{port}/", read_allowed(f"10.0.0.1:{port}")).port == port
 
 
 ALLOWED = [
@@ -364,11 +372,11 @@ async def test_what_the_setting_names_is_let_through_and_nothing_else(
     rules: str, url: str, addresses: list[str], passes: bool
 ) -> None:
     if passes:
-        target = await resolve(url, read_allowed(rules), lookup=leads_to(*addresses))
+        target = await resolve_url(url, read_allowed(rules), lookup=leads_to(*addresses))
         assert len(target.addresses) == max(1, len(addresses))
     else:
         with pytest.raises(InputError, match="REDRIVE_ALLOW_HOSTS"):
-            await resolve(url, read_allowed(rules), lookup=leads_to(*addresses))
+            await resolve_url(url, read_allowed(rules), lookup=leads_to(*addresses))
 
 
 def test_rules_are_read_as_they_are_written() -> None:
@@ -419,7 +427,7 @@ def test_what_we_call_public_python_does_not_call_anything_special(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address,
 ) -> None:
     if is_public(address) and address not in ipaddress.ip_network("64:ff9b::/96"):
-        address = as_reached(address)
+        address = unmap_address(address)
         special = (address.is_private, address.is_loopback, address.is_link_local, address.is_multicast)
         assert not any((*special, address.is_reserved, address.is_unspecified))
 
@@ -443,7 +451,7 @@ def test_no_ipv6_form_of_an_address_inside_is_public(address: ipaddress.IPv4Addr
 @given(st.text(st.sampled_from("0123456789abfx.:[]%@/\\-_ghtps#?é") | st.characters(), max_size=40))
 def test_every_text_is_read_or_refused_and_what_is_read_is_written_the_same_way(text: str) -> None:
     try:
-        place = read_url(f"http://{text}")
+        place = parse_url(f"http://{text}")
     except InputError:
         return
-    assert read_url(f"{place.origin}{place.path}") == place
+    assert parse_url(f"{place.origin}{place.path}") == place

@@ -1,67 +1,84 @@
-"""Telling: facts become notifications, the first of a lane at once, the others together, once in a while.
+"""Turns facts into notifications: the first of a lane at once, later ones together as a digest.
 
-    deliver     facts that a relay brings are kept in their lane
-    run_once    every lane whose turn it is: what is told, and a message for each who hears it, in one commit
+    deliver     stores the facts that a relay delivers in their lane
+    run_once    for every due lane: writes the notification and one message per recipient, in one commit
 
-Whoever dies in between leaves facts in a lane that is due, for any other node. A repeat of either changes
-nothing: facts are known by the id of their message, a telling by the version of its lane.
+A process that dies in between leaves facts in a due lane, which any other process picks up. Repeating either
+call changes nothing: facts are identified by the id of their message, a digest by the version of its lane.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from redrive.clock import MICROS
+from redrive.allowed import Allowed
+from redrive.clock import MICROS, Clock
 from redrive.core.addresses import run_page
 from redrive.core.keys import encode
 from redrive.core.notice import NOTICES, SAID, Facts, lane_of, notification_id, read_notice, written
 from redrive.core.notify import CHANNEL, KINDS, NoticeEvent, NotifyRule, Target
-from redrive.core.saying import content_text
+from redrive.core.saying import Saying, content_text
+from redrive.core.topics import patterns
 from redrive.core.transition import MessageWrite
-from redrive.notify.channels import Channels
-from redrive.sinks import Message
+from redrive.notify.channels import Channels, DeliveryReader
+from redrive.notify.senders import (
+    EmailSender,
+    HttpSender,
+    RequestFormat,
+    format_slack,
+    format_teams,
+    format_webhook,
+)
+from redrive.settings import Settings
+from redrive.sinks import Message, Sink, SinkDefinition
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.notifications import LaneCase, NewNotice, NewNotification, Telling
 from redrive.store.port import Store
 
-__all__ = ["TOPICS", "Teller"]
+__all__ = ["SENDER_SINKS", "Digest", "notify_sinks"]
 
 log = logging.getLogger("redrive.notify")
 
-TOPICS = (NOTICES, SAID)
-"""What the teller wants to hear."""
+_TOPICS = (NOTICES, SAID)
 
 _LANES = 50
-_NEWEST = 20  # facts of a lane that are asked whom to tell: rules may have changed in between
+_NEWEST = 20  # facts of a lane whose recipients are used: rules may have changed in between
+_DIGEST_SINK = "redrive.notices"
+
+SENDER_SINKS = frozenset(f"redrive.{kind}" for kind in KINDS)
+"""The sinks to which only the digest sends."""
+
+_TIMEOUT = 30.0
+_CONCURRENCY = 4  # receivers are mailboxes and chats, which limit how fast messages may come
 
 
-class Teller:
-    """The sink of facts, and the chore that tells them. `told` hears that there are messages."""
+class Digest:
+    """The sink of facts, and the chore that sends digests. It calls `on_messages` after writing messages."""
 
     def __init__(
-        self, store: Store, channels: Channels, every: float, told: Callable[[], None] = lambda: None
+        self, store: Store, channels: Channels, every: float, on_messages: Callable[[], None] = lambda: None
     ) -> None:
         self._store = store
         self._channels = channels
         self._every = int(every * MICROS)
-        self._told = told
+        self._on_messages = on_messages
 
     # -- as a sink -----------------------------------------------------------------------------------
 
     async def deliver(self, message: Message) -> None:
-        """Keep what a message says, and tell it if its turn has come."""
+        """Store the facts of a message, and send them if their lane is due."""
         new = _notice(message) if message.topic == NOTICES else self._wanted(message)
         if new is not None:
             await self._store.notices.add([new])
             await self.run_once()
 
     async def close(self) -> None:
-        """It holds nothing."""
+        """Do nothing: there is no connection to close."""
 
     def _wanted(self, message: Message) -> NewNotice | None:
-        """What workflow code wants said on a channel. One that is not registered is for somebody else."""
+        """Return the notice that workflow code sent to a channel; None if this app has no such channel."""
         given = message.payload
         channel = given.get("channel") if isinstance(given, dict) else None
         if not isinstance(channel, str) or not self._channels.knows(channel):
@@ -78,28 +95,29 @@ class Teller:
             text=str(given.get("text", "")),
         )
         rule = NotifyRule(on=(), targets=(Target(kind=CHANNEL, to=channel),), app=True)
-        lane = encode(facts.event, message.id)  # whatever is said is said by itself
+        # Each of these messages has its own lane, so that none waits for a digest.
+        lane = encode(facts.event, message.id)
         return NewNotice(public_id=message.id, tenant=message.tenant, lane=lane, notice=written(facts, rule))
 
     # -- as a chore ----------------------------------------------------------------------------------
 
     async def run_once(self) -> int:
-        """Tell every lane whose turn it is; returns how many there were."""
+        """Send every due lane; return how many there were."""
         told = 0
         while True:
             cases = await self._store.notices.due(limit=_LANES, newest=_NEWEST)
             before = told
             for case in cases:
-                telling = self._telling(case)
+                telling = self._digest(case)
                 if telling is not None and await self._store.notices.tell(telling):
                     told += 1
             if len(cases) < _LANES or told == before:
                 break
         if told:
-            self._told()
+            self._on_messages()
         return told
 
-    def _telling(self, case: LaneCase) -> Telling | None:
+    def _digest(self, case: LaneCase) -> Telling | None:
         newest = case.notices[0].notice
         if isinstance(newest, Unreadable):
             log.error("a notification of tenant %r cannot be read: %s", case.tenant, newest.why)
@@ -133,7 +151,7 @@ def _notice(message: Message) -> NewNotice:
 
 
 def _message(id: str, number: int, target: Target, facts: Facts, content: str) -> MessageWrite:
-    """What brings a notification to one place. A channel nobody knows goes where that is said."""
+    """Return the message for one destination. The webhook sink gets unknown channels, and reports them."""
     kind = target.kind if target.kind in KINDS else "webhook"
     payload = json.dumps({"id": id, "target": {**target.to_json(), "kind": kind}})
     return MessageWrite(
@@ -142,4 +160,41 @@ def _message(id: str, number: int, target: Target, facts: Facts, content: str) -
         payload=f'{payload[:-1]}, "content": {content}}}',
         run_id=facts.run_id,
         correlation_id=facts.correlation_id,
+    )
+
+
+# -- sinks ---------------------------------------------------------------------------------------------
+
+
+def notify_sinks(
+    digest: Digest,
+    reader: DeliveryReader,
+    texts: Saying,
+    settings: Settings,
+    allowed: Sequence[Allowed],
+    clock: Clock,
+) -> list[SinkDefinition]:
+    """Return the sink of facts and the sinks that send notifications."""
+
+    def http(format: RequestFormat) -> HttpSender:
+        return HttpSender(format, reader, texts, allowed, _TIMEOUT)
+
+    senders: dict[str, Sink] = {
+        "email": EmailSender(settings.smtp_url, settings.smtp_from, reader, texts, _TIMEOUT),
+        "slack": http(format_slack),
+        "teams": http(format_teams),
+        "webhook": http(format_webhook(lambda: clock.now() // MICROS)),
+    }
+    first = SinkDefinition(name=_DIGEST_SINK, kind="notify", topics=patterns(_TOPICS), sink=digest)
+    return [first, *(_sender_sink(kind, senders[kind]) for kind in KINDS)]
+
+
+def _sender_sink(kind: str, sink: Sink) -> SinkDefinition:
+    return SinkDefinition(
+        name=f"redrive.{kind}",
+        kind="notify",
+        topics=patterns(f"{SAID}.{kind}"),
+        sink=sink,
+        timeout=_TIMEOUT,
+        concurrency=_CONCURRENCY,
     )

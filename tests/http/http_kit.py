@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from redrive.allowed import read_allowed
-from redrive.outside.guard import Lookup
-from redrive.outside.http import HttpClient
+from redrive.http.client import HttpClient
+from redrive.http.ssrf import Lookup
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 

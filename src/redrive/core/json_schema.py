@@ -1,0 +1,487 @@
+"""Checks a JSON value against the JSON Schema of a workflow's input or a step's result.
+
+    {"order": {"lines": [{"price": "x"}]}}  ──problems──▶  order.lines[0].price: expected a number, found text
+
+The schemas are those that the payload codec writes into the catalogue, which pydantic emits. Unknown
+keywords, dangling references and patterns that Python cannot compile are ignored: the type decides when the
+run decodes its input, and this check must not refuse what the type accepts. For the same reason it follows
+the codec where the codec differs from the standard (ADR 0040 says why no library does this):
+
+- "Infinity", "-Infinity" and "NaN" are numbers, as that is how the codec writes them.
+- The length of bytes is not that of their base64 text, and is left to the type.
+- `oneOf` is satisfied by several members: pydantic means a tagged union and tells them apart by the tag.
+- A read-only field is computed and never stored, so it is not required.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, TypeAlias, TypeGuard
+
+from redrive.core.payload.explain import Path, path_text
+from redrive.core.payload.plain import MAX_DEPTH
+from redrive.core.redact import JSON
+from redrive.frozen import dataclass
+
+__all__ = ["Problem", "problems", "too_deep"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A place in the value that the schema does not allow. The message quotes the schema, never the value.
+
+    The message may be shown and logged; only `path` contains names from the value.
+    """
+
+    path: str
+    """The place, such as `order.lines[2].price`; empty for the value itself."""
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+Schema: TypeAlias = Any
+"""A JSON Schema: an object, true or false. Anything else accepts every value."""
+
+_WHOLE = re.compile(r"-?\d{1,40}", re.ASCII)
+
+_OF_OBJECTS = frozenset({"type", "properties", "required", "title", "description", "additionalProperties"})
+_OF_PLAIN = frozenset({"type", "title", "description", "default"})
+_PLAIN: dict[str, type] = {"string": str, "integer": int, "boolean": bool}
+
+_WORDS = {
+    "object": "an object",
+    "array": "a list",
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "null": "null",
+}
+_BOUNDS: tuple[tuple[str, str, str, Callable[[Any, Any], bool]], ...] = (
+    ("minimum", "of at least", "a smaller one", operator.ge),
+    ("maximum", "of at most", "a larger one", operator.le),
+    ("exclusiveMinimum", "above", "one that is not", operator.gt),
+    ("exclusiveMaximum", "below", "one that is not", operator.lt),
+)
+_NOT_FINITE = ("Infinity", "-Infinity", "NaN")
+_BYTES = ("binary", "base64", "base64url")
+_SHOWN_OPTIONS = 10
+
+_Visit: TypeAlias = tuple[JSON, Schema, Path]
+_Key: TypeAlias = tuple[Path, int]
+_Work: TypeAlias = Generator[_Visit, list[Problem], list[Problem]]
+
+
+def problems(value: JSON, schema: Mapping[str, Any]) -> list[Problem]:
+    """Return everything in the value that the schema does not allow, in the order of the value."""
+    if _plainly_fits(value, schema):
+        return []
+    deep = too_deep(value)
+    if deep is not None:
+        return [
+            _problem(deep, f"nested more than {MAX_DEPTH} levels deep; store it flat or pass a reference")
+        ]
+    return list(dict.fromkeys(_Check(schema).run(value, schema, ())))
+
+
+def _plainly_fits(value: JSON, schema: Any) -> bool:
+    """Accept the most common input fast: an object of plain values. False means that it must be checked."""
+    if type(value) is not dict or type(schema) is not dict or not schema.keys() <= _OF_OBJECTS:
+        return False
+    parts = schema.get("properties")
+    if schema.get("type") != "object" or type(parts) is not dict:
+        return False
+    for name, each in value.items():
+        part = parts.get(name)
+        if type(part) is not dict or not part.keys() <= _OF_PLAIN:
+            return False
+        kind = part.get("type")
+        if type(kind) is not str or type(each) is not _PLAIN.get(kind):
+            return False
+    needed = schema.get("required", ())
+    return type(needed) in (list, tuple) and all(name in value for name in needed)
+
+
+class _Check:
+    """Compares places of one value with parts of one schema, each pair once.
+
+    Nesting and references cannot exhaust Python's stack, because the check keeps its own: a comparison yields
+    the pairs whose problems it needs. A pair that is requested while it is being compared belongs to a
+    reference that leads back to itself, and adds no problems.
+    """
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._known: dict[_Key, list[Problem]] = {}
+
+    def run(self, value: JSON, schema: Schema, path: Path) -> list[Problem]:
+        """Return the problems of one place and of all places below it."""
+        stack: list[tuple[_Key, _Work]] = [((path, id(schema)), self._compare(value, schema, path))]
+        answer: list[Problem] | None = None
+        while stack:
+            key, work = stack[-1]
+            try:
+                visit = work.send(answer)  # type: ignore[arg-type]  # None starts it
+            except StopIteration as done:
+                stack.pop()
+                self._known[key] = answer = done.value
+                continue
+            answer = self._known.get((visit[2], id(visit[1])))
+            if answer is None:
+                self._known[visit[2], id(visit[1])] = []
+                stack.append(((visit[2], id(visit[1])), self._compare(*visit)))
+        return answer or []
+
+    def _compare(self, value: JSON, schema: Schema, path: Path) -> _Work:
+        if schema is False:
+            return [_problem(path, f"expected nothing here, found {_type_name(value)}")]
+        if not isinstance(schema, dict):
+            return []
+        if not _has_type(value, schema):
+            return [_problem(path, f"expected {self._describe(schema)}, found {_type_name(value)}")]
+        found = [_problem(path, fault) for fault in _faults(value, schema)]
+        found += self._field_faults(value, schema, path) if isinstance(value, dict) else []
+        for visit in self._parts(value, schema, path):
+            found += yield visit
+        for branches in (schema.get("anyOf"), schema.get("oneOf")):
+            if isinstance(branches, list) and branches:
+                found += yield from self._choose(value, branches, path)
+        return found
+
+    def _parts(self, value: JSON, schema: dict[str, Any], path: Path) -> Iterator[_Visit]:
+        """Yield more pairs to compare: the same place elsewhere in the schema, and the places below."""
+        if "$ref" in schema:
+            yield value, self._target(schema["$ref"]), path
+        yield from ((value, each, path) for each in _list(schema.get("allOf")))
+        if isinstance(value, dict):
+            yield from _fields(value, schema, path)
+        elif isinstance(value, list):
+            yield from _items(value, schema, path)
+
+    def _choose(self, value: JSON, branches: list[Schema], path: Path) -> _Work:
+        """Return no problems if one branch fits, else those of the branch that was most likely meant."""
+        answers = []
+        for branch in branches:
+            answers.append((yield value, branch, path))
+            if not answers[-1]:
+                return []
+        meant = [
+            (_has_other_tag(value, self._resolve(branch)), len(answer), answer)
+            for branch, answer in zip(branches, answers, strict=True)
+            if _has_type(value, self._resolve(branch))
+        ]
+        if not meant:
+            return [
+                _problem(path, f"expected {self._describe({'anyOf': branches})}, found {_type_name(value)}")
+            ]
+        return min(meant, key=lambda each: each[:2])[2]
+
+    # -- objects ---------------------------------------------------------------------------------------
+
+    def _field_faults(self, value: dict[str, JSON], schema: dict[str, Any], path: Path) -> list[Problem]:
+        return [
+            *self._missing(value, schema, path),
+            *_unknown(value, schema, path),
+            *self._misnamed(value, schema, path),
+        ]
+
+    def _missing(self, value: dict[str, JSON], schema: dict[str, Any], path: Path) -> Iterator[Problem]:
+        for name in _list(schema.get("required")):
+            field = _dict(schema.get("properties")).get(name, {})
+            if isinstance(name, str) and name not in value and not _dict(field).get("readOnly"):
+                yield _problem((*path, name), f"expected {self._describe(field)}, but the field is missing")
+
+    def _misnamed(self, value: dict[str, JSON], schema: dict[str, Any], path: Path) -> Iterator[Problem]:
+        names = schema.get("propertyNames")
+        if isinstance(names, dict):
+            for key in value:
+                if not any(not _Check(self._root).run(each, names, ()) for each in _key_values(key)):
+                    yield _problem((*path, key), f"expected the field's name to be {self._describe(names)}")
+
+    # -- the schema ------------------------------------------------------------------------------------
+
+    def _target(self, reference: Any) -> Schema:
+        """Return the part that a reference such as `#/$defs/Order` names, or True for a dangling one."""
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return True
+        part = self._root
+        for name in reference[1:].split("/")[1:]:
+            part = _dict(part).get(name.replace("~1", "/").replace("~0", "~"), True)
+        return part
+
+    def _resolve(self, schema: Schema) -> dict[str, Any]:
+        """Follow references to the schema that they name."""
+        seen: set[int] = set()
+        while isinstance(schema, dict) and "$ref" in schema and id(schema) not in seen:
+            seen.add(id(schema))
+            schema = self._target(schema["$ref"])
+        return _dict(schema)
+
+    def _describe(self, schema: Schema, levels: int = 4) -> str:
+        """Describe in a few words what the schema accepts."""
+        schema = self._resolve(schema)
+        branches = _list(schema.get("anyOf")) or _list(schema.get("oneOf"))
+        if not branches or levels == 0:
+            return _describe_type(schema)
+        return " or ".join(dict.fromkeys(self._describe(branch, levels - 1) for branch in branches))
+
+
+def _problem(path: Path, message: str) -> Problem:
+    return Problem(path_text(path), message)
+
+
+def _fields(value: dict[str, JSON], schema: dict[str, Any], path: Path) -> Iterator[_Visit]:
+    for key, inner in value.items():
+        named = list(_schemas_of(key, schema))
+        others = schema.get("additionalProperties")
+        for each in named or ([others] if isinstance(others, dict) else []):
+            yield inner, each, (*path, key)
+
+
+def _schemas_of(key: str, schema: dict[str, Any]) -> Iterator[Schema]:
+    named = _dict(schema.get("properties"))
+    if key in named:
+        yield named[key]
+    for pattern, each in _dict(schema.get("patternProperties")).items():
+        if _matches(pattern, key):
+            yield each
+
+
+def _unknown(value: dict[str, JSON], schema: dict[str, Any], path: Path) -> Iterator[Problem]:
+    if schema.get("additionalProperties") is False:
+        known = ", ".join(_dict(schema.get("properties"))) or "none"
+        for key in value:
+            if not any(True for _ in _schemas_of(key, schema)):
+                yield _problem((*path, key), f"there is no such field; expected: {known}")
+
+
+def _items(value: list[JSON], schema: dict[str, Any], path: Path) -> Iterator[_Visit]:
+    first = _list(schema.get("prefixItems"))
+    rest = schema.get("items", True)
+    for index, inner in enumerate(value):
+        yield inner, first[index] if index < len(first) else rest, (*path, index)
+
+
+def _has_other_tag(value: JSON, schema: dict[str, Any]) -> bool:
+    """Return True if the tag field of a union says that another member was meant."""
+    if not isinstance(value, dict):
+        return False
+    fields = _dict(schema.get("properties")).items()
+    return any(
+        "const" in _dict(field) and value.get(name, field["const"]) != field["const"]
+        for name, field in fields
+    )
+
+
+def _key_values(key: str) -> list[JSON]:
+    """Return a field's name as text, and as a number if it is one: the codec writes the key 1 as "1"."""
+    return [key, int(key)] if _WHOLE.fullmatch(key) else [key]
+
+
+def too_deep(value: JSON) -> Path | None:
+    """Return the path of something nested deeper than the codec can read back, or None."""
+    level: list[tuple[Path, JSON]] = [((), value)]
+    for _ in range(MAX_DEPTH + 1):
+        if not level:
+            return None
+        level = [((*path, part)[:1], each) for path, inner in level for part, each in _children(inner)]
+    return next((path for path, each in level if isinstance(each, dict | list)), None)
+
+
+def _children(value: JSON) -> list[tuple[str | int, JSON]]:
+    if isinstance(value, dict):
+        return list(value.items())
+    return list(enumerate(value)) if isinstance(value, list) else []
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+# -- single values -------------------------------------------------------------------------------------
+
+
+def _has_type(value: JSON, schema: dict[str, Any]) -> bool:
+    """Return True if the value has a type that the schema names, or if the schema names none."""
+    kinds = schema.get("type")
+    if isinstance(kinds, list) and kinds:
+        return any(_is_type(value, kind) for kind in kinds)
+    return _is_type(value, kinds)
+
+
+def _faults(value: JSON, schema: dict[str, Any]) -> Iterator[str]:
+    """Yield the problems of a value of the right type, without those of its items and fields."""
+    yield from _options_fault(value, schema)
+    match value:
+        case bool() | None:
+            return
+        case int() | float():
+            yield from _number_faults(value, schema)
+        case str():
+            yield from _text_faults(value, schema)
+        case list():
+            yield from _size_faults(len(value), schema, "Items", "item")
+            if schema.get("uniqueItems") is True and len(set(map(_comparable, value))) < len(value):
+                yield "expected every item once, found one twice"
+        case dict():
+            yield from _size_faults(len(value), schema, "Properties", "field")
+
+
+def _type_name(value: JSON) -> str:
+    """Name the type of a value as messages do."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a yes or no"
+        case int() | float():
+            return "a whole number" if _is_type(value, "integer") else "a number with a fraction"
+        case str():
+            return "text"
+        case list():
+            return "a list"
+        case dict():
+            return "an object"
+        case _:
+            return "something that JSON does not have"
+
+
+def _describe_type(schema: dict[str, Any]) -> str:
+    """Describe what a schema accepts by its own options or types."""
+    options = _options(schema)
+    if options is not None:
+        return _list_options(options)
+    kinds = schema.get("type")
+    named = kinds if isinstance(kinds, list) else [kinds]
+    return " or ".join(_WORDS[kind] for kind in named if kind in _WORDS) or "a value"
+
+
+def _matches(pattern: Any, text: str) -> bool:
+    """Return True if the text matches the pattern, or if Python cannot compile the pattern."""
+    compiled = _compile(pattern) if isinstance(pattern, str) else None
+    return compiled is None or compiled.search(text) is not None
+
+
+def _is_type(value: JSON, kind: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    match kind:
+        case "object":
+            return isinstance(value, dict)
+        case "array":
+            return isinstance(value, list)
+        case "string":
+            return isinstance(value, str)
+        case "integer":
+            return number and (isinstance(value, int) or value.is_integer())
+        case "number":
+            return number or value in _NOT_FINITE
+        case "boolean":
+            return isinstance(value, bool)
+        case "null":
+            return value is None
+        case _:
+            return True
+
+
+# -- options -------------------------------------------------------------------------------------------
+
+
+def _options(schema: dict[str, Any]) -> list[Any] | None:
+    if "const" in schema:
+        return [schema["const"]]
+    listed = schema.get("enum")
+    return listed if isinstance(listed, list) else None
+
+
+def _options_fault(value: JSON, schema: dict[str, Any]) -> Iterator[str]:
+    options = _options(schema)
+    if options is not None and _comparable(value) not in set(map(_comparable, options)):
+        kinds = {_type_name(option) for option in options}
+        found = "a different value" if _type_name(value) in kinds else _type_name(value)
+        yield f"expected {_list_options(options)}, found {found}"
+
+
+def _list_options(options: list[Any]) -> str:
+    shown = [json.dumps(option, ensure_ascii=False) for option in options[:_SHOWN_OPTIONS]]
+    more = len(options) - len(shown)
+    return " or ".join(shown) + (f" or one of {more} more" if more else "")
+
+
+def _comparable(value: JSON) -> Any:
+    """Return a hashable that is equal exactly for equal JSON: 1 equals 1.0, and neither equals true."""
+    match value:
+        case bool():
+            return ("bool", value)
+        case list():
+            return ("list", *map(_comparable, value))
+        case dict():
+            return ("dict", frozenset((key, _comparable(inner)) for key, inner in value.items()))
+        case _:
+            return value
+
+
+# -- numbers, text, sizes ------------------------------------------------------------------------------
+
+
+def _number_faults(value: float, schema: dict[str, Any]) -> Iterator[str]:
+    for key, words, found, fits in _BOUNDS:
+        bound = schema.get(key)
+        if _is_number(bound) and not fits(value, bound):
+            yield f"expected a number {words} {bound}, found {found}"
+    step = schema.get("multipleOf")
+    if _is_number(step) and step > 0 and not _is_multiple(value, step):
+        yield f"expected a multiple of {step}, found a number between two"
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_multiple(value: float, step: float) -> bool:
+    try:
+        return _exact(value) % _exact(step) == 0
+    except ValueError:  # not finite
+        return True
+
+
+def _exact(number: float) -> Fraction:
+    """Return the number as it is written, so that 0.3 is three times 0.1."""
+    return Fraction(number) if isinstance(number, int) else Fraction(repr(number))
+
+
+def _text_faults(value: str, schema: dict[str, Any]) -> Iterator[str]:
+    if schema.get("format") not in _BYTES:
+        yield from _size_faults(len(value), schema, "Length", "character")
+    if not _matches(schema.get("pattern"), value):
+        yield f"expected text that matches /{schema['pattern']}/, found other text"
+
+
+def _size_faults(size: int, schema: dict[str, Any], key: str, unit: str) -> Iterator[str]:
+    least, most = schema.get(f"min{key}"), schema.get(f"max{key}")
+    if _is_number(least) and size < least:
+        yield f"expected at least {_count(least, unit)}, found {size}"
+    if _is_number(most) and size > most:
+        yield f"expected at most {_count(most, unit)}, found {size}"
+
+
+def _count(number: float, unit: str) -> str:
+    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
+
+
+@lru_cache(maxsize=256)
+def _compile(pattern: str) -> re.Pattern[str] | None:
+    try:
+        return re.compile(pattern)
+    except (re.error, OverflowError, RecursionError):
+        return None

@@ -1,0 +1,283 @@
+"""Guard against server-side request forgery: decides which URLs may be called, and at which addresses.
+
+    URL ──parse_url──▶ ParsedUrl ──one lookup──▶ addresses ──each one public or allowed?──▶ Target
+
+A URL is accepted only if it can be read in one way. Parsers disagree about unusual URLs, and attackers use a
+disagreement between the check and the connection. A name is looked up once, and the client connects to the
+checked addresses only, so a name that resolves differently a moment later (rebinding) changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import TypeAlias
+
+from redrive.allowed import Address, Allowed, is_name, read_port
+from redrive.errors import InputError
+from redrive.frozen import dataclass
+
+__all__ = [
+    "Lookup",
+    "ParsedUrl",
+    "Target",
+    "check_url",
+    "is_public",
+    "parse_url",
+    "resolve_url",
+    "unmap_address",
+]
+
+Lookup: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Finds the addresses of a host name for connections to a port."""
+
+_LONGEST = 8_192
+_MOST_ADDRESSES = 32
+_URL = re.compile(r"(?P<scheme>https?)://(?P<authority>[^/?]*)(?P<rest>.*)", re.IGNORECASE)
+_NOT_IN_URL = re.compile(r"[^!-~]|[\"#<>\\^`{|}]")
+_AUTHORITY = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:\[\]]*)(?::(?P<port>.*))?")
+_STANDARD = {"http": 80, "https": 443}
+
+_PORTS = {
+    "FTP": (21,),
+    "SSH": (22,),
+    "Telnet": (23,),
+    "mail": (25, 110, 143, 465, 587, 993, 995),
+    "DNS": (53,),
+    "RPC": (111, 135),
+    "file sharing": (139, 445, 2049),
+    "LDAP": (389, 636),
+    "databases": (1433, 1521, 3306, 5432, 6379, 9042, 11211, 27017),
+    "remote desktops": (3389,),
+    "AMQP": (5672,),
+}
+_OTHER_PROTOCOLS = {port: protocol for protocol, ports in _PORTS.items() for port in ports}
+"""Ports of protocols into which an HTTP request could be smuggled."""
+
+# Written out instead of asking `ipaddress.is_global`, whose answers differ between the Pythons we support.
+# Source: the special-purpose registries of IANA (RFC 6890 and its successors), plus Azure's platform address.
+_NOT_PUBLIC_4 = tuple(
+    IPv4Network(each)
+    for each in (
+        "0.0.0.0/8",  # this network; Linux takes 0.0.0.0 for itself
+        "10.0.0.0/8",  # private
+        "100.64.0.0/10",  # shared by carriers, and by clouds for their own services
+        "127.0.0.0/8",  # loopback
+        "168.63.129.16/32",  # Azure's platform services, private in all but number
+        "169.254.0.0/16",  # link-local; the metadata of most clouds
+        "172.16.0.0/12",  # private
+        "192.0.0.0/24",  # protocol assignments
+        "192.0.2.0/24",  # documentation
+        "192.88.99.0/24",  # relays of 6to4
+        "192.168.0.0/16",  # private
+        "198.18.0.0/15",  # benchmarks
+        "198.51.100.0/24",  # documentation
+        "203.0.113.0/24",  # documentation
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, and broadcast
+    )
+)
+# In IPv6 only global unicast is public, except for the parts of it that are reserved.
+_UNICAST_6 = IPv6Network("2000::/3")
+_NOT_PUBLIC_6 = tuple(
+    IPv6Network(each)
+    for each in (
+        "2001::/23",  # protocol assignments, Teredo among them
+        "2001:db8::/32",  # documentation
+        "2002::/16",  # 6to4: the rest of the address is an IPv4 one
+        "3fff::/20",  # documentation
+    )
+)
+_NAT64 = IPv6Network("64:ff9b::/96")
+_ISATAP = (0x0000_5EFE, 0x0200_5EFE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedUrl:
+    """The parts of a URL. `path` includes the query; `address` is the host if the host is an IP address."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    address: Address | None = None
+
+    @property
+    def netloc(self) -> str:
+        """Return host and port as the Host header needs them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _STANDARD[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def origin(self) -> str:
+        """Return the part of the URL that may be shown: paths and queries can hold secrets."""
+        return f"{self.scheme}://{self.netloc}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A URL with the addresses to connect to. Each address has been checked."""
+
+    url: ParsedUrl
+    addresses: tuple[str, ...]
+
+
+# -- parsing -------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1_024)
+def parse_url(url: str) -> ParsedUrl:
+    """Split a URL into its parts; raise `InputError` if parsers could read it in more than one way."""
+    if not isinstance(url, str) or len(url) > _LONGEST:
+        raise InputError(f"a URL must be a text of at most {_LONGEST} characters.")
+    found = _URL.fullmatch(url)
+    if found is None:
+        raise InputError("a URL must begin with http:// or https:// and a host.")
+    wrong = _NOT_IN_URL.search(url)
+    if wrong is not None:
+        raise InputError(f"a URL cannot contain {wrong[0]!a}; in path and query, write it percent-encoded.")
+    scheme = found["scheme"].lower()
+    host, port = _split_authority(found["authority"], _STANDARD[scheme])
+    address = _parse_address(host)
+    if address is not None:
+        host = str(address)
+    path = found["rest"] if found["rest"].startswith("/") else f"/{found['rest']}"
+    return ParsedUrl(scheme=scheme, host=host, port=port, path=path, address=address)
+
+
+def _split_authority(authority: str, standard: int) -> tuple[str, int]:
+    if "@" in authority:
+        raise InputError("a URL cannot hold a user name or password; send it as a header.")
+    found = _AUTHORITY.fullmatch(authority)
+    if found is None or not found["host"]:
+        raise InputError("the URL's host cannot be read.")
+    port = standard if found["port"] is None else read_port(found["port"])
+    if port is None:
+        raise InputError("the URL's port is no number from 1 to 65535.")
+    return found["host"].lower(), port
+
+
+def _parse_address(host: str) -> Address | None:
+    """Return the address, or None for a name; raise `InputError` for a host that is neither."""
+    literal = host.startswith("[")
+    try:
+        address = ipaddress.IPv6Address(host[1:-1]) if literal else ipaddress.IPv4Address(host)
+    except ValueError:
+        address = None
+    if (address is None or "%" in host) and (literal or not is_name(host)):
+        raise InputError(
+            f"the URL's host {host[:80]!a} is neither a name nor an address in its usual form: four decimal "
+            "numbers without leading zeros, or IPv6 in brackets without a zone. Names are plain ASCII (write "
+            "xn--… for others) and end without a dot."
+        )
+    return address
+
+
+# -- checking ------------------------------------------------------------------------------------------
+
+
+def check_url(url: str, allowed: Sequence[Allowed] = ()) -> ParsedUrl:
+    """Refuse what needs no lookup to refuse: odd spellings, ports of other protocols, private addresses."""
+    parsed = parse_url(url)
+    _check_port(parsed, allowed)
+    if parsed.address is not None:
+        _check_address(parsed, parsed.address, allowed)
+    elif parsed.host.rpartition(".")[2] == "localhost" and not _is_allowed(parsed, allowed):
+        raise _refusal(parsed, "the machine itself")
+    return parsed
+
+
+async def resolve_url(url: str, allowed: Sequence[Allowed] = (), *, lookup: Lookup | None = None) -> Target:
+    """Look up the addresses of a URL. Every one is public or allowed, or the whole URL is refused.
+
+    `InputError`: the URL may not be called. `ConnectionError`: its name has no address at the moment.
+    """
+    parsed = check_url(url, allowed)
+    if parsed.address is not None:
+        return Target(url=parsed, addresses=(str(unmap_address(parsed.address)),))
+    found = await _look_up(parsed, lookup or system_lookup)
+    for address in found:
+        _check_address(parsed, address, allowed)
+    return Target(url=parsed, addresses=tuple(dict.fromkeys(str(unmap_address(each)) for each in found)))
+
+
+async def system_lookup(host: str, port: int) -> Sequence[str]:
+    """Return the addresses that the system's resolver gives for a name, in its order of preference."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(sockaddr[0]) for _, _, _, _, sockaddr in found]
+
+
+async def _look_up(url: ParsedUrl, lookup: Lookup) -> list[Address]:
+    try:
+        texts = await lookup(url.host, url.port)
+    except OSError as error:
+        raise ConnectionError(f"the name {url.host} cannot be looked up: {error}") from error
+    if not texts:
+        raise ConnectionError(f"the name {url.host} has no address")
+    try:
+        return [ipaddress.ip_address(text) for text in texts[:_MOST_ADDRESSES]]
+    except ValueError:
+        raise ConnectionError(f"the lookup of {url.host} gave something that is no address") from None
+
+
+def _check_port(url: ParsedUrl, allowed: Sequence[Allowed]) -> None:
+    """Refuse a port of another protocol, unless a rule names that port together with the URL's host."""
+    protocol = _OTHER_PROTOCOLS.get(url.port)
+    rules = [rule for rule in allowed if rule.port == url.port]
+    address = None if url.address is None else unmap_address(url.address)
+    named = any(address is not None and rule.holds(address, url.port) for rule in rules)
+    if protocol is not None and not named and not _is_allowed(url, rules):
+        raise InputError(f"{url.origin}: port {url.port} belongs to {protocol}, not to HTTP.")
+
+
+def _check_address(url: ParsedUrl, address: Address, allowed: Sequence[Allowed]) -> None:
+    reached = unmap_address(address)
+    permitted = _is_allowed(url, allowed) or any(rule.holds(reached, url.port) for rule in allowed)
+    zoned = isinstance(address, IPv6Address) and address.scope_id is not None
+    if not permitted and (zoned or not is_public(address)):
+        raise _refusal(url, "an address that is not public")
+
+
+def _is_allowed(url: ParsedUrl, allowed: Sequence[Allowed]) -> bool:
+    return any(rule.names(url.host, url.port) for rule in allowed)
+
+
+def _refusal(url: ParsedUrl, where: str) -> InputError:
+    # The message leaves out the address: a user who may not call it must not learn it either.
+    return InputError(
+        f"{url.origin} leads to {where}, which is not called. "
+        "If it should be, the operator adds it to REDRIVE_ALLOW_HOSTS."
+    )
+
+
+# -- addresses -----------------------------------------------------------------------------------------
+
+
+def is_public(address: Address) -> bool:
+    """Return True for an address of the public internet that does not lead back into a private network."""
+    address = _translate_nat64(unmap_address(address))
+    if isinstance(address, IPv4Address):
+        return not any(address in network for network in _NOT_PUBLIC_4)
+    if address not in _UNICAST_6 or (int(address) >> 32) & 0xFFFF_FFFF in _ISATAP:
+        return False
+    return not any(address in network for network in _NOT_PUBLIC_6)
+
+
+def unmap_address(address: Address) -> Address:
+    """Return the address that the system connects to: 10.0.0.1 for `::ffff:10.0.0.1`."""
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
+
+
+def _translate_nat64(address: Address) -> Address:
+    """Return the IPv4 destination of a NAT64 address, which an IPv6-only network uses to reach IPv4."""
+    if isinstance(address, IPv6Address) and address in _NAT64:
+        return IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address
