@@ -22,25 +22,31 @@ from typing import Any, TypeAlias
 from redrive.core.payload.explain import Path, path_text
 from redrive.core.payload.plain import MAX_DEPTH
 from redrive.core.redact import JSON
-from redrive.core.schema_rules import faults, finds, is_of, matches, phrase
+from redrive.core.schema_rules import expected, faults, finds, is_of, matches, phrase
 from redrive.frozen import dataclass
+from redrive.reasons import Reason, ReasonCode
 
 __all__ = ["Problem", "problems", "too_deep"]
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One place that does not fit. The message quotes the schema, never the value.
+    """One place that does not fit. `why` quotes the schema, never the value.
 
     It may be shown and logged as it is; only `path` holds names out of the value.
     """
 
     path: str
     """Where, as `order.lines[2].price`; empty for the value itself."""
-    message: str
+    why: Reason
+
+    @property
+    def reason(self) -> Reason:
+        """The place and what is wrong with it."""
+        return Reason(ReasonCode.FAULT, path=self.path or None, why=self.why)
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.message}" if self.path else self.message
+        return str(self.reason)
 
 
 Schema: TypeAlias = Any
@@ -63,9 +69,7 @@ def problems(value: JSON, schema: Mapping[str, Any]) -> list[Problem]:
         return []
     deep = too_deep(value)
     if deep is not None:
-        return [
-            _problem(deep, f"nested more than {MAX_DEPTH} levels deep; store it flat or pass a reference")
-        ]
+        return [_problem(deep, Reason(ReasonCode.NESTED_TOO_DEEP, most=MAX_DEPTH))]
     return list(dict.fromkeys(_Check(schema).run(value, schema, ())))
 
 
@@ -119,11 +123,11 @@ class _Check:
 
     def _compare(self, value: JSON, schema: Schema, path: Path) -> _Work:
         if schema is False:
-            return [_problem(path, f"expected nothing here, found {finds(value)}")]
+            return [_problem(path, Reason(ReasonCode.EXPECTED_NOTHING, found=finds(value)))]
         if not isinstance(schema, dict):
             return []
         if not is_of(value, schema):
-            return [_problem(path, f"expected {self._describe(schema)}, found {finds(value)}")]
+            return [_problem(path, expected(self._describe(schema), finds(value)))]
         found = [_problem(path, fault) for fault in faults(value, schema)]
         found += self._field_faults(value, schema, path) if isinstance(value, dict) else []
         for visit in self._parts(value, schema, path):
@@ -156,7 +160,7 @@ class _Check:
             if is_of(value, self._resolve(branch))
         ]
         if not meant:
-            return [_problem(path, f"expected {self._describe({'anyOf': branches})}, found {finds(value)}")]
+            return [_problem(path, expected(self._describe({"anyOf": branches}), finds(value)))]
         return min(meant, key=lambda each: each[:2])[2]
 
     # -- objects ---------------------------------------------------------------------------------------
@@ -172,14 +176,16 @@ class _Check:
         for name in _list(schema.get("required")):
             field = _dict(schema.get("properties")).get(name, {})
             if isinstance(name, str) and name not in value and not _dict(field).get("readOnly"):
-                yield _problem((*path, name), f"expected {self._describe(field)}, but the field is missing")
+                why = Reason(ReasonCode.FIELD_MISSING, expected=self._describe(field))
+                yield _problem((*path, name), why)
 
     def _misnamed(self, value: dict[str, JSON], schema: dict[str, Any], path: Path) -> Iterator[Problem]:
         names = schema.get("propertyNames")
         if isinstance(names, dict):
             for key in value:
                 if not any(not _Check(self._root).run(each, names, ()) for each in _readings(key)):
-                    yield _problem((*path, key), f"expected the field's name to be {self._describe(names)}")
+                    why = Reason(ReasonCode.FIELD_NAME_INVALID, expected=self._describe(names))
+                    yield _problem((*path, key), why)
 
     # -- the schema ------------------------------------------------------------------------------------
 
@@ -200,17 +206,18 @@ class _Check:
             schema = self._target(schema["$ref"])
         return _dict(schema)
 
-    def _describe(self, schema: Schema, levels: int = 4) -> str:
+    def _describe(self, schema: Schema, levels: int = 4) -> Reason:
         """What the schema wants, in a few words."""
         schema = self._resolve(schema)
         branches = _list(schema.get("anyOf")) or _list(schema.get("oneOf"))
         if not branches or levels == 0:
             return phrase(schema)
-        return " or ".join(dict.fromkeys(self._describe(branch, levels - 1) for branch in branches))
+        described = dict.fromkeys(self._describe(branch, levels - 1) for branch in branches)
+        return Reason(ReasonCode.ONE_OF, options=tuple(described), more=None)
 
 
-def _problem(path: Path, message: str) -> Problem:
-    return Problem(path_text(path), message)
+def _problem(path: Path, why: Reason) -> Problem:
+    return Problem(path_text(path), why)
 
 
 def _fields(value: dict[str, JSON], schema: dict[str, Any], path: Path) -> Iterator[_Visit]:
@@ -235,7 +242,7 @@ def _unknown(value: dict[str, JSON], schema: dict[str, Any], path: Path) -> Iter
         known = ", ".join(_dict(schema.get("properties"))) or "none"
         for key in value:
             if not any(True for _ in _schemas_of(key, schema)):
-                yield _problem((*path, key), f"there is no such field; expected: {known}")
+                yield _problem((*path, key), Reason(ReasonCode.FIELD_UNKNOWN, known=known))
 
 
 def _items(value: list[JSON], schema: dict[str, Any], path: Path) -> Iterator[_Visit]:

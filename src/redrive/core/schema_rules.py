@@ -11,24 +11,30 @@ from functools import lru_cache
 from typing import Any, TypeGuard
 
 from redrive.core.redact import JSON
+from redrive.reasons import Reason, ReasonCode
 
-__all__ = ["faults", "finds", "is_of", "matches", "phrase"]
+__all__ = ["expected", "faults", "finds", "is_of", "matches", "phrase"]
 
-_WORDS = {
-    "object": "an object",
-    "array": "a list",
-    "string": "text",
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "true or false",
-    "null": "null",
+_KINDS = {
+    "object": Reason(ReasonCode.KIND_OBJECT),
+    "array": Reason(ReasonCode.KIND_LIST),
+    "string": Reason(ReasonCode.KIND_TEXT),
+    "integer": Reason(ReasonCode.KIND_INTEGER),
+    "number": Reason(ReasonCode.KIND_NUMBER),
+    "boolean": Reason(ReasonCode.KIND_BOOLEAN),
+    "null": Reason(ReasonCode.KIND_NULL),
 }
-_BOUNDS: tuple[tuple[str, str, str, Callable[[Any, Any], bool]], ...] = (
-    ("minimum", "of at least", "a smaller one", operator.ge),
-    ("maximum", "of at most", "a larger one", operator.le),
-    ("exclusiveMinimum", "above", "one that is not", operator.gt),
-    ("exclusiveMaximum", "below", "one that is not", operator.lt),
+_BOUNDS: tuple[tuple[str, ReasonCode, Callable[[Any, Any], bool]], ...] = (
+    ("minimum", ReasonCode.EXPECTED_AT_LEAST, operator.ge),
+    ("maximum", ReasonCode.EXPECTED_AT_MOST, operator.le),
+    ("exclusiveMinimum", ReasonCode.EXPECTED_ABOVE, operator.gt),
+    ("exclusiveMaximum", ReasonCode.EXPECTED_BELOW, operator.lt),
 )
+_SIZES = {
+    "Items": (ReasonCode.TOO_FEW_ITEMS, ReasonCode.TOO_MANY_ITEMS),
+    "Properties": (ReasonCode.TOO_FEW_FIELDS, ReasonCode.TOO_MANY_FIELDS),
+    "Length": (ReasonCode.TEXT_TOO_SHORT, ReasonCode.TEXT_TOO_LONG),
+}
 _NOT_FINITE = ("Infinity", "-Infinity", "NaN")
 _BYTES = ("binary", "base64", "base64url")
 _SHOWN_OPTIONS = 10
@@ -42,7 +48,7 @@ def is_of(value: JSON, schema: dict[str, Any]) -> bool:
     return _is(value, kinds)
 
 
-def faults(value: JSON, schema: dict[str, Any]) -> Iterator[str]:
+def faults(value: JSON, schema: dict[str, Any]) -> Iterator[Reason]:
     """What is wrong with a value of the right kind, apart from what is inside it."""
     yield from _options_fault(value, schema)
     match value:
@@ -53,40 +59,47 @@ def faults(value: JSON, schema: dict[str, Any]) -> Iterator[str]:
         case str():
             yield from _text_faults(value, schema)
         case list():
-            yield from _size_faults(len(value), schema, "Items", "item")
+            yield from _size_faults(len(value), schema, "Items")
             if schema.get("uniqueItems") is True and len(set(map(_comparable, value))) < len(value):
-                yield "expected every item once, found one twice"
+                yield Reason(ReasonCode.EXPECTED_UNIQUE)
         case dict():
-            yield from _size_faults(len(value), schema, "Properties", "field")
+            yield from _size_faults(len(value), schema, "Properties")
 
 
-def finds(value: JSON) -> str:
-    """What kind of value this is, in words."""
+def expected(wanted: Reason, found: Reason) -> Reason:
+    """Return the fault of a value that is another one than the schema wants."""
+    return Reason(ReasonCode.EXPECTED, expected=wanted, found=found)
+
+
+def finds(value: JSON) -> Reason:
+    """Return what kind of value this is."""
     match value:
         case None:
-            return "null"
+            return _KINDS["null"]
         case bool():
-            return "a yes or no"
+            return _KINDS["boolean"]
         case int() | float():
-            return "a whole number" if _is(value, "integer") else "a number with a fraction"
+            return _KINDS["integer"] if _is(value, "integer") else Reason(ReasonCode.KIND_FRACTION)
         case str():
-            return "text"
+            return _KINDS["string"]
         case list():
-            return "a list"
+            return _KINDS["array"]
         case dict():
-            return "an object"
+            return _KINDS["object"]
         case _:
-            return "something that JSON does not have"
+            return Reason(ReasonCode.KIND_FOREIGN)
 
 
-def phrase(schema: dict[str, Any]) -> str:
-    """What a schema wants, as far as it says so itself."""
+def phrase(schema: dict[str, Any]) -> Reason:
+    """Return what a schema wants, as far as it says so itself."""
     options = _options(schema)
     if options is not None:
         return _either(options)
     kinds = schema.get("type")
-    named = kinds if isinstance(kinds, list) else [kinds]
-    return " or ".join(_WORDS[kind] for kind in named if kind in _WORDS) or "a value"
+    named = [_KINDS[kind] for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind in _KINDS]
+    if len(named) > 1:
+        return Reason(ReasonCode.ONE_OF, options=tuple(named), more=None)
+    return named[0] if named else Reason(ReasonCode.KIND_VALUE)
 
 
 def matches(pattern: Any, text: str) -> bool:
@@ -126,18 +139,17 @@ def _options(schema: dict[str, Any]) -> list[Any] | None:
     return listed if isinstance(listed, list) else None
 
 
-def _options_fault(value: JSON, schema: dict[str, Any]) -> Iterator[str]:
+def _options_fault(value: JSON, schema: dict[str, Any]) -> Iterator[Reason]:
     options = _options(schema)
     if options is not None and _comparable(value) not in set(map(_comparable, options)):
         kinds = {finds(option) for option in options}
-        found = "a different value" if finds(value) in kinds else finds(value)
-        yield f"expected {_either(options)}, found {found}"
+        found = Reason(ReasonCode.KIND_OTHER_VALUE) if finds(value) in kinds else finds(value)
+        yield expected(_either(options), found)
 
 
-def _either(options: list[Any]) -> str:
-    shown = [json.dumps(option, ensure_ascii=False) for option in options[:_SHOWN_OPTIONS]]
-    more = len(options) - len(shown)
-    return " or ".join(shown) + (f" or one of {more} more" if more else "")
+def _either(options: list[Any]) -> Reason:
+    shown = tuple(json.dumps(option, ensure_ascii=False) for option in options[:_SHOWN_OPTIONS])
+    return Reason(ReasonCode.ONE_OF, options=shown, more=len(options) - len(shown) or None)
 
 
 def _comparable(value: JSON) -> Any:
@@ -156,14 +168,14 @@ def _comparable(value: JSON) -> Any:
 # -- numbers, text, sizes ------------------------------------------------------------------------------
 
 
-def _number_faults(value: float, schema: dict[str, Any]) -> Iterator[str]:
-    for key, words, found, fits in _BOUNDS:
+def _number_faults(value: float, schema: dict[str, Any]) -> Iterator[Reason]:
+    for key, code, fits in _BOUNDS:
         bound = schema.get(key)
         if _is_number(bound) and not fits(value, bound):
-            yield f"expected a number {words} {bound}, found {found}"
+            yield Reason(code, bound=bound)
     step = schema.get("multipleOf")
     if _is_number(step) and step > 0 and not _is_multiple(value, step):
-        yield f"expected a multiple of {step}, found a number between two"
+        yield Reason(ReasonCode.EXPECTED_MULTIPLE, step=step)
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
@@ -182,23 +194,20 @@ def _exact(number: float) -> Fraction:
     return Fraction(number) if isinstance(number, int) else Fraction(repr(number))
 
 
-def _text_faults(value: str, schema: dict[str, Any]) -> Iterator[str]:
+def _text_faults(value: str, schema: dict[str, Any]) -> Iterator[Reason]:
     if schema.get("format") not in _BYTES:
-        yield from _size_faults(len(value), schema, "Length", "character")
+        yield from _size_faults(len(value), schema, "Length")
     if not matches(schema.get("pattern"), value):
-        yield f"expected text that matches /{schema['pattern']}/, found other text"
+        yield Reason(ReasonCode.EXPECTED_PATTERN, pattern=schema["pattern"])
 
 
-def _size_faults(size: int, schema: dict[str, Any], key: str, unit: str) -> Iterator[str]:
+def _size_faults(size: int, schema: dict[str, Any], key: str) -> Iterator[Reason]:
     least, most = schema.get(f"min{key}"), schema.get(f"max{key}")
+    too_few, too_many = _SIZES[key]
     if _is_number(least) and size < least:
-        yield f"expected at least {_count(least, unit)}, found {size}"
+        yield Reason(too_few, n=least, found=size)
     if _is_number(most) and size > most:
-        yield f"expected at most {_count(most, unit)}, found {size}"
-
-
-def _count(number: float, unit: str) -> str:
-    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
+        yield Reason(too_many, n=most, found=size)
 
 
 @lru_cache(maxsize=256)

@@ -27,6 +27,7 @@ from redrive.desk.handing import Handing, Hands, Taker, Taking, as_claimed
 from redrive.desk.replaying import Order, Prepared, Replayer
 from redrive.errors import ConfigurationError, Conflict, DataRefused, RedriveError, StoreError
 from redrive.frozen import dataclass
+from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.settler import LocalSettler
 from redrive.store.port import Store
 from redrive.store.records import Case
@@ -179,7 +180,7 @@ class Batches:
     ) -> Prepared | ItemMark:
         try:
             if case is None:
-                return _refused(item, f"there is no dead letter {item.letter!r}, or its run was purged")
+                return _refused(item, Reason(ReasonCode.LETTER_GONE, id=quote(item.letter)))
             before = await self._replayer.answered_before(case, order)
             if before is not None:
                 return _done(item, before.run_id)
@@ -201,7 +202,7 @@ class Batches:
             answers = await self._replayer.write([each for _, each in prepared], worker=worker)
         except DataRefused as error:
             if len(prepared) == 1:
-                return [(_refused(prepared[0][0], str(error)), None)]
+                return [(_refused(prepared[0][0], Reason.of_error(error)), None)]
             return [one for each in prepared for one in await self._apply([each], worker)]
         pairs = zip(prepared, answers, strict=True)
         return [_written(item, each, answer) for (item, each), answer in pairs if answer.kept]
@@ -225,21 +226,22 @@ class Batches:
 def order_of(row: SetRow) -> Order:
     """What the set asks to be done with each letter, under a key of its own."""
     if is_sealed(row.request or ""):
-        raise ConfigurationError(f"set {row.public_id} waits: {why_sealed(row.request or '')}")
+        why = why_sealed(row.request or "")
+        raise ConfigurationError(Reason(ReasonCode.SET_UNREADABLE, id=row.public_id, why=why))
     said = json.loads(row.request or "{}")
     output = said.pop("output", {}).get("value")
     request = ReplayRequest(**{**said, "mode": Mode(said["mode"]), "output": output})
     return Order(request=request, by=row.by, reason=row.reason, key=row.public_id)
 
 
-def why_not(error: Exception, letter: str) -> str:
+def why_not(error: Exception, letter: str) -> Reason:
     """Why a letter cannot be decided on; trouble with the store is no reason, and is raised again."""
     if isinstance(error, StoreError):
         raise error
     if isinstance(error, RedriveError):
-        return str(error)
+        return Reason.of_error(error)
     log.error("letter %s of a set cannot be decided on", letter, exc_info=error)
-    return f"it cannot be decided on, for a reason nobody thought of: {type(error).__name__}: {error}"
+    return Reason(ReasonCode.UNEXPECTED_ERROR, error_type=type(error).__name__, message=str(error))
 
 
 def _by_id(cases: Sequence[Case], tenant: str) -> Cases:
@@ -249,11 +251,11 @@ def _by_id(cases: Sequence[Case], tenant: str) -> Cases:
 
 def _closing(row: SetRow, item: SetItemRow, case: Case | None) -> Closed | ItemMark:
     if case is None or case.letter is None:
-        return _refused(item, f"there is no dead letter {item.letter!r}, or its run was purged")
+        return _refused(item, Reason(ReasonCode.LETTER_GONE, id=quote(item.letter)))
     try:
         outcome = closing(case.run, case.letter, CLOSINGS[row.action], by=row.by, reason=row.reason)
     except Conflict as refused:
-        return _refused(item, str(refused))
+        return _refused(item, Reason.of_error(refused))
     return outcome or _done(item, None)
 
 
@@ -270,5 +272,5 @@ def _done(item: SetItemRow, run_id: str | None) -> ItemMark:
     return _ItemMark(id=item.id, status=SetItemStatus.DONE, run_id=run_id)
 
 
-def _refused(item: SetItemRow, why: str) -> ItemMark:
-    return ItemMark(id=item.id, status=SetItemStatus.FAILED, error=why)
+def _refused(item: SetItemRow, why: Reason) -> ItemMark:
+    return ItemMark(id=item.id, status=SetItemStatus.FAILED, error=why.to_text())

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from datetime import datetime
 from typing import Any
 
 from redrive.clock import Clock
+from redrive.core.auditing import reason_by
 from redrive.core.circuit import CircuitState, CircuitStatus, close, open_by_hand
 from redrive.core.events import Event
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.transition import AuditWrite
 from redrive.desk.checks import person, reason_given, short_text
+from redrive.desk.shapes import fields_for
 from redrive.duration import moment
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.frozen import dataclass
@@ -34,7 +36,8 @@ class CircuitRecord:
     """A circuit as it is shown. `until`: when an open one lets probes through, None if a person opened it.
 
     `settings` are those in force, as far as any code said what they are; `override` is what a person set.
-    `parked` counts the runs that wait for it, up to 10,000.
+    `parked` counts the runs that wait for it, up to 10,000. `why` is a person's text, or the English sentence
+    for `reason_code` and `reason_params`.
     """
 
     key: str
@@ -48,6 +51,8 @@ class CircuitRecord:
     why: str | None
     changed_by: str | None
     changed_at: datetime
+    reason_code: str | None = None
+    reason_params: dict[str, Any] = field(default_factory=dict)
 
 
 class Circuits:
@@ -189,6 +194,7 @@ def _key(key: str) -> str:
 def shaped(row: CircuitRow) -> CircuitRecord:
     """A circuit as it is shown."""
     known = row.settings is not None or row.override is not None
+    reason = None if row.why is None else reason_by(row.changed_by, row.why)
     return CircuitRecord(
         key=row.key,
         tenant=row.tenant,
@@ -198,7 +204,8 @@ def shaped(row: CircuitRow) -> CircuitRecord:
         parked=row.parked,
         settings=row.in_force if known else None,
         override=None if row.override is None else json.loads(row.override),
-        why=row.why,
+        why=None if reason is None else str(reason),
+        **fields_for(reason),
         changed_by=row.changed_by,
         changed_at=moment(row.changed_at),
     )

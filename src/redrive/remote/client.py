@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 from redrive.core.addresses import API
 from redrive.errors import ConfigurationError, NotSignedIn, StoreError, StoreUnavailable
 from redrive.frozen import dataclass
+from redrive.reasons import Reason
 from redrive.server.codes import HTTP, error_of
 
 __all__ = ["Address", "Client", "Query"]
@@ -197,8 +198,10 @@ class Client:
             found = json.loads(text)
             if found["code"] == HTTP[404][0]:
                 return self._strange("that it has no such path")
-            return error_of(status, found["code"], found["detail"])
-        except (ValueError, KeyError, TypeError):
+            coded = {"code": found.get("reason_code"), "params": found.get("reason_params")}
+            reason = Reason.from_json(coded) if found.get("reason_code") else found["detail"]
+            return error_of(status, found["code"], reason)
+        except (ValueError, KeyError, TypeError, AttributeError):
             return self._strange(f"with status {status}")
 
     def _parsed(self, text: bytes) -> Any:

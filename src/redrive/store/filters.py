@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -41,6 +42,16 @@ _POPULAR = "popular_"
 _MOST_FAIL_IN = "exec"
 
 
+def _pattern(text: str) -> str:
+    """Return the LIKE pattern that finds a text in a stored reason.
+
+    A reason is stored as JSON, so the text is written as JSON writes it. A space matches any character:
+    "retries exhausted" finds the code `retries_exhausted`.
+    """
+    written = json.dumps(text, ensure_ascii=False)[1:-1]
+    return "%" + re.sub(r"([\\%_])", r"\\\1", written).replace(" ", "_") + "%"
+
+
 def given(where: RunFilter | LetterFilter | AuditFilter) -> dict[str, Any]:
     """What a filter says, without what it leaves open and without the status."""
     values = {field.name: getattr(where, field.name) for field in fields(where)}
@@ -48,7 +59,7 @@ def given(where: RunFilter | LetterFilter | AuditFilter) -> dict[str, Any]:
     for number, (field, texts) in enumerate(found.pop("index", {}).items()):
         found[f"index_{number}"] = (field, list(texts))
     if "text" in found:
-        found["text"] = "%" + re.sub(r"([\\%_])", r"\\\1", found["text"]) + "%"
+        found["text"] = _pattern(found["text"])
     if found.get("event", "").endswith("."):
         found["kind"] = found.pop("event")
     if found.get("stage", _MOST_FAIL_IN) != _MOST_FAIL_IN:

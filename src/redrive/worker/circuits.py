@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from redrive.clock import MICROS, Clock, Timer
+from redrive.core.auditing import reason_by
 from redrive.core.circuit import Admission, Admitted, CircuitState, CircuitStatus, rules_of, wave
 from redrive.core.outcome import Outcome
 from redrive.errors import StoreError
@@ -144,7 +145,8 @@ class Circuits:
             return
         self._rows[row.place] = row
         if known is None or known.generation != row.generation:
-            log.warning("circuit %r of tenant %r is %s: %s", row.key, row.tenant, row.status.value, row.why)
+            why = None if row.why is None else reason_by(row.changed_by, row.why)
+            log.warning("circuit %r of tenant %r is %s: %s", row.key, row.tenant, row.status.value, why)
             if row.place in self._queues:
                 self._queues[row.place].turned(row)
 

@@ -22,6 +22,7 @@ from redrive.core.outcome import Escaped, RunView
 from redrive.core.states import RunStatus
 from redrive.errors import StoreError
 from redrive.frozen import dataclass
+from redrive.reasons import Reason, ReasonCode
 from redrive.settle.view import readable_options
 from redrive.store.workers import Claim, Claims
 
@@ -249,7 +250,7 @@ def unreadable(claimed: Claimed, error: Exception) -> Escaped:
         handler_for=claimed.handler_for,
         undoing=claimed.status is RunStatus.COMPENSATING,
     )
-    reason = f"what the store holds of this run cannot be read: {error}"
+    reason = Reason(ReasonCode.RUN_UNREADABLE, why=Reason.of_error(error))
     code = LetterCode.INFRASTRUCTURE_FAILURE
     return Escaped(
         run=view, ending=Ending(failure=capture(error), code=code, reason=reason, stage=Stage.INPUT)

@@ -39,6 +39,7 @@ from redrive.core.outcome import (
 )
 from redrive.core.states import FINAL
 from redrive.errors import PutDown
+from redrive.reasons import Reason
 from redrive.settle.view import view_of_claimed
 from redrive.worker.attempt import Attempt
 from redrive.worker.branch import Branch
@@ -103,7 +104,7 @@ class Execution:
         self._recording: dict[int, asyncio.Future[Settled]] = {}  # results on their way, by number
         self.kept_waiting = 0
         self.endings: dict[str, tuple[Ending, Place, int]] = {}
-        self._difference: str | None = None
+        self._difference: Reason | None = None
         self._task: asyncio.Task[None] | None = None
 
     # -- the life of the run ------------------------------------------------------------------------

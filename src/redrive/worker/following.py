@@ -6,7 +6,7 @@ down before the first of them begins, so that whoever goes on with them finds al
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from redrive.core.outcome import Escaped, Place, Planned, Undoing
 from redrive.core.saga import follow_key, undo_input
 from redrive.core.states import EntryKind, StepStatus
 from redrive.errors import PayloadError, StepFailed
+from redrive.reasons import Reason, ReasonCode
 from redrive.settle.settler import until_answered
 from redrive.store.seal import is_sealed, why_sealed
 from redrive.worker.tries import Tries
@@ -35,7 +36,7 @@ class Stuck(Exception):
     """Something that had to be done failed for good; `ending` says how, and `place` where."""
 
     def __init__(self, ending: Ending, place: Place | None = None, attempt: int = 1) -> None:
-        super().__init__(ending.reason)
+        super().__init__(str(ending.reason))
         self.ending = ending
         self.place = place
         self.attempt = attempt
@@ -81,7 +82,7 @@ class Following:
     def _undoing(self, entry: EntryRow, step: Step[Any, Any], uncertain: bool, runs: bool) -> Undoing:
         for text in (entry.input, entry.output):
             if text is not None and is_sealed(text):
-                raise Stuck(self._unusable(entry.name, why_sealed(text)))
+                raise Stuck(self._unusable(entry.name, PayloadError(why_sealed(text))))
         return Undoing(
             place=Place(self._execution.next_index(), follow_key(entry, step.name), self._kind, step.name),
             input=undo_input(entry, declared=step.action is not None, uncertain=uncertain),
@@ -97,7 +98,7 @@ class Following:
         try:
             args, kwargs = step.signature.decode(entry.input or "{}")
         except PayloadError as error:
-            raise Stuck(self._unusable(entry.name, str(error), error), place, entry.attempt) from None
+            raise Stuck(self._unusable(entry.name, error), place, entry.attempt) from None
         self._branch.go_in()
         try:
             begun = None if entry.status is StepStatus.PENDING else entry
@@ -109,11 +110,13 @@ class Following:
         finally:
             self._branch.come_out()
 
-    def _unusable(self, name: str, why: str, error: Exception | None = None) -> Ending:
-        failure = self._execution.capture(error or PayloadError(why))
-        reason = f"what {name!r} was called with cannot be used: {why}"
+    def _unusable(self, name: str, error: PayloadError) -> Ending:
         return Ending(
-            failure=failure, code=LetterCode.VALIDATION_FAILED, reason=reason, stage=Stage.INPUT, step=name
+            failure=self._execution.capture(error),
+            code=LetterCode.VALIDATION_FAILED,
+            reason=Reason(ReasonCode.STEP_INPUT_UNUSABLE, step=name, why=Reason.of_error(error)),
+            stage=Stage.INPUT,
+            step=name,
         )
 
 
@@ -127,11 +130,6 @@ def blamed(ending: Ending, cause: Ending, step: str) -> Ending:
     return replace(
         ending,
         code=LetterCode.COMPENSATION_FAILED,
-        reason=f"step {step!r} could not be undone: {ending.reason}",
+        reason=Reason(ReasonCode.STEP_NOT_UNDONE, step=step, why=ending.reason),
         cause=cause,
     )
-
-
-def named(entries: Sequence[str]) -> str:
-    """Names in a sentence."""
-    return ", ".join(repr(name) for name in dict.fromkeys(entries))

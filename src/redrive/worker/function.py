@@ -12,6 +12,7 @@ from redrive.core.ending import Ending, LetterCode, Stage, code_for
 from redrive.core.outcome import Ended, Escaped, Outcome
 from redrive.core.payload import check_size
 from redrive.errors import PayloadError, PayloadTooLarge, PutDown, RedriveError, StepFailed
+from redrive.reasons import Reason, ReasonCode
 from redrive.store.seal import is_sealed, why_sealed
 from redrive.worker.branch import Branch, current
 
@@ -69,11 +70,12 @@ def _returned(execution: Execution, workflow: WorkflowDefinition, value: Any) ->
 
 def _bad_input(execution: Execution, error: PayloadError) -> Escaped:
     claimed = execution.claimed
-    why = why_sealed(claimed.input) if is_sealed(claimed.input) else str(error)
+    sealed = is_sealed(claimed.input)
+    why = Reason(ReasonCode.TEXT, text=why_sealed(claimed.input)) if sealed else Reason.of_error(error)
     ending = Ending(
         failure=execution.capture(error),
         code=_bad_input_code(claimed.input),
-        reason=f"the input of workflow {claimed.workflow!r} cannot be used: {why}",
+        reason=Reason(ReasonCode.WORKFLOW_INPUT_UNUSABLE, workflow=claimed.workflow, why=why),
         stage=Stage.INPUT,
     )
     return Escaped(run=execution.view, ending=ending)
@@ -104,8 +106,12 @@ def _escaped(execution: Execution, error: BaseException, *, stage: Stage = Stage
         case _:
             code = code_for(failure, exhausted=False)
             code = code if code is LetterCode.VALIDATION_FAILED else LetterCode.NON_RETRYABLE
-    workflow = execution.claimed.workflow
-    reason = f"workflow {workflow!r} raised {failure.short_type}: {failure.message}"
+    reason = Reason(
+        ReasonCode.WORKFLOW_RAISED,
+        workflow=execution.claimed.workflow,
+        error_type=failure.short_type,
+        message=failure.message,
+    )
     return Escaped(run=execution.view, ending=Ending(failure=failure, code=code, reason=reason, stage=stage))
 
 

@@ -22,6 +22,7 @@ from redrive.core.states import FINAL
 from redrive.core.transition import NewRun
 from redrive.errors import StoreError
 from redrive.frozen import dataclass
+from redrive.reasons import Reason
 from redrive.settle.settler import LocalSettler, Outgoing, Settled, Settler, until_answered
 from redrive.settle.view import options_of, view_of_claimed
 from redrive.signals.tally import Ear, Tally
@@ -383,7 +384,7 @@ class Worker:
         if self._on_ended is not None:
             self._on_ended(claimed, settled)
 
-    async def code_changed(self, claimed: Claimed, view: RunView, difference: str) -> Outcome:
+    async def code_changed(self, claimed: Claimed, view: RunView, difference: Reason) -> Outcome:
         """Whether to leave the run for a worker that has its code, or to give up."""
         log.warning("run %s: %s", claimed.public_id, difference)
         if claimed.version == self.version:

@@ -22,10 +22,11 @@ from redrive.core.outcome import Handed, Undone
 from redrive.core.saga import Happened, LedgerRow, happened, ledger, passed_pivot
 from redrive.core.states import EntryKind, RunStatus
 from redrive.errors import PutDown
+from redrive.reasons import Reason, ReasonCode
 from redrive.settle.settler import until_answered
 from redrive.settle.view import last_tries
 from redrive.worker.acting import instructions
-from redrive.worker.following import Following, Stuck, blamed, named, place_of
+from redrive.worker.following import Following, Stuck, blamed, place_of
 
 if TYPE_CHECKING:
     from redrive.store.records import LetterRow, RunRow
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = ["roll_back"]
 
-_WHY = "the run was rolled back"
+_WHY = Reason(ReasonCode.RUN_ROLLED_BACK)
 _UNKNOWN = Ending(
-    failure=Failure.of(Category.UNKNOWN, _WHY, "redrive.RolledBack"),
+    failure=Failure.of(Category.UNKNOWN, str(_WHY), "redrive.RolledBack"),
     code=LetterCode.NON_RETRYABLE,
     reason=_WHY,
 )
@@ -110,7 +111,9 @@ class _Rollback:
         steps = self._following.steps
         unknown = [each.entry.name for each in effects if each.entry.name not in steps]
         if unknown:
-            await self._wait_for_code(f"nobody here knows how to undo {named(unknown)}")
+            await self._wait_for_code(
+                Reason(ReasonCode.COMPENSATION_UNKNOWN, steps=tuple(dict.fromkeys(unknown)))
+            )
         known = {row.undone.index for row in ledger(journal)}
         missing = [each for each in effects if each.entry.index not in known]
         wanted = [(each, undo) for each in missing if (undo := self._undo_of(each)) is not None]
@@ -128,7 +131,7 @@ class _Rollback:
         rolls_back = self._ends_as is RunStatus.COMPENSATED or self._execution.view.options.rollback
         return step.cancel or (step.undo if rolls_back else None)
 
-    async def _wait_for_code(self, difference: str) -> None:
+    async def _wait_for_code(self, difference: Reason) -> None:
         """Leave the run for a worker that has the code, or give up; in either case it is out of our hands."""
         execution = self._execution
         outcome = await execution.worker.code_changed(execution.claimed, execution.view, difference)
@@ -141,7 +144,10 @@ class _Rollback:
     async def _undo(self, row: LedgerRow) -> None:
         step = self._following.steps.get(row.entry.name)
         if step is None:
-            await self._wait_for_code(f"{row.entry.name!r}, which undoes {row.undone.name!r}, is not here")
+            missing = Reason(
+                ReasonCode.COMPENSATION_MISSING, compensation=row.entry.name, step=row.undone.name
+            )
+            await self._wait_for_code(missing)
             return
         if isinstance(step.action, Manual):
             await self._hand_over(row, step.action)
