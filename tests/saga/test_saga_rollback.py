@@ -306,7 +306,7 @@ async def test_the_ledger_is_done_before_a_run_times_out_or_is_cancelled(on_stor
         assert (run.letter is None) == (end == "CANCELLED")
         if run.letter is not None:
             assert (run.letter.code, run.letter.status) == ("timeout", "OPEN")
-            with pytest.raises(Conflict, match="was undone"):
+            with pytest.raises(Conflict, match="were undone"):
                 await app.dlq.replay(run.letter.id, by="ada")
 
 

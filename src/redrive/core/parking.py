@@ -18,7 +18,7 @@ from redrive.core.transition import (
     RunWrite,
     Transition,
 )
-from redrive.reasons import Reason
+from redrive.reasons import Reason, ReasonCode
 
 __all__ = ["CIRCUIT_OPEN", "circuit_open", "marks_of", "parked", "time_parked"]
 
@@ -109,7 +109,7 @@ def _recorded(outcome: Parked) -> AttemptWrite:
         attempt=0,
         end=AttemptEnd.PARKED,
         category=Category.DEPENDENCY_UNAVAILABLE.value,
-        failure=json.dumps(circuit_open(outcome.circuit).to_json()),
+        failure=json.dumps(circuit_open(Reason(ReasonCode.CIRCUIT_OPEN, circuit=outcome.circuit)).to_json()),
     )
 
 
