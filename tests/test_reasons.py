@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,12 @@ from pathlib import Path
 import pytest
 
 import redrive
+from redrive import LetterFilter, Redrive, RetryPolicy
 from redrive.errors import Conflict, InputError, PayloadError
 from redrive.reasons import ENGLISH, Reason, ReasonCode, quote, render
 from redrive.reasons.codes import fields_of
 from redrive.reasons.polish import POLISH
+from redrive.testing import engine
 
 SOURCES = Path(redrive.__file__).parent
 LANGUAGES = {"English": ENGLISH, "Polish": POLISH}
@@ -156,3 +159,43 @@ def test_an_error_carries_its_reason() -> None:
 def test_a_refused_value_is_quoted_in_short() -> None:
     assert quote("x" * 100) == "'" + "x" * 59
     assert quote(None) == "None"
+
+
+async def test_a_dead_letter_stores_its_reason_as_data_and_is_found_by_it() -> None:
+    app = Redrive("sqlite:///:memory:")
+
+    @app.step(retry=RetryPolicy(max_retries=1, base_delay="1s"))
+    async def charge() -> None:
+        raise ConnectionError("the bank is down")
+
+    @app.workflow
+    async def fulfil() -> None:
+        await charge()
+
+    @app.workflow
+    async def refuse() -> None:
+        raise ValueError('they said "no"')
+
+    async with engine(app) as e:
+        for workflow in (fulfil, refuse):
+            await e.run(workflow)
+        rows = await e.store.letters(LetterFilter(), limit=9, cursor=None)
+        stored = {row.workflow: row.reason for row in rows.items}
+        why = Reason(ReasonCode.RETRIES_EXHAUSTED)
+        assert Reason.from_json(json.loads(stored["fulfil"])) == Reason(
+            ReasonCode.STEP_FAILED, step="charge", n=2, category="network", why=why
+        )
+        for text, found in {
+            "retries exhausted": ["fulfil"],
+            "RETRIES_EXHAUSTED": ["fulfil"],
+            'said "no"': ["refuse"],
+            "100%": [],
+        }.items():
+            page = await app.dlq.list(LetterFilter(text=text))
+            assert [letter.workflow for letter in page.items] == found, text
+        (letter,) = (await app.dlq.list(LetterFilter(workflow="fulfil"))).items
+        assert letter.reason == "step 'charge' failed 2 times (network): retries are exhausted"
+        assert (letter.reason_code, letter.reason_params["why"]) == ("step_failed", why.to_json())
+        await app.dlq.ignore(letter.id, by="ann", reason='{"code": "replayed", "params": {}}')
+        closed = await app.dlq.get(letter.id)
+        assert (closed.resolution, closed.resolution_code) == ('{"code": "replayed", "params": {}}', None)
