@@ -100,7 +100,8 @@ class Reporter:
 
     def _buried(self, run: RunView, letter: LetterWrite) -> None:
         """The structured error record: enough to find everything else."""
-        error = self._redactor.text(str(Reason.from_text(letter.reason)))
+        reason = Reason.from_text(letter.reason)
+        error = self._redactor.text(str(reason))
         log.error(
             "workflow execution failed after %d attempts: %s",
             letter.attempts,
@@ -116,6 +117,7 @@ class Reporter:
                     "code": letter.code,
                     "stage": letter.stage,
                     "letter_id": letter.public_id,
+                    "reason_code": reason.code,
                 }
             },
         )
