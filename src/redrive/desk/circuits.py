@@ -20,6 +20,7 @@ from redrive.duration import moment
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.frozen import dataclass
 from redrive.policy import Circuit
+from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.turning import Decide, turn, turn_to
 from redrive.store.circuits import MOST_COUNTED, CircuitCase, CircuitRow, CircuitTurn
 from redrive.store.port import People
@@ -74,10 +75,7 @@ class Circuits:
         """One circuit; NotFound if nothing ever happened to one of this key."""
         row = await self._row(_key(key), short_text("tenant", tenant))
         if not row.version:
-            raise NotFound(
-                f"nothing ever happened to a circuit {key!r} of tenant {tenant!r}: calls go through it. "
-                "`list` shows those that something happened to"
-            )
+            raise NotFound(Reason(ReasonCode.CIRCUIT_UNKNOWN, circuit=key, tenant=tenant))
         return shaped(row)
 
     async def open(
@@ -174,9 +172,9 @@ def _overridden(case: CircuitCase, override: str | None, event: Event, by: str, 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """What was given, checked and as it is kept."""
     if not given:
-        raise InputError("say what to set: failures, window, open_for, probes, on_open")
+        raise InputError(Reason(ReasonCode.CIRCUIT_SETTINGS_NEEDED))
     if "name" in given:
-        raise InputError("a circuit's name cannot be set; it is what the code calls it")
+        raise InputError(Reason(ReasonCode.CIRCUIT_NAME_FIXED))
     try:
         whole = Circuit.from_json(given).to_json()
     except ConfigurationError as error:
@@ -187,7 +185,7 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
 def _key(key: str) -> str:
     """A circuit's name, or a workflow's and a step's."""
     if not isinstance(key, str) or not key.strip() or not key.isprintable() or len(key) > _LONGEST:
-        raise InputError(f"{key!r:.60} is no circuit: give its name, or WORKFLOW/STEP for one that has none")
+        raise InputError(Reason(ReasonCode.CIRCUIT_KEY_INVALID, given=quote(key)))
     return key
 
 

@@ -18,6 +18,7 @@ from redrive.duration import moment
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.frozen import dataclass
 from redrive.outside import inspect
+from redrive.reasons import Reason, ReasonCode, quote
 from redrive.sinks.signature import read_secrets
 from redrive.store.notices import NotificationFilter, NotificationRow, RuleRow
 from redrive.store.port import People
@@ -97,7 +98,7 @@ class Notifications:
         where = NotificationFilter(tenant=tenant, ids=(id,))
         page = await self._store.notices.inbox(where, person(reader), limit=1, cursor=None)
         if not page.items:
-            raise NotFound(f"there is no notification {id!r:.80}; `redrive notifications list` shows all")
+            raise NotFound(Reason(ReasonCode.NOTIFICATION_NOT_FOUND, id=quote(id)))
         return self._item(page.items[0])
 
     async def unread(

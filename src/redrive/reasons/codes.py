@@ -214,6 +214,17 @@ class ReasonCode(StrEnum):
     PATCH_OBJECT_NEEDED = "patch_object_needed"
     INPUT_NOT_PATCHABLE = "input_not_patchable"
     MASK_AMBIGUOUS = "mask_ambiguous"
+    POLICY_NEEDED = "policy_needed"
+    POLICY_TARGET_NEEDED = "policy_target_needed"
+    CIRCUIT_UNKNOWN = "circuit_unknown"
+    CIRCUIT_SETTINGS_NEEDED = "circuit_settings_needed"
+    CIRCUIT_NAME_FIXED = "circuit_name_fixed"
+    CIRCUIT_KEY_INVALID = "circuit_key_invalid"
+    NOTIFICATION_NOT_FOUND = "notification_not_found"
+    MESSAGE_NOT_FOUND = "message_not_found"
+    SINK_NOT_FOUND = "sink_not_found"
+    SCHEDULE_IN_CODE = "schedule_in_code"
+    SCHEDULE_NOT_FOUND = "schedule_not_found"
 
     # what is wrong with a value that a person typed
     OBJECT_NEEDED = "object_needed"

@@ -303,6 +303,29 @@ _TEXTS: dict[str, str] = {
         "{paths:list}[ and {more} more]: {mask} stands for a hidden value, but it is not certain for "
         "which one. Type the real value or leave the field out of a patch"
     ),
+    ReasonCode.POLICY_NEEDED: "a RetryPolicy is expected, not {given}",
+    ReasonCode.POLICY_TARGET_NEEDED: "name the workflow, the step, or both, that the policy is for",
+    ReasonCode.CIRCUIT_UNKNOWN: (
+        "nothing ever happened to a circuit {circuit!r} of tenant {tenant!r}: calls go through it. "
+        "`list` shows those that something happened to"
+    ),
+    ReasonCode.CIRCUIT_SETTINGS_NEEDED: "say what to set: failures, window, open_for, probes, on_open",
+    ReasonCode.CIRCUIT_NAME_FIXED: "a circuit's name cannot be set: the code defines it",
+    ReasonCode.CIRCUIT_KEY_INVALID: (
+        "{given} is not a circuit: give its name, or WORKFLOW/STEP for one that has none"
+    ),
+    ReasonCode.NOTIFICATION_NOT_FOUND: (
+        "there is no notification {id}; `redrive notifications list` shows all"
+    ),
+    ReasonCode.MESSAGE_NOT_FOUND: "there is no message {id}; those that were delivered are kept for a day",
+    ReasonCode.SINK_NOT_FOUND: "there is no sink {name}; there are: {known}",
+    ReasonCode.SCHEDULE_IN_CODE: (
+        "a live worker has schedule {schedule!r} of workflow {workflow!r} in its code; remove it there, "
+        "or pause it"
+    ),
+    ReasonCode.SCHEDULE_NOT_FOUND: (
+        "workflow {workflow!r} has no schedule {schedule!r} for tenant {tenant!r}; there are: {known}"
+    ),
     # what is wrong with a value that a person typed
     ReasonCode.OBJECT_NEEDED: "{field} must be an object from name to value, not {given}",
     ReasonCode.FLAG_NEEDED: "{field} is True or False, not {given}",

@@ -331,6 +331,29 @@ _TEXTS: dict[str, str] = {
         "{paths:list}[ i jeszcze {more}]: {mask} zastępuje ukrytą wartość, ale nie wiadomo którą. Wpisz "
         "prawdziwą wartość albo pomiń to pole w łacie"
     ),
+    ReasonCode.POLICY_NEEDED: "oczekiwano RetryPolicy, a nie {given}",
+    ReasonCode.POLICY_TARGET_NEEDED: "wskaż przepływ pracy, krok albo oba, których dotyczy polityka",
+    ReasonCode.CIRCUIT_UNKNOWN: (
+        "z bezpiecznikiem {circuit!r} organizacji {tenant!r} nic się dotąd nie działo: wywołania przez "
+        "niego przechodzą. `list` pokazuje te, z którymi coś się działo"
+    ),
+    ReasonCode.CIRCUIT_SETTINGS_NEEDED: "podaj, co ustawić: failures, window, open_for, probes, on_open",
+    ReasonCode.CIRCUIT_NAME_FIXED: "nazwy bezpiecznika nie można ustawić: określa ją kod",
+    ReasonCode.CIRCUIT_KEY_INVALID: (
+        "{given} nie jest bezpiecznikiem: podaj jego nazwę albo PRZEPŁYW/KROK, jeśli jej nie ma"
+    ),
+    ReasonCode.NOTIFICATION_NOT_FOUND: (
+        "nie ma powiadomienia {id}; `redrive notifications list` pokazuje wszystkie"
+    ),
+    ReasonCode.MESSAGE_NOT_FOUND: "nie ma wiadomości {id}; dostarczone są przechowywane przez dzień",
+    ReasonCode.SINK_NOT_FOUND: "nie ma odbiorcy {name}; są: {known}",
+    ReasonCode.SCHEDULE_IN_CODE: (
+        "działający proces roboczy ma harmonogram {schedule!r} przepływu pracy {workflow!r} w swoim "
+        "kodzie; usuń go tam albo wstrzymaj"
+    ),
+    ReasonCode.SCHEDULE_NOT_FOUND: (
+        "przepływ pracy {workflow!r} nie ma harmonogramu {schedule!r} dla organizacji {tenant!r}; są: {known}"
+    ),
     # what is wrong with a value that a person typed
     ReasonCode.OBJECT_NEEDED: "{field} musi być obiektem, który nazwom przypisuje wartości, a nie {given}",
     ReasonCode.FLAG_NEEDED: "{field} to True albo False, a nie {given}",
