@@ -17,6 +17,7 @@ from redrive.errors import Conflict, InputError, PayloadError
 from redrive.reasons import ENGLISH, Reason, ReasonCode, quote, render
 from redrive.reasons.codes import fields_of
 from redrive.reasons.polish import POLISH
+from redrive.remote.client import Address, Client
 from redrive.testing import engine
 
 SOURCES = Path(redrive.__file__).parent
@@ -154,6 +155,22 @@ def test_an_error_carries_its_reason() -> None:
     assert PayloadError(reason, path="a").reason == reason
     assert InputError("in words").reason is None
     assert Reason.of_error(InputError("in words")) == Reason(ReasonCode.TEXT, text="in words")
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [("moon_phase", "the moon is full"), (None, "the moon is full"), ("set_done", "set s1 is done: ")],
+)
+def test_a_client_shows_the_sentence_of_a_newer_server(code: str | None, text: str) -> None:
+    problem = {
+        "code": "conflict",
+        "detail": "the moon is full",
+        "reason_code": code,
+        "reason_params": {"id": "s1"},
+    }
+    error = Client(Address.read("http://there"), "token")._problem(409, json.dumps(problem).encode())
+    assert isinstance(error, Conflict)
+    assert str(error).startswith(text)
 
 
 def test_a_refused_value_is_quoted_in_short() -> None:

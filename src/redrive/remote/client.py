@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 from redrive.core.addresses import API
 from redrive.errors import ConfigurationError, NotSignedIn, StoreError, StoreUnavailable
 from redrive.frozen import dataclass
-from redrive.reasons import Reason
+from redrive.reasons import Reason, ReasonCode
 from redrive.server.codes import HTTP, error_of
 
 __all__ = ["Address", "Client", "Query"]
@@ -198,9 +198,7 @@ class Client:
             found = json.loads(text)
             if found["code"] == HTTP[404][0]:
                 return self._strange("that it has no such path")
-            coded = {"code": found.get("reason_code"), "params": found.get("reason_params")}
-            reason = Reason.from_json(coded) if found.get("reason_code") else found["detail"]
-            return error_of(status, found["code"], reason)
+            return error_of(status, found["code"], _reason(found))
         except (ValueError, KeyError, TypeError, AttributeError):
             return self._strange(f"with status {status}")
 
@@ -215,6 +213,13 @@ class Client:
             f"{self.address} answers {how}, as no Redrive server does: see that the URL is right, with the "
             "path that the API is mounted under, if any"
         )
+
+
+def _reason(problem: dict[str, Any]) -> Reason | str:
+    """Return the reason of a problem, or its sentence where only a newer server knows the code."""
+    if problem.get("reason_code") not in frozenset(ReasonCode):
+        return str(problem["detail"])
+    return Reason.from_json({"code": problem["reason_code"], "params": problem["reason_params"]})
 
 
 def _pause(told: str | None) -> float:
