@@ -214,6 +214,8 @@ class ReasonCode(StrEnum):
     PATCH_OBJECT_NEEDED = "patch_object_needed"
     INPUT_NOT_PATCHABLE = "input_not_patchable"
     MASK_AMBIGUOUS = "mask_ambiguous"
+
+    # why another request is refused
     POLICY_NEEDED = "policy_needed"
     POLICY_TARGET_NEEDED = "policy_target_needed"
     CIRCUIT_UNKNOWN = "circuit_unknown"

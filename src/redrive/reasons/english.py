@@ -303,6 +303,7 @@ _TEXTS: dict[str, str] = {
         "{paths:list}[ and {more} more]: {mask} stands for a hidden value, but it is not certain for "
         "which one. Type the real value or leave the field out of a patch"
     ),
+    # why another request is refused
     ReasonCode.POLICY_NEEDED: "a RetryPolicy is expected, not {given}",
     ReasonCode.POLICY_TARGET_NEEDED: "name the workflow, the step, or both, that the policy is for",
     ReasonCode.CIRCUIT_UNKNOWN: (

@@ -331,6 +331,7 @@ _TEXTS: dict[str, str] = {
         "{paths:list}[ i jeszcze {more}]: {mask} zastępuje ukrytą wartość, ale nie wiadomo którą. Wpisz "
         "prawdziwą wartość albo pomiń to pole w łacie"
     ),
+    # why another request is refused
     ReasonCode.POLICY_NEEDED: "oczekiwano RetryPolicy, a nie {given}",
     ReasonCode.POLICY_TARGET_NEEDED: "wskaż przepływ pracy, krok albo oba, których dotyczy polityka",
     ReasonCode.CIRCUIT_UNKNOWN: (
