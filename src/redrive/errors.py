@@ -31,7 +31,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from redrive.reasons import Reason
 
 __all__ = [
     "ConfigurationError",
@@ -61,7 +64,18 @@ __all__ = [
 
 
 class RedriveError(Exception):
-    """The root of everything Redrive raises on purpose."""
+    """The root of everything Redrive raises on purpose.
+
+    An error may be made from a `Reason` instead of a message; its text is then the English sentence.
+    """
+
+    @property
+    def reason(self) -> Reason | None:
+        """The reason that the error was made from, for programs and other languages."""
+        from redrive.reasons import Reason
+
+        first = self.args[0] if self.args else None
+        return first if isinstance(first, Reason) else None
 
 
 class ConfigurationError(RedriveError):
@@ -87,7 +101,7 @@ class UnknownWorkflow(InputError):
 class PayloadError(InputError):
     """A value does not fit its type, or cannot be written as JSON. `path` names the place."""
 
-    def __init__(self, message: str, *, path: str = "") -> None:
+    def __init__(self, message: str | Reason, *, path: str = "") -> None:
         super().__init__(message)
         self.path = path
 

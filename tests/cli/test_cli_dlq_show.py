@@ -15,6 +15,7 @@ from redrive import Redrive
 from redrive.chores.purge import Purger
 from redrive.cli.dlq.story import story
 from redrive.core.states import LetterStatus
+from redrive.reasons import ReasonCode
 
 
 def section(page: str, title: str) -> list[str]:
@@ -155,14 +156,14 @@ def test_a_letter_that_expired_and_whose_run_is_gone_offers_no_command(shop: Sho
 @pytest.mark.parametrize(
     ("resolution", "words"),
     [
-        ("replayed", "that went well. Nothing is left to do."),
-        ("replayed in part", "more would follow: the run is not finished."),
-        ("its run was cancelled", "Its work was not done"),
-        ("rolled_back", "What its run had done was undone. Nothing is left to do."),
+        (ReasonCode.REPLAY_SUCCEEDED, "that went well. Nothing is left to do."),
+        (ReasonCode.STEP_REPLAY_SUCCEEDED, "more would follow: the run is not finished."),
+        (ReasonCode.RUN_CANCELLED, "Its work was not done"),
+        (ReasonCode.ROLLED_BACK, "What its run had done was undone. Nothing is left to do."),
     ],
 )
 def test_a_letter_that_the_engine_closed_says_how_even_without_its_replays(
-    shop: Shop, resolution: str, words: str
+    shop: Shop, resolution: ReasonCode, words: str
 ) -> None:
     letter = shop.letter(shop.down)
     closed = replace(
@@ -170,7 +171,7 @@ def test_a_letter_that_the_engine_closed_says_how_even_without_its_replays(
         status=LetterStatus.RESOLVED,
         closed_at=letter.failed_at,
         closed_by="redrive",
-        resolution=resolution,
+        resolution_code=resolution,
     )
     assert words in "\n".join(story(closed))
 

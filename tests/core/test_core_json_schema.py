@@ -15,10 +15,11 @@ from test_payload import EXACT, JSON, TYPED, Cat, Dog, Level, Order, Tree, retur
 
 from redrive.core.json_schema import Problem, _Check, _plainly_fits, problems
 from redrive.core.payload import Signature
+from redrive.reasons import Reason, ReasonCode
 
 
 def found(value: Any, schema: Any) -> list[tuple[str, str]]:
-    return [(each.path, each.message) for each in problems(value, schema)]
+    return [(each.path, str(each.why)) for each in problems(value, schema)]
 
 
 def paths(value: Any, schema: Any) -> list[str]:
@@ -97,7 +98,7 @@ def test_any_value_is_judged_and_none_is_a_crash(value: Any) -> None:
     for hint in (Order, Tree, dict[str, Cat | Dog], tuple[int, Literal["a"]]):
         for each in problems({"value": value}, taking(hint).schema_in()):
             assert each.path.startswith("value")
-            assert each.message.startswith(("expected", "there is no such field"))
+            assert str(each.why).startswith(("expected", "there is no such field"))
 
 
 def test_a_place_inside_lists_and_objects_is_named_in_full() -> None:
@@ -109,12 +110,12 @@ def test_a_place_inside_lists_and_objects_is_named_in_full() -> None:
     assert found(value, schema) == [
         ("expres", "there is no such field; expected: order, express"),
         ("order.lines[1].sku", "expected text, found a whole number"),
-        ("order.lines[1].price", "expected a number or text, found a yes or no"),
+        ("order.lines[1].price", "expected a number or text, found true or false"),
         ("order.lines[2].sku", "expected text, but the field is missing"),
         ("order.placed", "expected text, found a whole number"),
     ]
     assert str(problems(value, schema)[1]) == "order.lines[1].sku: expected text, found a whole number"
-    assert str(Problem("", "no")) == "no"
+    assert str(Problem("", Reason(ReasonCode.KIND_NULL))) == "null"
 
 
 # -------------------------------------------------------------------------------------- keywords
@@ -305,7 +306,7 @@ def test_as_deep_as_the_codec_reads_is_checked_to_the_bottom() -> None:
 def test_deeper_than_can_be_read_is_a_problem_and_not_a_crash(levels: int) -> None:
     (problem,) = problems({"value": tree(levels)}, taking(Tree).schema_in())
     assert problem.path == "value"
-    assert "nested more than 200 levels deep" in problem.message
+    assert "nested more than 200 levels deep" in str(problem.why)
 
 
 def test_deep_values_can_be_compared() -> None:

@@ -28,6 +28,7 @@ from redrive.core.saga import (
 )
 from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transition import AttemptEnd
+from redrive.reasons import Reason, ReasonCode
 
 S = StepStatus
 
@@ -53,7 +54,9 @@ def row(index: int, key: str, status: StepStatus = S.SUCCESS, **more: Any) -> En
 
 def failure(category: Category, stage: Stage = Stage.EXEC, kind: str = "x.Error") -> str:
     failed = Failure.of(category, "no", error_type=kind)
-    return Ending(failure=failed, code=LetterCode.NON_RETRYABLE, reason="no", stage=stage).to_json()
+    return Ending(
+        failure=failed, code=LetterCode.NON_RETRYABLE, reason=Reason(ReasonCode.RUN_ENDING), stage=stage
+    ).to_json()
 
 
 def found(

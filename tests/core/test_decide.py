@@ -68,6 +68,7 @@ from redrive.core.states import (
 from redrive.core.transition import AttemptEnd, AttemptWrite, EntryWrite, RunWrite, Transition
 from redrive.core.verdict import Verdict
 from redrive.policy import RetryPolicy
+from redrive.reasons import Reason, ReasonCode
 from redrive.store.records import HeldRun, RunRow
 
 SECOND = 1_000_000
@@ -163,7 +164,13 @@ def ending(failure: Failure = DOWN) -> Ending:
     return Ending(
         failure=failure,
         code=LetterCode.EXHAUSTED_RETRIES,
-        reason="step 'charge' failed 4 times (server_error): retries are exhausted",
+        reason=Reason(
+            ReasonCode.STEP_FAILED,
+            step="charge",
+            n=4,
+            category="server_error",
+            why=Reason(ReasonCode.RETRIES_EXHAUSTED),
+        ),
         step="charge",
         step_index=2,
         attempts=4,
@@ -225,8 +232,9 @@ UNFIT = raised(cause=LetterCode.VALIDATION_FAILED, stage=Stage.OUTPUT)
 GIVEN_UP = Interrupted(run=RUN, place=CHARGE, attempt=2, began_ago=SECOND)
 WITH_STEP = Escaped(run=RUN, ending=ending(), place=CHARGE, attempt=4)
 ALONE = Escaped(run=RUN, ending=ending())
-PATIENT = Diverged(run=RUN, difference="x", wait=Wait.FOR_CODE, delay=SECOND)
-CHANGED = Diverged(run=RUN, difference="x", wait=Wait.NO_MORE)
+DIFFERENCE = Reason(ReasonCode.JOURNAL_NOTHING)
+PATIENT = Diverged(run=RUN, difference=DIFFERENCE, wait=Wait.FOR_CODE, delay=SECOND)
+CHANGED = Diverged(run=RUN, difference=DIFFERENCE, wait=Wait.NO_MORE)
 LONELY = lost(deaths=0, executing=False, wake_in=SECOND, open=(WAITING, NAPPING))
 POISON = lost(replace(RUN, deaths=2), deaths=3)
 
@@ -579,7 +587,13 @@ def test_a_step_that_failed_for_good_keeps_why() -> None:
     assert Ending.from_json(entry.failure or "") == Ending(
         failure=DOWN,
         code=LetterCode.EXHAUSTED_RETRIES,
-        reason="step 'charge' failed 4 times (server_error): retries are exhausted",
+        reason=Reason(
+            ReasonCode.STEP_FAILED,
+            step="charge",
+            n=4,
+            category="server_error",
+            why=Reason(ReasonCode.RETRIES_EXHAUSTED),
+        ),
         stage=Stage.EXEC,
         step="charge",
         step_index=2,
@@ -596,13 +610,13 @@ def test_a_failure_that_is_not_the_steps_own_is_never_retried_and_names_its_code
     )
     kept = Ending.from_json(transition.entries[0].failure or "")
     assert (kept.code, kept.stage) == (LetterCode.INFRASTRUCTURE_FAILURE, Stage.COMMIT)
-    assert kept.reason == "step 'charge' failed once (server_error): the bank is down"
+    assert str(kept.reason) == "step 'charge' failed once (server_error): the bank is down"
 
 
 def test_a_step_that_fails_while_its_run_is_ending_is_not_tried_again() -> None:
     transition = decide(raised(last=True), RetryPolicy(max_retries=-1), 0.5)
     kept = Ending.from_json(transition.entries[0].failure or "")
-    assert kept.reason == "step 'charge' failed once (server_error): the run is ending"
+    assert str(kept.reason) == "step 'charge' failed once (server_error): the run is ending"
 
 
 @pytest.mark.parametrize(("hold", "release"), [(5, False), (4, True), (0, True)])
@@ -671,7 +685,7 @@ def test_a_failure_that_leaves_the_function_becomes_a_letter_with_all_there_is_t
     assert letter is not None
     assert (letter.code, letter.stage, letter.category) == ("exhausted_retries", "exec", "server_error")
     assert (letter.step, letter.step_index, letter.attempts) == ("charge", 2, 4)
-    assert letter.reason == ending().reason
+    assert letter.reason == ending().reason.to_text()
     assert Ending.from_json(letter.failure) == ending()
     assert letter.fingerprint == fingerprint(DOWN, workflow="fulfil", step="charge", key=KEY)
     assert letter.payload_hash == payload_hash('{"order":1}')
@@ -692,7 +706,7 @@ def test_a_run_that_passed_its_deadline_gives_up_what_is_open() -> None:
     letter = transition.letter
     assert letter is not None
     assert (letter.code, letter.category, letter.step) == ("timeout", "timeout", None)
-    assert letter.reason == "the run passed its deadline"
+    assert letter.reason == Reason(ReasonCode.DEADLINE_PASSED).to_text()
     assert [(attempt.index, attempt.end) for attempt in transition.attempts] == [(2, AttemptEnd.CANCELLED)]
 
 
@@ -702,13 +716,15 @@ def test_a_run_that_passed_its_deadline_gives_up_what_is_open() -> None:
 def test_a_cancelled_run_says_by_whom_and_why_and_has_no_letter(reason: str, words: str) -> None:
     transition = decide(Cancelled(run=RUN, by="ada", reason=reason, open=OPEN), POLICY, 0.5)
     assert transition.change is not None
-    assert Ending.from_json(transition.change.failure or "").reason == words
+    assert str(Ending.from_json(transition.change.failure or "").reason) == words
     assert transition.letter is None
     assert [(attempt.index, attempt.end) for attempt in transition.attempts] == [(2, AttemptEnd.CANCELLED)]
 
 
 def test_changed_code_is_waited_for_without_costing_an_attempt_or_a_crash() -> None:
-    outcome = Diverged(run=replace(RUN, deaths=2), difference="x", wait=Wait.FOR_CODE, delay=5 * SECOND)
+    outcome = Diverged(
+        run=replace(RUN, deaths=2), difference=DIFFERENCE, wait=Wait.FOR_CODE, delay=5 * SECOND
+    )
     assert decide(outcome, POLICY, 0.5) == Transition(
         run=7,
         tenant="acme",
@@ -717,11 +733,11 @@ def test_changed_code_is_waited_for_without_costing_an_attempt_or_a_crash() -> N
     )
 
 
-def test_code_that_changed_for_good_is_a_policy_violation_with_the_difference_in_words() -> None:
-    words = "the journal holds 'charge', but the code now asks for 'refund'"
-    letter = decide(Diverged(run=RUN, difference=words, wait=Wait.NO_MORE), POLICY, 0.5).letter
+def test_code_that_changed_for_good_is_a_policy_violation_with_the_difference() -> None:
+    letter = decide(Diverged(run=RUN, difference=DIFFERENCE, wait=Wait.NO_MORE), POLICY, 0.5).letter
     assert letter is not None
-    assert (letter.code, letter.category, letter.reason) == ("policy_violation", "internal", words)
+    assert (letter.code, letter.category) == ("policy_violation", "internal")
+    assert letter.reason == DIFFERENCE.to_text()
 
 
 @pytest.mark.parametrize(
@@ -983,7 +999,7 @@ def test_n_crashes_are_n_deaths_and_no_attempt(max_crashes: int, attempt: int) -
         deaths = transition.change.deaths
     assert transition.letter is not None
     assert transition.letter.code == "infrastructure_failure"
-    assert transition.letter.reason == f"{max_crashes} workers died while they executed this run"
+    assert transition.letter.reason == Reason(ReasonCode.WORKERS_DIED, n=max_crashes).to_text()
 
 
 @settings(deadline=None)

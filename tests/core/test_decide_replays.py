@@ -15,12 +15,15 @@ from redrive.core.outcome import Cancelled, Closed, Ended, Escaped, Expired, Los
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transition import Transition
 from redrive.policy import RetryPolicy
+from redrive.reasons import Reason, ReasonCode
 
 LETTER = "dl-first"
 """The letter of a run that was replayed as another: the one that answers for it now is `run7`."""
 
 BROKEN = Failure.of(Category.SERVER_ERROR, "the bank is down", error_type="shop.BankDown")
-ENDING = Ending(failure=BROKEN, code=LetterCode.EXHAUSTED_RETRIES, reason="the bank is down", step="charge")
+ENDING = Ending(
+    failure=BROKEN, code=LetterCode.EXHAUSTED_RETRIES, reason=Reason(ReasonCode.RUN_ENDING), step="charge"
+)
 
 
 def run(letter: str | None = LETTER, *, dead_letter: bool = True) -> RunView:
@@ -50,12 +53,12 @@ def events(transition: Transition) -> list[tuple[str, str | None, str]]:
 @pytest.mark.parametrize(
     ("outcome", "status", "resolution"),
     [
-        (Ended(run=run(), output="1"), RunStatus.SUCCESS, "replayed"),
-        (Stopped(run=run(), step="charge"), RunStatus.PARTIAL, "replayed in part"),
+        (Ended(run=run(), output="1"), RunStatus.SUCCESS, ReasonCode.REPLAY_SUCCEEDED),
+        (Stopped(run=run(), step="charge"), RunStatus.PARTIAL, ReasonCode.STEP_REPLAY_SUCCEEDED),
     ],
 )
 def test_a_replay_that_ends_well_resolves_its_letter(
-    outcome: Outcome, status: RunStatus, resolution: str
+    outcome: Outcome, status: RunStatus, resolution: ReasonCode
 ) -> None:
     transition = decided(outcome)
     assert transition.change is not None
@@ -63,7 +66,7 @@ def test_a_replay_that_ends_well_resolves_its_letter(
     move = transition.move
     assert move is not None
     assert (move.letter, move.status, move.by) == (LETTER, LetterStatus.RESOLVED, "redrive")
-    assert (move.resolution, move.run) == (resolution, None)
+    assert (move.resolution, move.run) == (Reason(resolution).to_text(), None)
     assert transition.ends_replay == LETTER
     assert events(transition) == [("dlq.replay_succeeded", LETTER, "redrive")]
     assert json.loads(transition.audit[0].after or "") == {"run": status.value}

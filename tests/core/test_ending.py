@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from redrive.core.classify import Category
 from redrive.core.ending import Ending, LetterCode, Stage, code_for, step_failed
 from redrive.core.failure import Failure
+from redrive.reasons import Reason, ReasonCode
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 JSON_VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -36,7 +37,9 @@ ENDINGS = st.builds(
     Ending,
     failure=FAILURES,
     code=st.sampled_from(LetterCode),
-    reason=TEXT,
+    reason=st.builds(
+        Reason, st.sampled_from(ReasonCode), step=TEXT, n=st.integers(), why=st.builds(Reason, TEXT)
+    ),
     stage=st.sampled_from(Stage),
     step=st.none() | TEXT,
     step_index=st.none() | st.integers(0, 10_000),
@@ -105,7 +108,11 @@ def test_an_ending_is_the_same_after_a_round_trip_through_json(ending: Ending) -
 
 
 def test_an_ending_that_newer_code_wrote_can_be_read() -> None:
-    ending = Ending(failure=Failure.of(Category.UNKNOWN, "x"), code=LetterCode.TIMEOUT, reason="late")
+    ending = Ending(
+        failure=Failure.of(Category.UNKNOWN, "x"),
+        code=LetterCode.TIMEOUT,
+        reason=Reason(ReasonCode.DEADLINE_PASSED),
+    )
     assert Ending.from_json(ending.to_json().replace("{", '{"tomorrow": 1, ', 1)) == ending
 
 
@@ -117,7 +124,13 @@ def test_workflow_code_sees_what_the_step_raised_by_name_never_the_object() -> N
         bases=("shop.CardDeclined", "shop.PaymentDeclined", "builtins.Exception"),
         details={"card": "x-1"},
     )
-    ending = Ending(failure=failure, code=LetterCode.NON_RETRYABLE, reason="no", step="charge", step_index=2)
+    ending = Ending(
+        failure=failure,
+        code=LetterCode.NON_RETRYABLE,
+        reason=Reason(ReasonCode.RUN_ENDING),
+        step="charge",
+        step_index=2,
+    )
     live = step_failed(ending, key="/charge#0")
     resumed = step_failed(Ending.from_json(ending.to_json()), key="/charge#0")
     for error in (live, resumed):

@@ -33,6 +33,7 @@ from redrive.core.outcome import (
 )
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transition import RunWrite, Transition
+from redrive.reasons import Reason, ReasonCode
 
 NOW = 1_900_000_000_000_000
 OWN = Handler(workflow="page", parameter="event", options=RunOptions(index=("event.run_id",)).to_json())
@@ -51,22 +52,23 @@ RUN = RunView(
 ENDING = Ending(
     failure=Failure.of(Category.TIMEOUT, "silent", error_type="builtins.TimeoutError"),
     code=LetterCode.EXHAUSTED_RETRIES,
-    reason="step 'charge' failed",
+    reason=Reason(ReasonCode.RUN_ENDING),
     step="charge",
     attempts=4,
 )
+
 FAILS: list[Outcome] = [
     Escaped(run=RUN, ending=ENDING),
     Expired(run=RUN),
     Lost(run=RUN, deaths=2, executing=True),
-    Diverged(run=RUN, difference="other code", wait=Wait.NO_MORE),
+    Diverged(run=RUN, difference=Reason(ReasonCode.JOURNAL_NOTHING), wait=Wait.NO_MORE),
 ]
 OTHERS: list[Outcome] = [
     Ended(run=RUN, output="1"),
     Stopped(run=RUN, step="charge"),
     Released(run=RUN),
     Lost(run=RUN, deaths=1, executing=True),
-    Diverged(run=RUN, difference="other code", wait=Wait.FOR_CODE),
+    Diverged(run=RUN, difference=Reason(ReasonCode.JOURNAL_NOTHING), wait=Wait.FOR_CODE),
     Cancelled(run=RUN, by="ann"),
     *(
         Closed(run=RUN, letter="dl-r1", status=status, ended=RunStatus.DLQ_PENDING, by="ann")

@@ -44,6 +44,7 @@ from redrive.core.refusal import instead_of
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import AttemptEnd
 from redrive.policy import RetryPolicy
+from redrive.reasons import Reason, ReasonCode
 
 BAD = "BAD"
 """Stands for what the store would not take."""
@@ -57,6 +58,7 @@ BROKEN = Failure.of(Category.SERVER_ERROR, BAD, error_type="shop.BankDown")
 RETURNED = Returned(
     run=RUN, place=CHARGE, attempt=2, began_ago=3, done=6, input=BAD, output=BAD, resumes=True
 )
+
 RAISED = Raised(
     run=RUN,
     place=CHARGE,
@@ -78,7 +80,13 @@ NOTED = Noted(run=RUN, place=CHARGE, output=BAD)
 ENDED = Ended(run=RUN, output=BAD)
 ESCAPED = Escaped(
     run=RUN,
-    ending=Ending(failure=BROKEN, code=LetterCode.EXHAUSTED_RETRIES, reason=BAD, step="charge", step_index=2),
+    ending=Ending(
+        failure=BROKEN,
+        code=LetterCode.EXHAUSTED_RETRIES,
+        reason=Reason(ReasonCode.TEXT, text=BAD),
+        step="charge",
+        step_index=2,
+    ),
     place=CHARGE,
     attempt=4,
 )
@@ -95,7 +103,7 @@ WITHOUT_USERS_DATA: list[Outcome] = [
     Released(run=RUN),
     Lost(run=RUN, deaths=1, executing=True),
     Expired(run=RUN),
-    Diverged(run=RUN, difference="x", wait=Wait.NO_MORE),
+    Diverged(run=RUN, difference=Reason(ReasonCode.JOURNAL_NOTHING), wait=Wait.NO_MORE),
     Cancelled(run=RUN, by="ada"),
     Stopped(run=RUN, step="charge"),
     Closed(run=RUN, letter="dl-run7", status=LetterStatus.IGNORED, ended=RunStatus.DLQ_PENDING, by="ada"),
@@ -146,7 +154,8 @@ def test_a_result_or_failure_that_cannot_be_stored_fails_its_step_at_once(outcom
     assert (ending.code, ending.stage) == (LetterCode.INFRASTRUCTURE_FAILURE, Stage.COMMIT)
     assert ending.failure.error_type == "redrive.errors.DataRefused"
     assert ending.failure.category is Category.INTERNAL
-    assert ending.reason == (
+    assert ending.reason.params["why"] == Reason(ReasonCode.STORE_REFUSED_DATA, why="text holds a NUL")
+    assert str(ending.reason) == (
         "step 'charge' failed 2 times (internal): the store refused the data: text holds a NUL"
     )
 
@@ -177,7 +186,7 @@ def test_what_belongs_to_the_run_as_a_whole_ends_it_with_a_letter(outcome: Outco
     letter = transition.letter
     assert letter is not None
     assert (letter.code, letter.stage) == ("infrastructure_failure", "commit")
-    assert letter.reason == "the store refused the data: text holds a NUL"
+    assert letter.reason == Reason(ReasonCode.STORE_REFUSED_DATA, why="text holds a NUL").to_text()
 
 
 @pytest.mark.parametrize("outcome", [PLANNED, UNDONE], ids=name)

@@ -46,7 +46,7 @@ def test_every_place_has_its_line() -> None:
         ('{"\\u0061": 1, "a": 2}', '"a" is given twice'),
         ('{"a": 1,\nb}', "line 2, column 1: expecting property name"),
         ("", "line 1, column 1: expecting value"),
-        ('{"a": NaN}', "NaN is no JSON"),
+        ('{"a": NaN}', "NaN is not JSON"),
         ('{"a": -1e999}', "-1e999 is larger than any number that can be stored"),
         ("[" * 100_000, "nested too deep"),
         ("9" * 5_000, "too many digits"),

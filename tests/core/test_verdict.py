@@ -15,6 +15,7 @@ from redrive.core.failure import Failure
 from redrive.core.options import StepOptions
 from redrive.core.verdict import Verdict, explain, judge
 from redrive.policy import RetryPolicy
+from redrive.reasons import Reason, ReasonCode
 
 STEP = StepOptions()
 FOREVER = RetryPolicy(max_retries=-1, jitter=0)
@@ -56,7 +57,8 @@ def test_the_categories_retried_by_default_are_the_documented_ones() -> None:
 def test_a_failure_is_retried_by_its_category(category: Category) -> None:
     verdict = judged(replace(DOWN, category=category))
     assert verdict.retry == (category in RETRYABLE)
-    assert verdict.why == ("" if verdict.retry else f"failures of category {category.value} are not retried")
+    refusal = Reason(ReasonCode.CATEGORY_NOT_RETRIED, category=category.value)
+    assert verdict.why == (None if verdict.retry else refusal)
     assert not verdict.exhausted
 
 
@@ -64,14 +66,14 @@ def test_a_failure_is_retried_by_its_category(category: Category) -> None:
 def test_a_policy_names_failures_by_category_by_class_and_by_base_class(name: str) -> None:
     assert judged(policy=RetryPolicy(retry_on=[name])).retry
     refused = judged(policy=RetryPolicy(never_retry_on=[name]))
-    assert (refused.retry, refused.why) == (False, "the policy names it in never_retry_on")
+    assert (refused.retry, refused.why) == (False, Reason(ReasonCode.IN_NEVER_RETRY_ON))
 
 
 def test_retry_on_takes_the_place_of_the_default_categories() -> None:
     picky = RetryPolicy(retry_on=["validation"])
     assert judged(replace(DOWN, category=Category.VALIDATION), picky).retry
     refused = judged(DOWN, picky)
-    assert (refused.retry, refused.why) == (False, "the policy's retry_on does not name it")
+    assert (refused.retry, refused.why) == (False, Reason(ReasonCode.NOT_IN_RETRY_ON))
     assert not judged(DOWN, RetryPolicy(retry_on=[])).retry
 
 
@@ -85,12 +87,12 @@ def test_what_the_error_itself_decided_goes_before_categories_and_retry_on() -> 
     asked = replace(DOWN, category=Category.VALIDATION, retryable=True, retry_after=30.0)
     assert judged(asked, RetryPolicy(retry_on=[])).retry
     final = judged(replace(DOWN, retryable=False), RetryPolicy(retry_on=["server_error"]))
-    assert (final.retry, final.why) == (False, "it was raised as NonRetryable")
+    assert (final.retry, final.why) == (False, Reason(ReasonCode.RAISED_NON_RETRYABLE))
 
 
 def test_a_step_that_runs_at_most_once_is_never_tried_again() -> None:
     refused = judged(replace(DOWN, retryable=True), step=StepOptions(at_most_once=True))
-    assert (refused.retry, refused.why) == (False, "the step runs at most once")
+    assert (refused.retry, refused.why) == (False, Reason(ReasonCode.STEP_AT_MOST_ONCE))
 
 
 # -- how often -----------------------------------------------------------------------------------------------
@@ -100,13 +102,13 @@ def test_a_step_that_runs_at_most_once_is_never_tried_again() -> None:
 def test_retries_run_out(attempt: int, retry: bool) -> None:
     verdict = judged(policy=RetryPolicy(max_retries=3), attempt=attempt)
     assert (verdict.retry, verdict.exhausted, verdict.of) == (retry, not retry, 4)
-    assert verdict.why == ("" if retry else "retries are exhausted")
+    assert verdict.why == (None if retry else Reason(ReasonCode.RETRIES_EXHAUSTED))
 
 
 def test_retries_that_were_never_allowed_are_not_exhausted() -> None:
     verdict = judged(policy=RetryPolicy(max_retries=0))
     assert (verdict.retry, verdict.exhausted, verdict.of) == (False, False, 1)
-    assert verdict.why == "the policy allows no retry"
+    assert verdict.why == Reason(ReasonCode.NO_RETRY_ALLOWED)
 
 
 def test_a_policy_without_end_has_no_last_attempt() -> None:
@@ -119,12 +121,15 @@ def test_no_attempt_begins_after_max_elapsed_since_the_first(first_ago: float, r
     policy = RetryPolicy(max_retries=-1, base_delay=5, max_elapsed=60, jitter=0)
     verdict = judged(policy=policy, first_ago=first_ago)
     assert (verdict.retry, verdict.exhausted) == (retry, not retry)
-    assert verdict.why == ("" if retry else "another try would pass the limit of 1 m since the first")
+    assert verdict.why == (None if retry else Reason(ReasonCode.RETRY_TIME_EXCEEDED, limit=60.0))
 
 
 def test_a_failure_that_is_never_retried_says_so_even_on_its_last_attempt() -> None:
     verdict = judged(replace(DOWN, category=Category.INTERNAL), RetryPolicy(max_retries=3), attempt=4)
-    assert (verdict.exhausted, verdict.why) == (False, "failures of category internal are not retried")
+    assert (verdict.exhausted, verdict.why) == (
+        False,
+        Reason(ReasonCode.CATEGORY_NOT_RETRIED, category="internal"),
+    )
 
 
 def test_a_verdict_keeps_how_its_delay_came_about() -> None:
@@ -173,13 +178,13 @@ RETRY = Verdict(retry=True, of=5, delay=5.0)
             "attempt 17, HTTP 503, server error, waiting 250 ms, next at 14:02:11",
         ),
         (
-            Verdict(retry=False, exhausted=True, of=4, why="retries are exhausted"),
+            Verdict(retry=False, exhausted=True, of=4, why=Reason(ReasonCode.RETRIES_EXHAUSTED)),
             4,
             "timeout",
             "attempt 4 of 4, timed out, not retried: retries are exhausted",
         ),
         (
-            Verdict(retry=False, of=4, status_code=422, why="it was raised as NonRetryable"),
+            Verdict(retry=False, of=4, status_code=422, why=Reason(ReasonCode.RAISED_NON_RETRYABLE)),
             1,
             "validation",
             "attempt 1 of 4, HTTP 422, invalid data, not retried: it was raised as NonRetryable",
@@ -188,21 +193,21 @@ RETRY = Verdict(retry=True, of=5, delay=5.0)
 )
 def test_a_decision_explains_itself(verdict: Verdict, attempt: int, category: str, words: str) -> None:
     next_at = AT if verdict.retry else None
-    assert explain(verdict, attempt=attempt, category=Category(category), next_at=next_at) == words
+    assert str(explain(verdict, attempt=attempt, category=Category(category), next_at=next_at)) == words
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    words = explain(RETRY, attempt=1, category=Category.UNKNOWN, next_at=None)
+    words = str(explain(RETRY, attempt=1, category=Category.UNKNOWN, next_at=None))
     assert words == "attempt 1 of 5, unclassified error, waiting 5 s"
 
 
 def test_the_next_attempt_is_told_in_whole_seconds_of_utc() -> None:
-    words = explain(RETRY, attempt=1, category=Category.UNKNOWN, next_at=AT + 999_999)
+    words = str(explain(RETRY, attempt=1, category=Category.UNKNOWN, next_at=AT + 999_999))
     assert words.endswith("next at 14:02:11")
 
 
 def test_every_category_has_words_of_its_own() -> None:
-    told = {explain(RETRY, attempt=1, category=category, next_at=None) for category in Category}
+    told = {str(explain(RETRY, attempt=1, category=category, next_at=None)) for category in Category}
     assert len(told) == len(Category)
 
 
@@ -216,7 +221,7 @@ def test_jitter_is_told_exactly_when_there_is_some(asked: float, draw: float, ji
     verdict = judged(
         replace(DOWN, retry_after=asked), RetryPolicy(jitter=jitter, max_elapsed=None), draw=draw
     )
-    words = explain(verdict, attempt=1, category=Category.SERVER_ERROR, next_at=None)
+    words = str(explain(verdict, attempt=1, category=Category.SERVER_ERROR, next_at=None))
     assert words.startswith("attempt 1 of 4, server error, Retry-After ")
     assert words.endswith(" jitter") == (verdict.delay > asked)
 
@@ -231,7 +236,7 @@ def test_jitter_is_told_exactly_when_there_is_some(asked: float, draw: float, ji
         retry=st.booleans(),
         exhausted=st.booleans(),
         of=st.none() | st.integers(1, 99),
-        why=st.text(),
+        why=st.none() | st.builds(Reason, st.sampled_from(ReasonCode), text=st.text(), n=st.integers()),
         status_code=st.none() | st.integers(100, 599),
         delay=st.floats(0, 1e9),
         jitter=st.floats(-1e9, 1e9),

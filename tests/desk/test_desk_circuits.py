@@ -152,7 +152,7 @@ async def test_a_wrong_key_is_refused(key: Any) -> None:
     app, _, _ = bank()
     async with engine(app):
         for act in (app.circuits.open, app.circuits.close, app.circuits.reset):
-            with pytest.raises(InputError, match="is no circuit"):
+            with pytest.raises(InputError, match="is not a circuit"):
                 await act(key, by="ann")
     with pytest.raises(InputError, match="one of CLOSED, OPEN, HALF_OPEN"):
         CircuitFilter(status="AJAR")

@@ -125,7 +125,7 @@ async def test_what_died_with_its_worker_once_too_often_may_have_happened_as_wel
     async with engine(app) as e:
         with faults("pay", [Crash], at="after"):
             letter = await failed(e, job)
-        assert letter.reason.startswith("1 workers died")
+        assert (letter.reason_code, letter.reason_params) == ("workers_died", {"n": 1})
         with pytest.raises(InputError, match="step 'pay' runs at most once and may have happened"):
             await app.dlq.replay(letter.id)
         assert (await app.dlq.get(letter.id)).status == "OPEN"

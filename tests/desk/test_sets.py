@@ -580,7 +580,7 @@ async def test_what_is_over_is_neither_paused_nor_resumed_nor_given_a_rate(desk:
         for call in (e.app.dlq.pause_set(id), e.app.dlq.resume_set(id), e.app.dlq.rate_set(id, "5/s")):
             with pytest.raises(Conflict, match=why):
                 await call
-    with pytest.raises(InputError, match="no rate"):
+    with pytest.raises(InputError, match="not a rate"):
         await e.app.dlq.rate_set(done.id, "fast")
 
 
@@ -634,13 +634,13 @@ async def test_tenants_are_kept_apart(desk: tuple[Engine, Shop]) -> None:
     [
         ("dl-1", {}, "list of ids"),
         ([], {}, "from 1 to"),
-        ([7], {}, "no id"),
+        ([7], {}, "not the id"),
         (LetterFilter(status="RESOLVED"), {}, "only open letters"),
         (LetterFilter(tenant="a"), {"tenant": "b"}, "tenant"),
         (LetterFilter(), {"mode": "SIDEWAYS"}, "no replay mode"),
         (LetterFilter(), {"by": ""}, "by must be"),
         (LetterFilter(), {"patch": [1]}, "patch must be an object"),
-        (LetterFilter(), {"rate": "fast"}, "no rate"),
+        (LetterFilter(), {"rate": "fast"}, "not a rate"),
         (LetterFilter(), {"rate": "0/s"}, "pause the set"),
     ],
 )

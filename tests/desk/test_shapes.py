@@ -21,6 +21,7 @@ from redrive.core.transition import AttemptEnd
 from redrive.core.verdict import Verdict
 from redrive.desk.shapes import AttemptRecord
 from redrive.desk.shaping import Shaper
+from redrive.reasons import Reason, ReasonCode
 from redrive.store.records import AttemptRow, LetterRow, RunRow
 
 NOON = datetime(2031, 5, 17, 14, 2, 11, tzinfo=UTC)
@@ -40,7 +41,13 @@ FAILURE = Failure(
 ENDING = Ending(
     failure=FAILURE,
     code=LetterCode.EXHAUSTED_RETRIES,
-    reason=f"step 'charge' failed 3 times (rate_limit): {SECRET}",
+    reason=Reason(
+        ReasonCode.STEP_FAILED,
+        step="charge",
+        n=3,
+        category="rate_limit",
+        why=Reason(ReasonCode.TEXT, text=SECRET),
+    ),
     stage=Stage.EXEC,
     step="charge",
     step_index=1,
@@ -120,7 +127,7 @@ LETTER = LetterRow(
     code="exhausted_retries",
     stage="exec",
     category="rate_limit",
-    reason=ENDING.reason,
+    reason=ENDING.reason.to_text(),
     failure=ENDING.to_json(),
     fingerprint="0123456789abcdef",
     payload_hash="ffff",
@@ -171,6 +178,13 @@ def test_a_run_is_shown_with_its_times_its_state_and_why_it_failed() -> None:
         "input": {"order": 1, "badge": MASK},
         "output": {"password": MASK},
         "error": f"step 'charge' failed 3 times (rate_limit): {MASK}",
+        "reason_code": "step_failed",
+        "reason_params": {
+            "step": "charge",
+            "n": 3,
+            "category": "rate_limit",
+            "why": {"code": "text", "params": {"text": MASK}},
+        },
         "code": "exhausted_retries",
         "steps": (),
         "letter_id": "dl-run7",
@@ -234,6 +248,8 @@ def test_the_try_that_succeeded_is_listed_as_the_last() -> None:
             stack=None,
             next_at=None,
             decision="attempt 2, succeeded",
+            reason_code="attempt_succeeded",
+            reason_params={"attempt": 2},
         ),
     )
 
@@ -283,11 +299,22 @@ def test_a_failed_try_is_shown_with_the_decision_in_words() -> None:
         stack=f"Traceback ...\nshop.TooFast: slow down, {MASK}",
         next_at=NOON,
         decision="attempt 3 of 5, HTTP 429, rate limited, Retry-After 30 s + 4 s jitter, next at 14:02:11",
+        reason_code="retry_scheduled",
+        reason_params={
+            "attempt": 3,
+            "of": 5,
+            "status_code": 429,
+            "cause": {"code": "rate_limited", "params": {}},
+            "delay": None,
+            "retry_after": 30.0,
+            "jitter": 4.0,
+            "next_at": f"{NOON:%Y-%m-%dT%H:%M:%SZ}",
+        },
     )
 
 
 def test_the_last_try_says_why_there_was_no_other() -> None:
-    verdict = Verdict(retry=False, exhausted=True, of=3, why="retries are exhausted")
+    verdict = Verdict(retry=False, exhausted=True, of=3, why=Reason(ReasonCode.RETRIES_EXHAUSTED))
     last = replace(ATTEMPT, decision=verdict.to_json(), next_at=None)
     assert shown(last).decision == "attempt 3 of 3, rate limited, not retried: retries are exhausted"
 
@@ -325,6 +352,14 @@ def test_a_dead_letter_is_shown_whole_with_its_secrets_masked() -> None:
         "stage": "exec",
         "category": "rate_limit",
         "reason": f"step 'charge' failed 3 times (rate_limit): {MASK}",
+        "reason_code": "step_failed",
+        "reason_params": {
+            "step": "charge",
+            "n": 3,
+            "category": "rate_limit",
+            "why": {"code": "text", "params": {"text": MASK}},
+        },
+        "resolution_code": None,
         "error_type": "shop.TooFast",
         "message": f"slow down, {MASK}",
         "stack": f"Traceback ...\nshop.TooFast: slow down, {MASK}",

@@ -17,6 +17,7 @@ from redrive.core.classify import RETRYABLE
 from redrive.core.ending import LetterCode
 from redrive.core.roles import GRANTS, Permission, Role
 from redrive.policy import Category
+from redrive.reasons import ReasonCode
 from redrive.settings import VARIABLES
 
 REFERENCE = ROOT / "docs/reference"
@@ -40,6 +41,11 @@ def test_every_public_heading_is_a_public_name() -> None:
 
 def test_every_error_has_a_heading() -> None:
     assert sorted(set(redrive.errors.__all__) - headings("reference/errors.md")) == []
+
+
+def test_every_reason_code_has_an_entry_and_nothing_else_has() -> None:
+    listed = re.findall(r"^\| `(\w+)` \|", read(REFERENCE / "reasons.md"), re.MULTILINE)
+    assert listed == list(ReasonCode)
 
 
 def test_every_setting_has_an_entry() -> None:

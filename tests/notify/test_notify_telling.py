@@ -79,7 +79,7 @@ async def test_each_event_is_told_to_those_who_want_it_with_what_happens_next(bo
         ]
         last = next(mail for mail in box.to(OPS) if "dead letter" in str(mail["Subject"]))
         assert f"Link: {BASE}/app/admin/dlq/dl-{handle.id}" in last.get_content()
-        assert "waits for a person" in last.get_content()
+        assert "its dead letter is open: replay it" in last.get_content()
         assert "Correlation id: c-9" in last.get_content()
         assert (await app.notifications.list()).items == [], "the inbox was not wanted"
 

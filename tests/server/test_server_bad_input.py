@@ -9,6 +9,10 @@ from urllib.parse import urlsplit
 import pytest
 from server_kit import World
 
+from redrive.errors import InputError
+from redrive.reasons import Reason
+from redrive.remote.client import Address, Client
+
 JSON = {"content-type": "application/json"}
 MARK = "p4yl0ad"
 
@@ -63,6 +67,31 @@ def test_an_input_that_does_not_fit_is_not_sent_back(world: World) -> None:
         response = client.post("/runs", json={"workflow": "fulfil", "input": wrong})
         assert response.status_code == 422, response.text
         assert MARK not in response.text
+
+
+async def test_a_refusal_has_a_code_that_a_client_reads_as_the_same_error(world: World) -> None:
+    client = world.client("acme", "STAFF")
+    body = {"workflow": "fulfil", "input": {"order": 7, "amount": "x"}}
+    response = client.post("/runs", json=body)
+    problem = response.json()
+    assert (response.status_code, problem["reason_code"]) == (422, "value_invalid")
+    assert problem["reason_params"]["what"]["params"] == {"workflow": "fulfil"}
+    assert {fault["place"] for fault in problem["errors"]} == {"order", "amount"}
+    assert {fault["reason_code"] for fault in problem["errors"]} <= {"expected", "pydantic_rule"}
+    assert problem["detail"] == str(
+        Reason.from_json({"code": problem["reason_code"], "params": problem["reason_params"]})
+    )
+    remote = Client(
+        Address.read(str(client.base_url).split("/api/")[0]), client.headers["authorization"].split()[1]
+    )
+    try:
+        with pytest.raises(InputError) as refused:
+            await remote.post("runs", body=body)
+    finally:
+        remote.close()
+    assert refused.value.reason is not None
+    assert {place for place, _ in refused.value.reason.faults} == {"order", "amount"}
+    assert str(refused.value) == problem["detail"]
 
 
 def test_a_body_that_is_too_large_is_refused_by_its_length(world: World) -> None:

@@ -85,6 +85,7 @@ async def test_retries_log_attempt_delay_and_reason_and_the_queue_story_its_erro
     )
     assert record["message"].startswith("workflow execution failed after 3 attempts: ")
     assert record["letter_id"] == f"dl-{run.id}"
+    assert record["reason_code"] == "step_failed"
     assert record["stage"] == "exec"
     assert "Traceback" not in json.dumps(record)
     assert "hunter2" not in json.dumps(told)

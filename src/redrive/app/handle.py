@@ -99,9 +99,10 @@ def _readable(ending: Ending, text: str) -> str:
 
 
 def _what_happened(ending: Ending, failed: Failed) -> str:
-    message = failed.failure.message
-    said = failed.reason if message and failed.reason.endswith(message) else f"{failed.reason}: {message}"
-    return f"run {ending.run_id} ended as {ending.status}: {said}"
+    message, reason = failed.failure.message, str(failed.reason)
+    if not (message and reason.endswith(message)):
+        reason = f"{reason}: {message}"
+    return f"run {ending.run_id} ended as {ending.status}: {reason}"
 
 
 def _run_failed(ending: Ending) -> RunFailed:

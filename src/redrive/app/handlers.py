@@ -12,6 +12,7 @@ from redrive.core.handlers import event_text
 from redrive.core.options import Handler, OnFailure, RunOptions
 from redrive.core.outcome import RunView
 from redrive.errors import PayloadError, RegistrationError
+from redrive.reasons import Reason, ReasonCode
 
 if TYPE_CHECKING:
     from redrive.app.app import Redrive
@@ -99,7 +100,9 @@ def _parameter(handler: Workflow[Any, Any, Any]) -> str:
 def _refuse_misfit(handler: Workflow[Any, Any, Any]) -> None:
     """An event that says as little as one can must be accepted, or the first failure would find out."""
     failure = Failure.of(Category.UNKNOWN, "a sample")
-    ending = Ending(failure=failure, code=LetterCode.NON_RETRYABLE, reason="a sample")
+    ending = Ending(
+        failure=failure, code=LetterCode.NON_RETRYABLE, reason=Reason(ReasonCode.TEXT, text="a sample")
+    )
     run = RunView(id=0, public_id="0", tenant="t", workflow="w", fence=0, input="{}", options=RunOptions())
     event = event_text(run, ending, OnFailure(handlers=(), limit=1 << 20), 0)
     parameter = _parameter(handler)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from redrive.clock import MICROS, Clock
 from redrive.core.addresses import circuit_page
+from redrive.core.auditing import reason_by
 from redrive.core.keys import encode, payload_hash
 from redrive.core.notice import Facts, lane_of, written
 from redrive.core.notify import NoticeEvent, NotifyRule, RuleBook, find_rule
 from redrive.core.redact import Redactor
 from redrive.notify.channels import delivery_reader
 from redrive.notify.digest import Digest, notify_sinks
+from redrive.reasons import Reason, ReasonCode
 from redrive.settle.settler import load_rules
 from redrive.sinks import SinkDefinition
 from redrive.store.circuits import CircuitRow
@@ -99,8 +101,8 @@ class Notifying:
             tenant=row.tenant,
             subject=row.key,
             fingerprint=f"circuit {row.key}",
-            error=row.why or "",
-            next="calls wait until a probe shows that the dependency is back",
+            why=None if row.why is None else reason_by(row.changed_by, row.why),
+            next=Reason(ReasonCode.NEXT_PROBE),
             next_at=row.until,
             at=row.changed_at,
             path=circuit_page(row.key),

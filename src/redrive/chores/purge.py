@@ -11,6 +11,7 @@ from redrive.core.auditing import ENGINE
 from redrive.core.keys import letter_id
 from redrive.core.outcome import Closed
 from redrive.core.states import LetterStatus
+from redrive.reasons import Reason, ReasonCode
 from redrive.settings import Settings
 from redrive.settle.apart import settle_apart
 from redrive.settle.settler import LocalSettler
@@ -75,5 +76,5 @@ def _expired(run: RunRow) -> Closed:
         status=LetterStatus.EXPIRED,
         ended=run.status,
         by=ENGINE,
-        reason="expired",
+        reason=Reason(ReasonCode.LETTER_EXPIRED).to_text(),
     )

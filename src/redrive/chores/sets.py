@@ -20,6 +20,7 @@ from redrive.clock import MICROS
 from redrive.core.auditing import set_refused
 from redrive.core.rate import Rate
 from redrive.errors import DataRefused, InputError
+from redrive.reasons import Reason
 from redrive.store.bulk import ItemMark, SetChange, SetItemRow, SetRow, SetVerb
 from redrive.store.port import Store
 
@@ -91,6 +92,6 @@ class SetWorker:
         try:
             return await self._store.advance(row, marks, limit=limit, lease=lease)
         except (DataRefused, InputError) as error:
-            line = set_refused(row.public_id, row.tenant, str(error))
+            line = set_refused(row.public_id, row.tenant, Reason.of_error(error))
             await self._store.change_set(row.public_id, SetChange(SetVerb.STOP), line)
             return None

@@ -10,6 +10,7 @@ from typing import Literal
 
 from redrive.cli.hints import circuit_hint, hint, rewritten, schedule_hint, worker_hint
 from redrive.clock import MICROS, SystemClock
+from redrive.core.auditing import reason_by
 from redrive.core.circuit import CircuitStatus
 from redrive.core.redact import Redactor
 from redrive.core.states import LetterStatus, RunStatus
@@ -234,9 +235,10 @@ async def _circuits(store: Store) -> AsyncIterator[Finding]:
     for row in found:
         since = words(max(0, store.now() - row.changed_at) / MICROS)
         waiting = f"{row.parked:,} run{'s' * (row.parked != 1)} parked"
+        why = None if row.why is None else reason_by(row.changed_by, row.why)
         yield _note(
             "circuits",
-            f"{row.key!r} of tenant {row.tenant!r} is {row.status} since {since}, {waiting}: {row.why}",
+            f"{row.key!r} of tenant {row.tenant!r} is {row.status} since {since}, {waiting}: {why}",
             circuit_hint("show", row.key, row.tenant),
         )
     if not found:

@@ -13,11 +13,13 @@ from redrive.core.quick import quick
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transition import AuditWrite, LetterWrite
 from redrive.core.verdict import Verdict
+from redrive.reasons import Reason, ReasonCode
 
 __all__ = [
     "ENGINE",
     "failed_attempt",
     "letter_closed",
+    "reason_by",
     "replay_ended",
     "rolled_back",
     "run_cancelled",
@@ -28,7 +30,13 @@ __all__ = [
 _AuditWrite = quick(AuditWrite)
 
 ENGINE = "redrive"
-"""Who did it, where nobody did."""
+"""Signs what the engine does itself. Where it signs, a stored reason is a `Reason`; a person's is text."""
+
+
+def reason_by(by: str | None, text: str) -> Reason:
+    """Return the reason in a column that the engine and people write, by who wrote it."""
+    return Reason.from_text(text) if by == ENGINE else Reason(ReasonCode.TEXT, text=text)
+
 
 _ROLLED_BACK = frozenset({RunStatus.COMPENSATED, RunStatus.CANCELLED})
 _CLOSINGS = {
@@ -102,10 +110,12 @@ def letter_closed(outcome: Closed, status: RunStatus) -> AuditWrite:
     )
 
 
-def set_refused(set_id: str, tenant: str, why: str) -> AuditWrite:
+def set_refused(set_id: str, tenant: str, why: Reason) -> AuditWrite:
     """A decision on many letters was stopped, because no store can be asked for them."""
     event, token = Event.SET_STOPPED.value, f"{set_id} refused"
-    return AuditWrite(event=event, tenant=tenant, by=ENGINE, subject=set_id, reason=why, token=token)
+    return AuditWrite(
+        event=event, tenant=tenant, by=ENGINE, subject=set_id, reason=why.to_text(), token=token
+    )
 
 
 def _line(event: Event, run: RunView, *, by: str = ENGINE, **rest: str | None) -> AuditWrite:

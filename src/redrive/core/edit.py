@@ -20,6 +20,7 @@ from redrive.core.payload.plain import MAX_DEPTH
 from redrive.core.redact import JSON, MASK, Redactor, is_masked, masked_paths
 from redrive.errors import InputError
 from redrive.frozen import dataclass
+from redrive.reasons import Reason, ReasonCode
 
 __all__ = ["Change", "ChangeKind", "changes", "merge_patch", "unmask"]
 
@@ -34,9 +35,9 @@ _NAMED = 5  # an error names this many places
 def merge_patch(original: JSON, patch: JSON) -> dict[str, JSON]:
     """The original with a merge patch applied (RFC 7396): null removes a field, a list is replaced whole."""
     if not isinstance(patch, dict):
-        raise InputError("a patch must be a JSON object from field to new value; null removes a field.")
+        raise InputError(Reason(ReasonCode.PATCH_OBJECT_NEEDED))
     if not isinstance(original, dict):
-        raise InputError("only an input that is a JSON object can be patched; send the whole input instead.")
+        raise InputError(Reason(ReasonCode.INPUT_NOT_PATCHABLE))
     _refuse_depth(patch)
     return _merged(original, patch)
 
@@ -54,9 +55,8 @@ def _merged(target: JSON, patch: dict[str, JSON]) -> dict[str, JSON]:
 def _refuse_depth(value: JSON) -> None:
     deep = too_deep(value)
     if deep is not None:
-        raise InputError(
-            f"{path_text(deep)}: nested more than {MAX_DEPTH} levels deep; store it flat or pass a reference."
-        )
+        why = Reason(ReasonCode.NESTED_TOO_DEEP, most=MAX_DEPTH)
+        raise InputError(Reason(ReasonCode.FAULT, path=path_text(deep), why=why))
 
 
 # -- differences ---------------------------------------------------------------------------------------
@@ -216,11 +216,9 @@ def unmask(edited: JSON, original: JSON, redactor: Redactor) -> JSON:
     lost: list[str] = []
     meant = _restored(edited, _Place(original, redactor.redact(original)), (), lost)
     if lost:
-        more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-        raise InputError(
-            f"{', '.join(lost[:_NAMED])}{more}: {MASK} stands for a hidden value, but it is not certain for "
-            "which one. Type the real value or leave the field out of a patch."
-        )
+        more = len(lost) - _NAMED if len(lost) > _NAMED else None
+        paths = tuple(lost[:_NAMED])
+        raise InputError(Reason(ReasonCode.MASK_AMBIGUOUS, paths=paths, more=more, mask=MASK))
     return meant
 
 

@@ -1,4 +1,4 @@
-"""Why something ended badly: the failure with its stage, its code and the reason in words.
+"""Why something ended badly: the failure with its stage, its code and the reason.
 
 An `Ending` is what the journal keeps of a step that failed for good, what a run keeps of its failure
 and what a dead letter shows.
@@ -14,6 +14,7 @@ from redrive.core.failure import Failure
 from redrive.errors import StepFailed
 from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
+from redrive.reasons import Reason
 
 __all__ = ["MENDED_BY_EDIT", "Ending", "LetterCode", "Stage", "code_for", "step_failed"]
 
@@ -73,7 +74,7 @@ class Ending:
 
     failure: Failure
     code: LetterCode
-    reason: str
+    reason: Reason
     stage: Stage = Stage.EXEC
     step: str | None = None
     step_index: int | None = None
@@ -86,7 +87,7 @@ class Ending:
             {
                 "failure": self.failure.to_json(),
                 "code": self.code,
-                "reason": self.reason,
+                "reason": self.reason.to_json(),
                 "stage": self.stage,
                 "step": self.step,
                 "step_index": self.step_index,
@@ -102,7 +103,7 @@ class Ending:
         return cls(
             failure=Failure.from_json(data["failure"]),
             code=LetterCode(data["code"]),
-            reason=data["reason"],
+            reason=Reason.from_json(data["reason"]),
             stage=Stage(data["stage"]),
             step=data["step"],
             step_index=data["step_index"],

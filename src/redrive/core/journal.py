@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 
 from redrive.core.states import FOLLOWING, EntryKind, StepStatus
 from redrive.frozen import dataclass
+from redrive.reasons import Reason, ReasonCode
 
 __all__ = ["MAX_ENTRIES", "EntryRow", "Journal", "entry_key", "entry_name"]
 
@@ -136,18 +137,20 @@ class Journal:
         )
         return sorted(missing, key=lambda entry: entry.index)
 
-    def difference(self, wanted: Iterable[str]) -> str:
-        """Say in words how the code's requests differ from the record."""
-        recorded = ", ".join(_words(entry.key) for entry in self.forgotten()[:5]) or "nothing more"
-        asked = ", ".join(_words(key) for key in list(wanted)[:5]) or "nothing more"
-        return (
-            f"the journal holds {recorded}, but the code now asks for {asked}; "
-            "the workflow function changed while this run was under way"
-        )
+    def difference(self, wanted: Iterable[str]) -> Reason:
+        """Return how the code's requests differ from the record."""
+        recorded = _listed([entry.key for entry in self.forgotten()])
+        return Reason(ReasonCode.CODE_CHANGED, recorded=recorded, asked=_listed(list(wanted)))
 
 
-def _words(key: str) -> str:
+def _listed(keys: list[str]) -> Reason:
+    if not keys:
+        return Reason(ReasonCode.JOURNAL_NOTHING)
+    return Reason(ReasonCode.JOURNAL_CALLS, calls=tuple(map(_call, keys[:5])))
+
+
+def _call(key: str) -> Reason:
     branch, _, rest = key.rpartition("/")
     name, _, count = rest.rpartition("#")
-    call = f"{name!r}" if count == "0" else f"{name!r} (call {int(count) + 1})"
-    return f"{call} in branch {branch}" if branch else call
+    call = None if count == "0" else int(count) + 1
+    return Reason(ReasonCode.JOURNAL_CALL, name=name, call=call, branch=branch or None)

@@ -27,23 +27,29 @@ from redrive.core.payload.explain import Path, path_text
 from redrive.core.payload.plain import MAX_DEPTH
 from redrive.core.redact import JSON
 from redrive.frozen import dataclass
+from redrive.reasons import Reason, ReasonCode
 
 __all__ = ["Problem", "problems", "too_deep"]
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A place in the value that the schema does not allow. The message quotes the schema, never the value.
+    """A place in the value that the schema does not allow. `why` quotes the schema, never the value.
 
-    The message may be shown and logged; only `path` contains names from the value.
+    It may be shown and logged; only `path` contains names from the value.
     """
 
     path: str
     """The place, such as `order.lines[2].price`; empty for the value itself."""
-    message: str
+    why: Reason
+
+    @property
+    def reason(self) -> Reason:
+        """The place and what is wrong with it."""
+        return Reason(ReasonCode.FAULT, path=self.path or None, why=self.why)
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.message}" if self.path else self.message
+        return str(self.reason)
 
 
 Schema: TypeAlias = Any
@@ -55,21 +61,26 @@ _OF_OBJECTS = frozenset({"type", "properties", "required", "title", "description
 _OF_PLAIN = frozenset({"type", "title", "description", "default"})
 _PLAIN: dict[str, type] = {"string": str, "integer": int, "boolean": bool}
 
-_WORDS = {
-    "object": "an object",
-    "array": "a list",
-    "string": "text",
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "true or false",
-    "null": "null",
+_TYPES = {
+    "object": Reason(ReasonCode.KIND_OBJECT),
+    "array": Reason(ReasonCode.KIND_LIST),
+    "string": Reason(ReasonCode.KIND_TEXT),
+    "integer": Reason(ReasonCode.KIND_INTEGER),
+    "number": Reason(ReasonCode.KIND_NUMBER),
+    "boolean": Reason(ReasonCode.KIND_BOOLEAN),
+    "null": Reason(ReasonCode.KIND_NULL),
 }
-_BOUNDS: tuple[tuple[str, str, str, Callable[[Any, Any], bool]], ...] = (
-    ("minimum", "of at least", "a smaller one", operator.ge),
-    ("maximum", "of at most", "a larger one", operator.le),
-    ("exclusiveMinimum", "above", "one that is not", operator.gt),
-    ("exclusiveMaximum", "below", "one that is not", operator.lt),
+_BOUNDS: tuple[tuple[str, ReasonCode, Callable[[Any, Any], bool]], ...] = (
+    ("minimum", ReasonCode.EXPECTED_AT_LEAST, operator.ge),
+    ("maximum", ReasonCode.EXPECTED_AT_MOST, operator.le),
+    ("exclusiveMinimum", ReasonCode.EXPECTED_ABOVE, operator.gt),
+    ("exclusiveMaximum", ReasonCode.EXPECTED_BELOW, operator.lt),
 )
+_SIZES = {
+    "Items": (ReasonCode.TOO_FEW_ITEMS, ReasonCode.TOO_MANY_ITEMS),
+    "Properties": (ReasonCode.TOO_FEW_FIELDS, ReasonCode.TOO_MANY_FIELDS),
+    "Length": (ReasonCode.TEXT_TOO_SHORT, ReasonCode.TEXT_TOO_LONG),
+}
 _NOT_FINITE = ("Infinity", "-Infinity", "NaN")
 _BYTES = ("binary", "base64", "base64url")
 _SHOWN_OPTIONS = 10
@@ -85,9 +96,7 @@ def problems(value: JSON, schema: Mapping[str, Any]) -> list[Problem]:
         return []
     deep = too_deep(value)
     if deep is not None:
-        return [
-            _problem(deep, f"nested more than {MAX_DEPTH} levels deep; store it flat or pass a reference")
-        ]
+        return [_problem(deep, Reason(ReasonCode.NESTED_TOO_DEEP, most=MAX_DEPTH))]
     return list(dict.fromkeys(_Check(schema).run(value, schema, ())))
 
 
@@ -141,11 +150,11 @@ class _Check:
 
     def _compare(self, value: JSON, schema: Schema, path: Path) -> _Work:
         if schema is False:
-            return [_problem(path, f"expected nothing here, found {_type_name(value)}")]
+            return [_problem(path, Reason(ReasonCode.EXPECTED_NOTHING, found=_type_name(value)))]
         if not isinstance(schema, dict):
             return []
         if not _has_type(value, schema):
-            return [_problem(path, f"expected {self._describe(schema)}, found {_type_name(value)}")]
+            return [_problem(path, _expected(self._describe(schema), _type_name(value)))]
         found = [_problem(path, fault) for fault in _faults(value, schema)]
         found += self._field_faults(value, schema, path) if isinstance(value, dict) else []
         for visit in self._parts(value, schema, path):
@@ -178,9 +187,7 @@ class _Check:
             if _has_type(value, self._resolve(branch))
         ]
         if not meant:
-            return [
-                _problem(path, f"expected {self._describe({'anyOf': branches})}, found {_type_name(value)}")
-            ]
+            return [_problem(path, _expected(self._describe({"anyOf": branches}), _type_name(value)))]
         return min(meant, key=lambda each: each[:2])[2]
 
     # -- objects ---------------------------------------------------------------------------------------
@@ -196,14 +203,16 @@ class _Check:
         for name in _list(schema.get("required")):
             field = _dict(schema.get("properties")).get(name, {})
             if isinstance(name, str) and name not in value and not _dict(field).get("readOnly"):
-                yield _problem((*path, name), f"expected {self._describe(field)}, but the field is missing")
+                why = Reason(ReasonCode.FIELD_MISSING, expected=self._describe(field))
+                yield _problem((*path, name), why)
 
     def _misnamed(self, value: dict[str, JSON], schema: dict[str, Any], path: Path) -> Iterator[Problem]:
         names = schema.get("propertyNames")
         if isinstance(names, dict):
             for key in value:
                 if not any(not _Check(self._root).run(each, names, ()) for each in _key_values(key)):
-                    yield _problem((*path, key), f"expected the field's name to be {self._describe(names)}")
+                    why = Reason(ReasonCode.FIELD_NAME_INVALID, expected=self._describe(names))
+                    yield _problem((*path, key), why)
 
     # -- the schema ------------------------------------------------------------------------------------
 
@@ -224,17 +233,22 @@ class _Check:
             schema = self._target(schema["$ref"])
         return _dict(schema)
 
-    def _describe(self, schema: Schema, levels: int = 4) -> str:
+    def _describe(self, schema: Schema, levels: int = 4) -> Reason:
         """Describe in a few words what the schema accepts."""
         schema = self._resolve(schema)
         branches = _list(schema.get("anyOf")) or _list(schema.get("oneOf"))
         if not branches or levels == 0:
             return _describe_type(schema)
-        return " or ".join(dict.fromkeys(self._describe(branch, levels - 1) for branch in branches))
+        described = dict.fromkeys(self._describe(branch, levels - 1) for branch in branches)
+        return Reason(ReasonCode.ONE_OF, options=tuple(described), more=None)
 
 
-def _problem(path: Path, message: str) -> Problem:
-    return Problem(path_text(path), message)
+def _problem(path: Path, why: Reason) -> Problem:
+    return Problem(path_text(path), why)
+
+
+def _expected(wanted: Reason, found: Reason) -> Reason:
+    return Reason(ReasonCode.EXPECTED, expected=wanted, found=found)
 
 
 def _fields(value: dict[str, JSON], schema: dict[str, Any], path: Path) -> Iterator[_Visit]:
@@ -259,7 +273,7 @@ def _unknown(value: dict[str, JSON], schema: dict[str, Any], path: Path) -> Iter
         known = ", ".join(_dict(schema.get("properties"))) or "none"
         for key in value:
             if not any(True for _ in _schemas_of(key, schema)):
-                yield _problem((*path, key), f"there is no such field; expected: {known}")
+                yield _problem((*path, key), Reason(ReasonCode.FIELD_UNKNOWN, known=known))
 
 
 def _items(value: list[JSON], schema: dict[str, Any], path: Path) -> Iterator[_Visit]:
@@ -320,7 +334,7 @@ def _has_type(value: JSON, schema: dict[str, Any]) -> bool:
     return _is_type(value, kinds)
 
 
-def _faults(value: JSON, schema: dict[str, Any]) -> Iterator[str]:
+def _faults(value: JSON, schema: dict[str, Any]) -> Iterator[Reason]:
     """Yield the problems of a value of the right type, without those of its items and fields."""
     yield from _options_fault(value, schema)
     match value:
@@ -331,40 +345,42 @@ def _faults(value: JSON, schema: dict[str, Any]) -> Iterator[str]:
         case str():
             yield from _text_faults(value, schema)
         case list():
-            yield from _size_faults(len(value), schema, "Items", "item")
+            yield from _size_faults(len(value), schema, "Items")
             if schema.get("uniqueItems") is True and len(set(map(_comparable, value))) < len(value):
-                yield "expected every item once, found one twice"
+                yield Reason(ReasonCode.EXPECTED_UNIQUE)
         case dict():
-            yield from _size_faults(len(value), schema, "Properties", "field")
+            yield from _size_faults(len(value), schema, "Properties")
 
 
-def _type_name(value: JSON) -> str:
-    """Name the type of a value as messages do."""
+def _type_name(value: JSON) -> Reason:
+    """Return the type of a value."""
     match value:
         case None:
-            return "null"
+            return _TYPES["null"]
         case bool():
-            return "a yes or no"
+            return _TYPES["boolean"]
         case int() | float():
-            return "a whole number" if _is_type(value, "integer") else "a number with a fraction"
+            return _TYPES["integer"] if _is_type(value, "integer") else Reason(ReasonCode.KIND_FRACTION)
         case str():
-            return "text"
+            return _TYPES["string"]
         case list():
-            return "a list"
+            return _TYPES["array"]
         case dict():
-            return "an object"
+            return _TYPES["object"]
         case _:
-            return "something that JSON does not have"
+            return Reason(ReasonCode.KIND_FOREIGN)
 
 
-def _describe_type(schema: dict[str, Any]) -> str:
+def _describe_type(schema: dict[str, Any]) -> Reason:
     """Describe what a schema accepts by its own options or types."""
     options = _options(schema)
     if options is not None:
         return _list_options(options)
     kinds = schema.get("type")
-    named = kinds if isinstance(kinds, list) else [kinds]
-    return " or ".join(_WORDS[kind] for kind in named if kind in _WORDS) or "a value"
+    named = [_TYPES[kind] for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind in _TYPES]
+    if len(named) > 1:
+        return Reason(ReasonCode.ONE_OF, options=tuple(named), more=None)
+    return named[0] if named else Reason(ReasonCode.KIND_VALUE)
 
 
 def _matches(pattern: Any, text: str) -> bool:
@@ -404,18 +420,17 @@ def _options(schema: dict[str, Any]) -> list[Any] | None:
     return listed if isinstance(listed, list) else None
 
 
-def _options_fault(value: JSON, schema: dict[str, Any]) -> Iterator[str]:
+def _options_fault(value: JSON, schema: dict[str, Any]) -> Iterator[Reason]:
     options = _options(schema)
     if options is not None and _comparable(value) not in set(map(_comparable, options)):
         kinds = {_type_name(option) for option in options}
-        found = "a different value" if _type_name(value) in kinds else _type_name(value)
-        yield f"expected {_list_options(options)}, found {found}"
+        found = Reason(ReasonCode.KIND_OTHER_VALUE) if _type_name(value) in kinds else _type_name(value)
+        yield _expected(_list_options(options), found)
 
 
-def _list_options(options: list[Any]) -> str:
-    shown = [json.dumps(option, ensure_ascii=False) for option in options[:_SHOWN_OPTIONS]]
-    more = len(options) - len(shown)
-    return " or ".join(shown) + (f" or one of {more} more" if more else "")
+def _list_options(options: list[Any]) -> Reason:
+    shown = tuple(json.dumps(option, ensure_ascii=False) for option in options[:_SHOWN_OPTIONS])
+    return Reason(ReasonCode.ONE_OF, options=shown, more=len(options) - len(shown) or None)
 
 
 def _comparable(value: JSON) -> Any:
@@ -434,14 +449,14 @@ def _comparable(value: JSON) -> Any:
 # -- numbers, text, sizes ------------------------------------------------------------------------------
 
 
-def _number_faults(value: float, schema: dict[str, Any]) -> Iterator[str]:
-    for key, words, found, fits in _BOUNDS:
+def _number_faults(value: float, schema: dict[str, Any]) -> Iterator[Reason]:
+    for key, code, fits in _BOUNDS:
         bound = schema.get(key)
         if _is_number(bound) and not fits(value, bound):
-            yield f"expected a number {words} {bound}, found {found}"
+            yield Reason(code, bound=bound)
     step = schema.get("multipleOf")
     if _is_number(step) and step > 0 and not _is_multiple(value, step):
-        yield f"expected a multiple of {step}, found a number between two"
+        yield Reason(ReasonCode.EXPECTED_MULTIPLE, step=step)
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
@@ -460,23 +475,20 @@ def _exact(number: float) -> Fraction:
     return Fraction(number) if isinstance(number, int) else Fraction(repr(number))
 
 
-def _text_faults(value: str, schema: dict[str, Any]) -> Iterator[str]:
+def _text_faults(value: str, schema: dict[str, Any]) -> Iterator[Reason]:
     if schema.get("format") not in _BYTES:
-        yield from _size_faults(len(value), schema, "Length", "character")
+        yield from _size_faults(len(value), schema, "Length")
     if not _matches(schema.get("pattern"), value):
-        yield f"expected text that matches /{schema['pattern']}/, found other text"
+        yield Reason(ReasonCode.EXPECTED_PATTERN, pattern=schema["pattern"])
 
 
-def _size_faults(size: int, schema: dict[str, Any], key: str, unit: str) -> Iterator[str]:
+def _size_faults(size: int, schema: dict[str, Any], key: str) -> Iterator[Reason]:
     least, most = schema.get(f"min{key}"), schema.get(f"max{key}")
+    too_few, too_many = _SIZES[key]
     if _is_number(least) and size < least:
-        yield f"expected at least {_count(least, unit)}, found {size}"
+        yield Reason(too_few, n=least, found=size)
     if _is_number(most) and size > most:
-        yield f"expected at most {_count(most, unit)}, found {size}"
-
-
-def _count(number: float, unit: str) -> str:
-    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
+        yield Reason(too_many, n=most, found=size)
 
 
 @lru_cache(maxsize=256)

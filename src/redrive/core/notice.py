@@ -25,6 +25,7 @@ from redrive.core.states import RunStatus, StepStatus
 from redrive.core.tracing import trace_id
 from redrive.core.transition import MessageWrite, Transition
 from redrive.frozen import dataclass
+from redrive.reasons import Reason, ReasonCode
 
 __all__ = [
     "NOTICES",
@@ -44,17 +45,14 @@ NOTICES = "redrive.notices"
 SAID = "redrive.notify"
 """The topic of what workflow code wants said; `redrive.notify.email` and so on go to one place each."""
 
-_UNDONE = "what it had done was undone; nothing waits for a person"
-_WAITS = "its dead letter waits for a person, who may replay it, edit its input, resolve or ignore it"
-_RAISED = "the failure goes to the workflow, which may handle it; if it does not, the run fails"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """One thing that happened. Times are microseconds since 1970; `next_at` goes with `next`.
 
-    `path` is where the dashboard shows exactly this. `subject` and `text` are what workflow code wants said;
-    `subject` is the name of a circuit, too.
+    `error` is the text of the failure, and `why` the reason where the engine has one instead. `path` is where
+    the dashboard shows exactly this. `subject` and `text` are what workflow code wants said; `subject` is the
+    name of a circuit, too.
     """
 
     event: str
@@ -63,11 +61,12 @@ class Facts:
     run_id: str = ""
     step: str | None = None
     error: str = ""
+    why: Reason | None = None
     category: str = ""
     code: str = ""
     fingerprint: str = ""
     attempts: int = 0
-    next: str = ""
+    next: Reason | None = None
     next_at: int | None = None
     letter: str | None = None
     correlation_id: str = ""
@@ -79,15 +78,18 @@ class Facts:
 
     def to_json(self) -> dict[str, Any]:
         """The facts as plain JSON; what there is nothing to say about is left out."""
-        return {name: value for name in _NAMES if (value := getattr(self, name))}
+        found = {name: value for name in _NAMES if (value := getattr(self, name))}
+        return found | {name: found[name].to_json() for name in _REASONS if name in found}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Facts:
         """What `to_json` wrote; newer code may have written more."""
-        return cls(**{name: data[name] for name in _NAMES if name in data})
+        known = {name: data[name] for name in _NAMES if name in data}
+        return cls(**known | {name: Reason.from_json(known[name]) for name in _REASONS if name in known})
 
 
 _NAMES = tuple(Facts.__dataclass_fields__)
+_REASONS = ("why", "next")
 
 
 def lane_of(facts: Facts) -> str:
@@ -165,10 +167,11 @@ def _of_step(decided: Transition, outcome: Raised, now: int, key: bytes) -> Foun
     entry, run, step = decided.entries[0], outcome.run, outcome.place.name
     mark = fingerprint(outcome.failure, workflow=run.workflow, step=step, key=key)
     facts = _failed(run, outcome.failure, step, now, mark)
-    facts = replace(facts, attempts=outcome.attempt, next=_RAISED)
+    facts = replace(facts, attempts=outcome.attempt, next=Reason(ReasonCode.NEXT_WORKFLOW))
     if entry.status is StepStatus.RETRYING:
         next_at = now + (entry.wake_in or 0)
-        facts = replace(facts, next=f"attempt {outcome.attempt + 1} follows", next_at=next_at)
+        following = Reason(ReasonCode.NEXT_ATTEMPT, attempt=outcome.attempt + 1)
+        facts = replace(facts, next=following, next_at=next_at)
     events = [NoticeEvent.FIRST_FAILURE] if outcome.attempt == 1 else []
     if any(line.event == Event.RETRY_EXHAUSTED.value for line in decided.audit):
         events.append(NoticeEvent.RETRIES_EXHAUSTED)
@@ -189,7 +192,7 @@ def _of_run(decided: Transition, run: RunView, now: int) -> Found:
         code=letter.code,
         attempts=letter.attempts,
         letter=letter.public_id,
-        next=_UNDONE if undone else _WAITS,
+        next=Reason(ReasonCode.NEXT_UNDONE if undone else ReasonCode.NEXT_DECISION),
         next_at=None if undone else now + letter.expires_in,
         path=letter_page(letter.public_id),
     )

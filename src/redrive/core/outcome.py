@@ -16,6 +16,7 @@ from redrive.core.options import RunOptions, StepOptions
 from redrive.core.states import EntryKind, LetterStatus, RunStatus
 from redrive.core.transition import AttemptEnd, MessageWrite
 from redrive.frozen import dataclass
+from redrive.reasons import Reason
 
 __all__ = [
     "Began",
@@ -136,9 +137,9 @@ class Raised:
 
     `first_ago`: since the step's first attempt. `idle`: nothing else in the run is going on, so that
     it may wait; `hold`: how long a wait its worker would rather keep in memory. `cause` and `stage`
-    are set where the failure is not the step's own. `taken`: the reaper saw it and takes the run
-    from its holder, with `others` of its entries open. `last`: the run is ending and does not wait
-    for another try. `admitted`: the circuit that let the attempt through.
+    are set where the failure is not the step's own, and `why` is the engine's reason for it. `taken`: the
+    reaper saw it and takes the run from its holder, with `others` of its entries open. `last`: the run is
+    ending and does not wait for another try. `admitted`: the circuit that let the attempt through.
     """
 
     run: RunView
@@ -155,6 +156,7 @@ class Raised:
     hold: int = 0
     cause: LetterCode | None = None
     stage: Stage = Stage.EXEC
+    why: Reason | None = None
     taken: bool = False
     others: tuple[OpenStep, ...] = ()
     last: bool = False
@@ -361,7 +363,7 @@ class Diverged:
     """The code asks for other entries than the journal holds."""
 
     run: RunView
-    difference: str
+    difference: Reason
     wait: Wait
     delay: int = 0
 

@@ -18,6 +18,7 @@ from redrive.core.transition import (
     RunWrite,
     Transition,
 )
+from redrive.reasons import Reason, ReasonCode
 
 __all__ = ["CIRCUIT_OPEN", "circuit_open", "marks_of", "parked", "time_parked"]
 
@@ -25,10 +26,9 @@ CIRCUIT_OPEN = "redrive.CircuitOpen"
 """The error type of a step that was not called because its circuit was open."""
 
 
-def circuit_open(key: str) -> Failure:
-    """The failure of a step that was not called."""
-    message = f"circuit {key!r} is open, so the step was not called"
-    return Failure.of(Category.DEPENDENCY_UNAVAILABLE, message, error_type=CIRCUIT_OPEN)
+def circuit_open(reason: Reason) -> Failure:
+    """Return the failure of a step that was not called."""
+    return Failure.of(Category.DEPENDENCY_UNAVAILABLE, str(reason), error_type=CIRCUIT_OPEN)
 
 
 def marks_of(outcome: Returned | Raised | Interrupted) -> tuple[CircuitMark, ...]:
@@ -109,7 +109,7 @@ def _recorded(outcome: Parked) -> AttemptWrite:
         attempt=0,
         end=AttemptEnd.PARKED,
         category=Category.DEPENDENCY_UNAVAILABLE.value,
-        failure=json.dumps(circuit_open(outcome.circuit).to_json()),
+        failure=json.dumps(circuit_open(Reason(ReasonCode.CIRCUIT_OPEN, circuit=outcome.circuit)).to_json()),
     )
 
 

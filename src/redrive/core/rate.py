@@ -12,6 +12,7 @@ import re
 
 from redrive.errors import InputError
 from redrive.frozen import dataclass
+from redrive.reasons import Reason, ReasonCode, quote
 
 __all__ = ["MOST", "Portion", "Rate", "rate_of"]
 
@@ -67,13 +68,8 @@ def rate_of(text: object) -> Rate:
     """Read a rate as people write it: `50/s`, `600/min`, `100 per hour`."""
     found = _FORM.fullmatch(text.strip()) if isinstance(text, str) else None
     if found is None:
-        raise InputError(
-            f"{text!r:.60} is no rate: give a whole number per second, minute or hour, such as 50/s or 600/m"
-        )
+        raise InputError(Reason(ReasonCode.RATE_INVALID, given=quote(text)))
     count = int(found[1].replace(",", ""))
     if not 1 <= count <= MOST:
-        raise InputError(
-            f"a rate is from 1 to {MOST:,} per second, minute or hour, not {count:,}; "
-            "to let nothing go, pause the set"
-        )
+        raise InputError(Reason(ReasonCode.RATE_OUT_OF_RANGE, most=MOST, given=count))
     return Rate(count, found[2][0].lower())

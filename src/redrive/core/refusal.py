@@ -21,6 +21,7 @@ from redrive.core.outcome import (
     Returned,
     Undone,
 )
+from redrive.reasons import Reason, ReasonCode
 
 __all__ = ["instead_of"]
 
@@ -31,7 +32,8 @@ def instead_of(outcome: Outcome, refusal: str) -> Outcome:
     A result that cannot be stored fails its step, a failure that cannot be stored is replaced by a
     plain one, and so is what belongs to the run as a whole.
     """
-    failure = Failure.of(Category.INTERNAL, f"the store refused the data: {refusal}", error_type=_TYPE)
+    reason = Reason(ReasonCode.STORE_REFUSED_DATA, why=refusal)
+    failure = Failure.of(Category.INTERNAL, str(reason), error_type=_TYPE)
     match outcome:
         case Returned():
             return Raised(
@@ -45,6 +47,7 @@ def instead_of(outcome: Outcome, refusal: str) -> Outcome:
                 failure=failure,
                 step=StepOptions(),
                 cause=LetterCode.INFRASTRUCTURE_FAILURE,
+                why=reason,
                 stage=Stage.COMMIT,
                 resumes=outcome.resumes,
                 admitted=outcome.admitted,
@@ -55,16 +58,17 @@ def instead_of(outcome: Outcome, refusal: str) -> Outcome:
                 input="null",
                 failure=failure,
                 cause=LetterCode.INFRASTRUCTURE_FAILURE,
+                why=reason,
                 stage=Stage.COMMIT,
             )
         case Began() | Parked():
             return replace(outcome, input="null")
         case Noted():
-            return _escaped(outcome, failure)
+            return _escaped(outcome, failure, reason)
         case Handed():
             return replace(outcome, instructions="what is to be done cannot be shown; see the step's input")
         case Ended() | Escaped() | Planned() | Undone():
-            return _escaped(outcome, failure)
+            return _escaped(outcome, failure, reason)
         case _:
             return outcome
 
@@ -72,9 +76,11 @@ def instead_of(outcome: Outcome, refusal: str) -> Outcome:
 _TYPE = "redrive.errors.DataRefused"
 
 
-def _escaped(outcome: Noted | Ended | Escaped | Planned | Undone, failure: Failure) -> Escaped:
+def _escaped(
+    outcome: Noted | Ended | Escaped | Planned | Undone, failure: Failure, reason: Reason
+) -> Escaped:
     undoing = outcome.run.undoing
     code = LetterCode.COMPENSATION_FAILED if undoing else LetterCode.INFRASTRUCTURE_FAILURE
-    ending = Ending(failure=failure, code=code, reason=failure.message, stage=Stage.COMMIT)
+    ending = Ending(failure=failure, code=code, reason=reason, stage=Stage.COMMIT)
     rolls_back = isinstance(outcome, Escaped) and outcome.rolls_back
     return Escaped(run=outcome.run, ending=ending, rolls_back=rolls_back)

@@ -28,6 +28,7 @@ from redrive.core.saga import LedgerRow, is_for_person, ledger, unfinished
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.errors import Conflict, InputError
 from redrive.frozen import dataclass
+from redrive.reasons import Reason, ReasonCode, quote
 
 __all__ = ["Mode", "Plan", "ReplayRequest", "Subject", "plan", "skipped_key"]
 
@@ -73,21 +74,19 @@ class ReplayRequest:
 
     def __post_init__(self) -> None:
         if self.mode is Mode.FROM_STEP and self.from_step is None:
-            raise InputError("FROM_STEP wants the index of the step to begin at: say from_step")
+            raise InputError(Reason(ReasonCode.FROM_STEP_NEEDED))
         if self.mode is not Mode.FROM_STEP and self.from_step is not None:
-            raise InputError(f"from_step goes with mode FROM_STEP alone, not with {self.mode}")
+            raise InputError(Reason(ReasonCode.FROM_STEP_UNUSED, mode=self.mode))
         if self.input is not None and self.patch is not None:
-            raise InputError("send the whole input or a patch, not both")
+            raise InputError(Reason(ReasonCode.INPUT_AND_PATCH))
         if self.edits and self.mode not in _EDITABLE:
-            raise InputError(f"{self.mode} keeps the input; edit it with FROM_FAILED, FROM_STEP or FULL")
+            raise InputError(Reason(ReasonCode.INPUT_KEPT, mode=self.mode))
         if self.output is not None and self.mode not in _OUTPUT:
-            raise InputError(
-                "output is what the failed step shall have given; it goes with SKIP and COMPLETE"
-            )
+            raise InputError(Reason(ReasonCode.OUTPUT_UNUSED))
         if self.undo is not None and self.mode not in _OUTPUT:
-            raise InputError("a compensation is named to SKIP it, or to COMPLETE it by hand")
+            raise InputError(Reason(ReasonCode.UNDO_UNUSED))
         if self.skip_steps and self.mode not in (Mode.FROM_FAILED, Mode.FROM_STEP):
-            raise InputError("skip_steps goes with FROM_FAILED and FROM_STEP")
+            raise InputError(Reason(ReasonCode.SKIP_STEPS_UNUSED))
 
     @property
     def edits(self) -> bool:
@@ -177,7 +176,7 @@ def plan(subject: Subject, request: ReplayRequest) -> Plan:
     if subject.status in _ROLLED_BACK or (rows and subject.status in _REPLAYABLE):
         return _undone(subject, rows, request)
     if subject.status not in _REPLAYABLE:
-        raise Conflict(f"run {subject.run_id} is {subject.status}: only a failed or partial run is replayed")
+        raise Conflict(Reason(ReasonCode.NOT_REPLAYABLE, run=subject.run_id, status=subject.status))
     standing = tuple([entry for entry in subject.journal if not entry.superseded])
     next_index = _next_index(subject)
     _refuse_confirmed(standing, request)
@@ -217,17 +216,16 @@ def _next_index(subject: Subject) -> int:
 
 def _rollback(subject: Subject, rows: tuple[LedgerRow, ...]) -> Plan:
     """Everything the run did is undone."""
-    run, stopped = f"run {subject.run_id}", unfinished(rows)
-    if subject.status in _ROLLED_BACK:
-        raise Conflict(f"{run} is {subject.status}: it is rolled back already")
-    if subject.status not in _REPLAYABLE:
-        raise Conflict(f"{run} is {subject.status}: only a failed or partial run is rolled back")
+    run, status, stopped = subject.run_id, subject.status, unfinished(rows)
+    if status in _ROLLED_BACK:
+        raise Conflict(Reason(ReasonCode.ROLLED_BACK_ALREADY, run=run, status=status))
+    if status not in _REPLAYABLE:
+        raise Conflict(Reason(ReasonCode.NOT_ROLLED_BACK, run=run, status=status))
     if stopped is not None:
-        raise Conflict(f"the rollback of {run} stopped at {_words(stopped)}: resume that one")
+        compensation, step = stopped.entry.name, stopped.undone.name
+        raise Conflict(Reason(ReasonCode.ROLLBACK_STOPPED, run=run, compensation=compensation, step=step))
     if subject.pivot is not None:
-        raise Conflict(
-            f"{run} passed its point of no return, step {subject.pivot!r}, and can only go forward: replay it"
-        )
+        raise Conflict(Reason(ReasonCode.PIVOT_PASSED, run=run, step=subject.pivot))
     return Plan(failed=None, next_index=_next_index(subject), again=subject.undoes, rolls_back=True)
 
 
@@ -239,17 +237,18 @@ def _undone(subject: Subject, rows: tuple[LedgerRow, ...], request: ReplayReques
     if subject.status is RunStatus.COMPENSATING:
         _refuse_under_way(subject, row, request)
     if row is None:
-        raise Conflict(
-            f"what run {subject.run_id} did was undone, so there is nothing to go on from: start it anew "
-            "with FULL, as a new operation"
-        )
+        raise Conflict(Reason(ReasonCode.RUN_UNDONE, run=subject.run_id))
     if request.mode in (Mode.STEP_ONLY, Mode.FROM_STEP) or request.edits or request.skip_steps:
         raise InputError(
-            f"run {subject.run_id} is being undone, and stopped at {_words(row)}: resume that (FROM_FAILED), "
-            "skip it (SKIP) or say that it is done (COMPLETE), with the input as it was"
+            Reason(
+                ReasonCode.ROLLBACK_NEEDS_DECISION,
+                run=subject.run_id,
+                compensation=row.entry.name,
+                step=row.undone.name,
+            )
         )
     if request.new_operation:
-        raise InputError("a rollback keeps its idempotency keys, or something could be undone twice")
+        raise InputError(Reason(ReasonCode.ROLLBACK_KEEPS_KEYS))
     _refuse_other(row, request)
     next_index = _next_index(subject)
     again = tuple(each.entry for each in rows if not each.is_done)
@@ -258,12 +257,9 @@ def _undone(subject: Subject, rows: tuple[LedgerRow, ...], request: ReplayReques
 
 def _anew(subject: Subject, row: LedgerRow | None, request: ReplayRequest) -> Plan:
     if row is not None or subject.status is RunStatus.COMPENSATING:
-        raise Conflict(f"run {subject.run_id} is not undone yet; it can be started anew when it is")
+        raise Conflict(Reason(ReasonCode.NOT_UNDONE_YET, run=subject.run_id))
     if not request.new_operation:
-        raise InputError(
-            f"what run {subject.run_id} did was undone, and outside services would take it for the same once "
-            "more: say new_operation to have it done anew"
-        )
+        raise InputError(Reason(ReasonCode.NEW_OPERATION_NEEDED, run=subject.run_id))
     standing = tuple(e for e in subject.journal if not e.superseded and e.kind is not EntryKind.UNDO)
     return Plan(failed=None, next_index=_next_index(subject), again=standing)
 
@@ -272,13 +268,20 @@ def _refuse_under_way(subject: Subject, row: LedgerRow | None, request: ReplayRe
     """While a run is rolled back, all that a person can do is what it waits for."""
     waits = row is not None and row.entry.status is StepStatus.RUNNING and is_for_person(row.entry)
     if not waits or request.mode not in _OUTPUT:
-        raise Conflict(f"run {subject.run_id} is being rolled back; wait until that is over, or has stopped")
+        raise Conflict(Reason(ReasonCode.ROLLBACK_RUNNING, run=subject.run_id))
 
 
 def _refuse_other(row: LedgerRow, request: ReplayRequest) -> None:
     names = (row.undone.name, row.undone.key, row.entry.name, row.entry.key)
     if request.undo is not None and request.undo not in names:
-        raise InputError(f"the compensation that is next is {_words(row)}, not {request.undo!r:.60}")
+        raise InputError(
+            Reason(
+                ReasonCode.OTHER_COMPENSATION_NEXT,
+                compensation=row.entry.name,
+                step=row.undone.name,
+                given=quote(request.undo),
+            )
+        )
 
 
 def _refuse_confirmed(standing: tuple[EntryRow, ...], request: ReplayRequest) -> None:
@@ -288,14 +291,7 @@ def _refuse_confirmed(standing: tuple[EntryRow, ...], request: ReplayRequest) ->
         return
     confirmed = [e for e in standing if e.kind is EntryKind.CONFIRM and e.status is StepStatus.SUCCESS]
     if confirmed:
-        raise InputError(
-            f"{confirmed[0].name!r} has confirmed a step of this run, so it only goes forward: use "
-            "FROM_FAILED, SKIP or COMPLETE, or start it anew with FULL as a new operation"
-        )
-
-
-def _words(row: LedgerRow) -> str:
-    return f"{row.entry.name!r} of step {row.undone.name!r}"
+        raise InputError(Reason(ReasonCode.STEP_CONFIRMED, confirmation=confirmed[0].name))
 
 
 # -- the function -----------------------------------------------------------------------------------------
@@ -389,14 +385,11 @@ def _from_step(
     index = request.from_step
     if index not in {entry.index for entry in standing}:
         known = ", ".join(f"{e.index} {e.name}" for e in standing if e.kind is EntryKind.STEP) or "none"
-        raise InputError(f"there is no step with index {index} to begin at; the recorded steps are {known}")
+        raise InputError(Reason(ReasonCode.FROM_STEP_UNKNOWN, index=index, steps=known))
     again = tuple(entry for entry in standing if entry.index >= index or entry in cut_off)
     for entry in again:
         if entry.index > index and _at_most_once(entry) and not _is_skipped(entry, request):
-            raise InputError(
-                f"step {entry.name!r} (index {entry.index}) runs at most once and would be called again: "
-                f"begin behind it, or at {entry.index} itself if it is certain that nothing happened"
-            )
+            raise InputError(Reason(ReasonCode.STEP_WOULD_REPEAT, step=entry.name, index=entry.index))
     return again
 
 
@@ -404,45 +397,30 @@ def _refuse_uncertain(cut_off: tuple[EntryRow, ...], request: ReplayRequest) -> 
     """What runs at most once and was cut short with the run is not called again unless named."""
     for entry in cut_off:
         if _at_most_once(entry) and entry.index != request.from_step and not _is_skipped(entry, request):
-            raise InputError(
-                f"step {entry.name!r} runs at most once and was cut short when the run ended: it may have "
-                f"happened. Find out, then retry the run with its result in skip_steps, or begin at it with "
-                f"FROM_STEP {entry.index}"
-            )
+            raise InputError(Reason(ReasonCode.STEP_UNCERTAIN, step=entry.name, index=entry.index))
 
 
 def _refuse_all_anew(standing: tuple[EntryRow, ...], request: ReplayRequest) -> None:
     for entry in standing:
         if _at_most_once(entry) and not request.new_operation:
-            raise InputError(
-                f"step {entry.name!r} runs at most once, and FULL would call it again: use FROM_STEP behind "
-                f"it, or say new_operation if this is to be a new operation"
-            )
+            raise InputError(Reason(ReasonCode.FULL_WOULD_REPEAT, step=entry.name))
 
 
 def _refuse_overwriting(staying: tuple[EntryRow, ...], request: ReplayRequest) -> None:
     for entry in staying if request.skip_steps else ():
         if _is_skipped(entry, request) and entry.status is StepStatus.SUCCESS:
-            raise InputError(
-                f"step {entry.name!r} succeeded and is not called again, so it cannot be skipped; "
-                f"to have another result for it, begin at it with FROM_STEP {entry.index}"
-            )
+            raise InputError(Reason(ReasonCode.STEP_SUCCEEDED, step=entry.name, index=entry.index))
 
 
 def _need_failed(failed: EntryRow | None, mode: Mode) -> EntryRow:
     if failed is None:
-        raise InputError(
-            f"{mode} is about a failed step, and no step failed here: use FROM_FAILED, FROM_STEP or FULL"
-        )
+        raise InputError(Reason(ReasonCode.NO_STEP_FAILED, mode=mode))
     return failed
 
 
 def _refuse_second_call(failed: EntryRow) -> None:
     if _at_most_once(failed):
-        raise InputError(
-            f"step {failed.name!r} runs at most once and may have happened: find out, then SKIP it with an "
-            f"output, complete it by hand, or begin at it with FROM_STEP {failed.index}"
-        )
+        raise InputError(Reason(ReasonCode.STEP_CALL_UNCERTAIN, step=failed.name, index=failed.index))
 
 
 def _at_most_once(entry: EntryRow) -> bool:

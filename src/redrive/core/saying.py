@@ -15,6 +15,7 @@ from redrive.core.notice import Facts
 from redrive.core.notify import NoticeEvent
 from redrive.core.redact import Redactor
 from redrive.duration import moment
+from redrive.reasons import Reason
 
 __all__ = ["FIELDS", "Notification", "Said", "Saying", "about", "content_text", "one_line", "said"]
 
@@ -92,7 +93,7 @@ def about(id: str, content: str, redactor: Redactor, base_url: str) -> Notificat
         workflow=facts.workflow,
         run_id=facts.run_id,
         step=facts.step or "",
-        error=hidden(facts.error),
+        error=hidden(facts.error or _text(facts.why)),
         category=facts.category,
         code=facts.code,
         fingerprint=facts.fingerprint,
@@ -100,7 +101,7 @@ def about(id: str, content: str, redactor: Redactor, base_url: str) -> Notificat
         count=data["count"],
         at=_iso(facts.at),
         first_at=_iso(data["first_at"]),
-        next=facts.next,
+        next=_text(facts.next),
         next_at="" if facts.next_at is None else _iso(facts.next_at),
         letter=facts.letter or "",
         correlation_id=facts.correlation_id,
@@ -109,6 +110,10 @@ def about(id: str, content: str, redactor: Redactor, base_url: str) -> Notificat
         subject=hidden(facts.subject),
         text=hidden(facts.text),
     )
+
+
+def _text(reason: Reason | None) -> str:
+    return "" if reason is None else str(reason)
 
 
 def _iso(micros: int) -> str:

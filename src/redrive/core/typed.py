@@ -17,6 +17,7 @@ from typing import NoReturn
 from redrive.core.payload.explain import Path, path_text
 from redrive.core.redact import JSON
 from redrive.errors import InputError
+from redrive.reasons import Reason, ReasonCode
 
 __all__ = ["Typed", "read_typed"]
 
@@ -52,13 +53,12 @@ def read_typed(text: str, *, below: int = 0) -> Typed:
     try:
         value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     except json.JSONDecodeError as error:
-        raise InputError(
-            f"line {error.lineno + below}, column {error.colno}: {_lowered(error.msg)}"
-        ) from None
+        line, why = error.lineno + below, _lowered(error.msg)
+        raise InputError(Reason(ReasonCode.JSON_SYNTAX, line=line, column=error.colno, why=why)) from None
     except RecursionError:
-        raise InputError("it is nested too deep to be read; store it flat or pass a reference") from None
+        raise InputError(Reason(ReasonCode.JSON_TOO_DEEP)) from None
     except ValueError:  # Python reads no number of more than a few thousand digits
-        raise InputError("a number has too many digits; write it as a text") from None
+        raise InputError(Reason(ReasonCode.JSON_NUMBER_TOO_LONG)) from None
     return Typed(value, dict(_places(text, below)))
 
 
@@ -86,19 +86,20 @@ def _places(text: str, below: int) -> Iterator[tuple[str, int]]:
 def _named(token: str, line: int, names: dict[str, int]) -> str:
     name: str = json.loads(token)
     if name in names:
-        raise InputError(f"line {line}: {token:.60} is given twice, first in line {names[name]}; keep one")
+        first = names[name]
+        raise InputError(Reason(ReasonCode.JSON_NAME_TWICE, line=line, name=token[:60], first=first))
     names[name] = line
     return name
 
 
 def _finite(digits: str) -> float:
     if math.isinf(value := float(digits)):
-        raise InputError(f"{digits:.60} is larger than any number that can be stored; write it as a text")
+        raise InputError(Reason(ReasonCode.JSON_NUMBER_TOO_LARGE, number=digits[:60]))
     return value
 
 
 def _refuse_constant(word: str) -> NoReturn:
-    raise InputError(f"{word} is no JSON; leave it out, or write it as a text")
+    raise InputError(Reason(ReasonCode.JSON_CONSTANT, word=word))
 
 
 def _lowered(message: str) -> str:

@@ -12,36 +12,37 @@ from redrive.core.classify import RETRYABLE, Category
 from redrive.core.failure import Failure
 from redrive.core.options import StepOptions
 from redrive.core.quick import quick
-from redrive.duration import moment, words
+from redrive.duration import moment
 from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
+from redrive.reasons import Reason, ReasonCode
 
 __all__ = ["Verdict", "explain", "judge"]
 
-_CATEGORY_WORDS = {
-    Category.TIMEOUT: "timed out",
-    Category.NETWORK: "network error",
-    Category.RATE_LIMIT: "rate limited",
-    Category.SERVER_ERROR: "server error",
-    Category.DEPENDENCY_UNAVAILABLE: "dependency unavailable",
-    Category.VALIDATION: "invalid data",
-    Category.AUTHORIZATION: "not authorised",
-    Category.NOT_FOUND: "not found",
-    Category.CLIENT_ERROR: "refused by the other side",
-    Category.MISSING_CONFIG: "configuration missing",
-    Category.INTERNAL: "error in the code",
-    Category.UNKNOWN: "unclassified error",
+_CAUSES = {
+    Category.TIMEOUT: Reason(ReasonCode.TIMED_OUT),
+    Category.NETWORK: Reason(ReasonCode.NETWORK_ERROR),
+    Category.RATE_LIMIT: Reason(ReasonCode.RATE_LIMITED),
+    Category.SERVER_ERROR: Reason(ReasonCode.SERVER_ERROR),
+    Category.DEPENDENCY_UNAVAILABLE: Reason(ReasonCode.DEPENDENCY_UNAVAILABLE),
+    Category.VALIDATION: Reason(ReasonCode.INVALID_DATA),
+    Category.AUTHORIZATION: Reason(ReasonCode.NOT_AUTHORISED),
+    Category.NOT_FOUND: Reason(ReasonCode.NOT_FOUND),
+    Category.CLIENT_ERROR: Reason(ReasonCode.CLIENT_ERROR),
+    Category.MISSING_CONFIG: Reason(ReasonCode.CONFIGURATION_MISSING),
+    Category.INTERNAL: Reason(ReasonCode.INTERNAL_ERROR),
+    Category.UNKNOWN: Reason(ReasonCode.UNCLASSIFIED_ERROR),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The decision on one failed attempt. `why` says in words why it is not tried again."""
+    """The decision on one failed attempt. `why` is the reason for which it is not tried again."""
 
     retry: bool
     exhausted: bool = False
     of: int | None = None
-    why: str = ""
+    why: Reason | None = None
     status_code: int | None = None
     delay: float = 0.0
     jitter: float = 0.0
@@ -53,7 +54,7 @@ class Verdict:
                 "retry": self.retry,
                 "exhausted": self.exhausted,
                 "of": self.of,
-                "why": self.why,
+                "why": None if self.why is None else self.why.to_json(),
                 "status_code": self.status_code,
                 "delay": self.delay,
                 "jitter": self.jitter,
@@ -64,6 +65,8 @@ class Verdict:
     @classmethod
     def from_json(cls, text: str) -> Verdict:
         data = json.loads(text)  # newer code may have written more
+        why = data["why"]
+        data["why"] = None if why is None else Reason.from_json(why)
         return _Verdict(**{name: data[name] for name in cls.__slots__})
 
 
@@ -76,14 +79,14 @@ def judge(
     """Decide whether to try again after failed attempt number `attempt` (the first is 1)."""
     of = None if policy.max_retries < 0 else policy.max_retries + 1
     refusal = _refusal(failure, policy, step)
-    if refusal:
+    if refusal is not None:
         return Verdict(retry=False, of=of, why=refusal, status_code=failure.status_code)
     if of is not None and attempt >= of:
-        why = "retries are exhausted" if of > 1 else "the policy allows no retry"
+        why = Reason(ReasonCode.RETRIES_EXHAUSTED if of > 1 else ReasonCode.NO_RETRY_ALLOWED)
         return Verdict(retry=False, exhausted=of > 1, of=of, why=why, status_code=failure.status_code)
     delay = backoff(policy, attempt, draw, failure.retry_after)
     if policy.max_elapsed is not None and first_ago + delay.seconds > policy.max_elapsed:
-        why = f"another try would pass the limit of {words(policy.max_elapsed)} since the first"
+        why = Reason(ReasonCode.RETRY_TIME_EXCEEDED, limit=policy.max_elapsed)
         return Verdict(retry=False, exhausted=True, of=of, why=why, status_code=failure.status_code)
     return _again(delay, of, failure)
 
@@ -99,42 +102,45 @@ def _again(delay: Delay, of: int | None, failure: Failure) -> Verdict:
     )
 
 
-def _refusal(failure: Failure, policy: RetryPolicy, step: StepOptions) -> str:
-    """Why this failure is never tried again; empty if it may be."""
+def _refusal(failure: Failure, policy: RetryPolicy, step: StepOptions) -> Reason | None:
+    """Return why this failure is never tried again; None if it may be."""
     if step.at_most_once:
-        return "the step runs at most once"
+        return Reason(ReasonCode.STEP_AT_MOST_ONCE)
     if failure.retryable is False:
-        return "it was raised as NonRetryable"
+        return Reason(ReasonCode.RAISED_NON_RETRYABLE)
     names = {failure.category.value, failure.error_type, *failure.bases}
     if names.intersection(policy.never_retry_on):
-        return "the policy names it in never_retry_on"
+        return Reason(ReasonCode.IN_NEVER_RETRY_ON)
     if failure.retryable:
-        return ""
+        return None
     if policy.retry_on is not None:
-        return "" if names.intersection(policy.retry_on) else "the policy's retry_on does not name it"
+        return None if names.intersection(policy.retry_on) else Reason(ReasonCode.NOT_IN_RETRY_ON)
     if failure.category not in RETRYABLE:
-        return f"failures of category {failure.category.value} are not retried"
-    return ""
+        return Reason(ReasonCode.CATEGORY_NOT_RETRIED, category=failure.category.value)
+    return None
 
 
-def explain(verdict: Verdict, *, attempt: int, category: Category, next_at: int | None) -> str:
-    """The decision in words; `next_at` is the time the store fixed for the next attempt."""
-    parts = [f"attempt {attempt} of {verdict.of}" if verdict.of else f"attempt {attempt}"]
-    if verdict.status_code is not None:
-        parts.append(f"HTTP {verdict.status_code}")
-    parts.append(_CATEGORY_WORDS[category])
-    if verdict.retry:
-        parts.append(_delay_words(verdict))
-        if next_at is not None:
-            parts.append(f"next at {moment(next_at):%H:%M:%S}")
-    else:
-        parts.append(f"not retried: {verdict.why}")
-    return ", ".join(parts)
-
-
-def _delay_words(verdict: Verdict) -> str:
-    if verdict.retry_after is None:
-        return f"waiting {words(verdict.delay)}"
-    said = f"Retry-After {words(verdict.retry_after)}"
-    later = verdict.delay - verdict.retry_after
-    return f"{said} + {words(later)} jitter" if later > 0 else said
+def explain(verdict: Verdict, *, attempt: int, category: Category, next_at: int | None) -> Reason:
+    """Return the decision as a reason; `next_at` is the time the store fixed for the next attempt."""
+    if not verdict.retry:
+        return Reason(
+            ReasonCode.NOT_RETRIED,
+            attempt=attempt,
+            of=verdict.of,
+            status_code=verdict.status_code,
+            cause=_CAUSES[category],
+            why=verdict.why,
+        )
+    asked = verdict.retry_after
+    jitter = None if asked is None or verdict.delay <= asked else verdict.delay - asked
+    return Reason(
+        ReasonCode.RETRY_SCHEDULED,
+        attempt=attempt,
+        of=verdict.of,
+        status_code=verdict.status_code,
+        cause=_CAUSES[category],
+        delay=verdict.delay if asked is None else None,
+        retry_after=asked,
+        jitter=jitter,
+        next_at=None if next_at is None else f"{moment(next_at):%Y-%m-%dT%H:%M:%SZ}",
+    )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from redrive.core.auditing import ENGINE
 from redrive.core.states import CLOSED, LetterStatus, RunStatus
 from redrive.desk.shapes import DeadLetter, ReplayRecord
+from redrive.reasons import ReasonCode
 
 __all__ = ["Aftermath", "aftermath"]
 
@@ -32,12 +32,12 @@ _ENDS: dict[str | None, Aftermath] = {
     None: Aftermath.GOES_ON,
 }
 
-# What the engine notes when it closes a letter, for when the replays are gone together with the run.
-_NOTED: dict[str | None, Aftermath] = {
-    "replayed": Aftermath.SUCCEEDED,
-    "replayed in part": Aftermath.IN_PART,
-    "rolled_back": Aftermath.UNDONE,
-    "its run was cancelled": Aftermath.CANCELLED,
+# For when the replays are purged together with the run.
+_RESOLUTIONS: dict[str | None, Aftermath] = {
+    ReasonCode.REPLAY_SUCCEEDED: Aftermath.SUCCEEDED,
+    ReasonCode.STEP_REPLAY_SUCCEEDED: Aftermath.IN_PART,
+    ReasonCode.ROLLED_BACK: Aftermath.UNDONE,
+    ReasonCode.RUN_CANCELLED: Aftermath.CANCELLED,
 }
 
 
@@ -48,8 +48,8 @@ def aftermath(letter: DeadLetter) -> Aftermath | None:
     last = _counts(letter)
     if last is not None:
         return _ENDS.get(last.outcome, Aftermath.FAILED_AGAIN)
-    if letter.closed_by == ENGINE and letter.resolution in _NOTED:
-        return _NOTED[letter.resolution]
+    if letter.resolution_code in _RESOLUTIONS:
+        return _RESOLUTIONS[letter.resolution_code]
     return Aftermath.EXPIRED if letter.status is LetterStatus.EXPIRED else Aftermath.CLOSED
 
 

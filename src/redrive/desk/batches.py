@@ -21,6 +21,7 @@ from redrive.core.states import LetterStatus
 from redrive.desk.closing import closing
 from redrive.desk.replaying import Order, Prepared, Replayer
 from redrive.errors import ConfigurationError, Conflict, DataRefused, RedriveError, StoreError
+from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.settler import LocalSettler
 from redrive.store.bulk import ItemMark, SetItemRow, SetItemStatus, SetRow, SetStatus
 from redrive.store.encryption.keyring import Unreadable
@@ -89,7 +90,7 @@ class Batches:
     async def _prepared(self, order: Order, item: SetItemRow, case: Case | None) -> Prepared | ItemMark:
         try:
             if case is None:
-                return _refused(item, f"there is no dead letter {item.letter!r}, or its run was purged")
+                return _refused(item, Reason(ReasonCode.LETTER_GONE, id=quote(item.letter)))
             before = await self._replayer.answered_before(case, order)
             if before is not None:
                 return _done(item, before.run_id)
@@ -106,7 +107,7 @@ class Batches:
             replays = await self._replayer.apply([each for _, each in prepared])
         except DataRefused as error:
             if len(prepared) == 1:
-                return [_refused(prepared[0][0], str(error))]
+                return [_refused(prepared[0][0], Reason.of_error(error))]
             return [mark for each in prepared for mark in await self._apply([each])]
         pairs = zip(prepared, replays, strict=True)
         return [_done(item, replay.run_id) for (item, _), replay in pairs if replay is not None]
@@ -130,21 +131,22 @@ class Batches:
 def order_of(row: SetRow) -> Order:
     """What the set asks to be done with each letter, under a key of its own."""
     if isinstance(row.request, Unreadable):
-        raise ConfigurationError(f"set {row.public_id} waits: {row.request.why}")
+        reason = Reason(ReasonCode.SET_UNREADABLE, id=row.public_id, why=row.request.why)
+        raise ConfigurationError(reason)
     said = json.loads(row.request or "{}")
     output = said.pop("output", {}).get("value")
     request = ReplayRequest(**{**said, "mode": Mode(said["mode"]), "output": output})
     return Order(request=request, by=row.by, reason=row.reason, key=row.public_id)
 
 
-def why_not(error: Exception, letter: str) -> str:
+def why_not(error: Exception, letter: str) -> Reason:
     """Why a letter cannot be decided on; trouble with the store is no reason, and is raised again."""
     if isinstance(error, StoreError):
         raise error
     if isinstance(error, RedriveError):
-        return str(error)
+        return Reason.of_error(error)
     log.error("letter %s of a set cannot be decided on", letter, exc_info=error)
-    return f"it cannot be decided on, for a reason nobody thought of: {type(error).__name__}: {error}"
+    return Reason(ReasonCode.UNEXPECTED_ERROR, error_type=type(error).__name__, message=str(error))
 
 
 def _by_id(cases: Sequence[Case], tenant: str) -> Cases:
@@ -154,11 +156,11 @@ def _by_id(cases: Sequence[Case], tenant: str) -> Cases:
 
 def _closing(row: SetRow, item: SetItemRow, case: Case | None) -> Closed | ItemMark:
     if case is None or case.letter is None:
-        return _refused(item, f"there is no dead letter {item.letter!r}, or its run was purged")
+        return _refused(item, Reason(ReasonCode.LETTER_GONE, id=quote(item.letter)))
     try:
         outcome = closing(case.run, case.letter, CLOSINGS[row.action], by=row.by, reason=row.reason)
     except Conflict as refused:
-        return _refused(item, str(refused))
+        return _refused(item, Reason.of_error(refused))
     return outcome or _done(item, None)
 
 
@@ -166,5 +168,5 @@ def _done(item: SetItemRow, run_id: str | None) -> ItemMark:
     return _ItemMark(id=item.id, status=SetItemStatus.DONE, run_id=run_id)
 
 
-def _refused(item: SetItemRow, why: str) -> ItemMark:
-    return ItemMark(id=item.id, status=SetItemStatus.FAILED, error=why)
+def _refused(item: SetItemRow, why: Reason) -> ItemMark:
+    return ItemMark(id=item.id, status=SetItemStatus.FAILED, error=why.to_text())

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from redrive.clock import MICROS
 from redrive.core.auditing import ENGINE
 from redrive.core.json_schema import problems
-from redrive.core.misfit import said
 from redrive.core.payload import Signature, check_size
 from redrive.core.redact import MASK, masked_paths
 from redrive.errors import InputError, PayloadError, UnknownWorkflow
+from redrive.reasons import Reason, ReasonCode, quote
 from redrive.store.port import People
 from redrive.store.workers import KnownItem, WorkerRow, living
 
-__all__ = ["Checker", "a_flag", "as_json", "is_id", "long_text", "person", "reason_given", "short_text"]
+__all__ = [
+    "Checker",
+    "a_flag",
+    "as_json",
+    "invalid",
+    "is_id",
+    "long_text",
+    "person",
+    "reason_given",
+    "short_text",
+]
 
 _NAMED = 5
 _SHORT, _LONG = 255, 10_000
@@ -49,7 +59,7 @@ class Checker:
 
     async def input(self, workflow: str, value: Any) -> str:
         """A workflow's input as it is stored; InputError names every field that does not fit."""
-        what = f"the input of workflow {workflow!r}"
+        what = Reason(ReasonCode.WORKFLOW_INPUT, workflow=workflow)
         signature = self._workflow(workflow)
         if signature is None:
             schema = (await self._known("workflow", workflow)).schema_in
@@ -58,18 +68,16 @@ class Checker:
         try:
             args, kwargs = signature.decode(text)
         except PayloadError as error:
-            raise InputError(said(what, [error])) from None
+            raise InputError(_unfitting(what, error)) from None
         return self._sized(signature.encode(args, kwargs), what)
 
     async def output(self, step: str, value: Any) -> str:
         """A step's output as it is stored."""
-        what = f"the output of step {step!r}"
+        what = Reason(ReasonCode.STEP_OUTPUT, step=step)
         signature = self._step(step)
         if masked := masked_paths(value):
-            raise InputError(
-                f"{', '.join(masked[:_NAMED])}: {MASK} stands for a hidden value, which no step gives; "
-                f"type the real value into {what}"
-            )
+            paths = tuple(masked[:_NAMED])
+            raise InputError(Reason(ReasonCode.MASKED_OUTPUT, paths=paths, mask=MASK, what=what))
         if signature is None:
             schema = (await self._known("step", step)).schema_out
             return self.fitting(value, json.loads(schema), what)
@@ -77,7 +85,7 @@ class Checker:
         try:
             signature.decode_result(text)
         except PayloadError as error:
-            raise InputError(said(what, [error])) from None
+            raise InputError(_unfitting(what, error)) from None
         return self._sized(text, what)
 
     async def registered(self, workflow: str) -> None:
@@ -86,15 +94,9 @@ class Checker:
         if self._workflow(workflow) is not None or now - self._seen.get(workflow, 0) < _TRUSTED:
             return
         if not any(item.kind == "workflow" for item in await self._store.known([workflow])):
-            raise UnknownWorkflow(
-                f"no code that ever ran here registered a workflow called {workflow!r}, so nobody would go "
-                "on with it: start a worker that has it, then decide again"
-            )
+            raise UnknownWorkflow(Reason(ReasonCode.WORKFLOW_UNREGISTERED, workflow=workflow))
         if await self.is_abandoned(workflow):
-            raise UnknownWorkflow(
-                f"no worker that is alive has workflow {workflow!r} any more, so nobody would go on with "
-                "it: start a worker that has it, then decide again"
-            )
+            raise UnknownWorkflow(Reason(ReasonCode.WORKFLOW_ABANDONED, workflow=workflow))
         self._seen[workflow] = now
 
     async def is_abandoned(self, workflow: str) -> bool:
@@ -109,31 +111,41 @@ class Checker:
         for item in await self._store.known([name]):
             if item.kind == kind:
                 return item
-        raise UnknownWorkflow(
-            f"no code that ever ran here registered a {kind} called {name!r}, so a value for it cannot be "
-            "checked; start a worker that has it"
-        )
+        raise UnknownWorkflow(Reason(ReasonCode.CODE_UNREGISTERED, kind=kind, name=name))
 
-    def fitting(self, value: Any, schema: Any, what: str) -> str:
+    def fitting(self, value: Any, schema: Any, what: Reason) -> str:
         """A value as it is stored, if it fits a schema; InputError says where it does not."""
         found = problems(value, schema)
         if found:
-            more = f" (and {len(found) - _NAMED} more)" if len(found) > _NAMED else ""
-            raise InputError(said(what, found[:_NAMED]) + more)
+            raise InputError(invalid(what, [each.reason for each in found]))
         return self._sized(as_json(value, what), what)
 
-    def _sized(self, text: str, what: str) -> str:
+    def _sized(self, text: str, what: Reason) -> str:
         check_size(text, self._max_payload, what)
         return text
 
 
-def as_json(value: Any, what: str) -> str:
+def invalid(what: Reason, faults: Sequence[Reason]) -> Reason:
+    """Return the reason for refusing a value; it names the first faults and counts the others."""
+    more = len(faults) - _NAMED
+    named = tuple(faults[:_NAMED])
+    return Reason(ReasonCode.VALUE_INVALID, what=what, faults=named, more=more if more > 0 else None)
+
+
+def _unfitting(what: Reason, error: PayloadError) -> Reason:
+    """Return the reason for refusing a value that a codec cannot read."""
+    reason = Reason.of_error(error)
+    faults, more = reason.params.get("faults", (reason,)), reason.params.get("more")
+    return Reason(ReasonCode.VALUE_INVALID, what=what, faults=faults, more=more)
+
+
+def as_json(value: Any, what: str | Reason) -> str:
     """A value as it is stored; InputError if JSON or a database cannot hold it."""
     try:
         text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"{what} is not JSON: {error}") from None
+        raise InputError(Reason(ReasonCode.NOT_JSON, what=what, why=str(error))) from None
     return text
 
 
@@ -145,23 +157,25 @@ def is_id(value: object) -> bool:
 def short_text(what: str, value: Any) -> str:
     """A name of somebody or something."""
     if not isinstance(value, str) or not value.strip() or len(value) > _SHORT or not value.isprintable():
-        raise InputError(f"{what} must be a text of 1 to {_SHORT} printable characters, not {value!r:.60}")
+        given = quote(value)
+        raise InputError(Reason(ReasonCode.SHORT_TEXT_NEEDED, field=what, longest=_SHORT, given=given))
     return value
 
 
 def person(by: Any) -> str:
     """Who does something. The engine's own name is nobody else's."""
     if isinstance(by, str) and unicodedata.normalize("NFKC", by).strip().casefold() == ENGINE:
-        raise InputError(f"{ENGINE!r} is how the engine signs what it does itself; say who you are in `by`")
+        raise InputError(Reason(ReasonCode.ENGINE_NAME_TAKEN, name=ENGINE))
     return short_text("by", by)
 
 
 def long_text(what: str, value: Any) -> str:
     """What somebody says in words: every database can store it."""
     if not isinstance(value, str) or not value.strip() or len(value) > _LONG:
-        raise InputError(f"{what} must be a text of 1 to {_LONG:,} characters, not {value!r:.60}")
+        given = quote(value)
+        raise InputError(Reason(ReasonCode.LONG_TEXT_NEEDED, field=what, longest=_LONG, given=given))
     if "\x00" in value or any("\ud800" <= sign <= "\udfff" for sign in value):
-        raise InputError(f"{what} has a NUL or half a character in it, which no database stores")
+        raise InputError(Reason(ReasonCode.TEXT_UNSTORABLE, field=what))
     return value
 
 
@@ -173,5 +187,5 @@ def reason_given(reason: Any) -> str | None:
 def a_flag(what: str, value: Any) -> bool:
     """True or False; a word that happens to be true does not count."""
     if not isinstance(value, bool):
-        raise InputError(f"{what} is True or False, not {value!r:.60}")
+        raise InputError(Reason(ReasonCode.FLAG_NEEDED, field=what, given=quote(value)))
     return value

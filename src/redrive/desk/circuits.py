@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from datetime import datetime
 from typing import Any
 
 from redrive.clock import Clock
+from redrive.core.auditing import reason_by
 from redrive.core.circuit import CircuitState, CircuitStatus, close, open_by_hand
 from redrive.core.events import Event
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.core.transition import AuditWrite
 from redrive.desk.checks import person, reason_given, short_text
+from redrive.desk.shapes import fields_for
 from redrive.duration import moment
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.frozen import dataclass
 from redrive.policy import Circuit
+from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.turning import Decide, turn, turn_to
 from redrive.store.circuits import MOST_COUNTED, CircuitCase, CircuitRow, CircuitTurn
 from redrive.store.port import People
@@ -34,7 +37,8 @@ class CircuitRecord:
     """A circuit as it is shown. `until`: when an open one lets probes through, None if a person opened it.
 
     `settings` are those in force, as far as any code said what they are; `override` is what a person set.
-    `parked` counts the runs that wait for it, up to 10,000.
+    `parked` counts the runs that wait for it, up to 10,000. `why` is a person's text, or the English sentence
+    for `reason_code` and `reason_params`.
     """
 
     key: str
@@ -48,6 +52,8 @@ class CircuitRecord:
     why: str | None
     changed_by: str | None
     changed_at: datetime
+    reason_code: str | None = None
+    reason_params: dict[str, Any] = field(default_factory=dict)
 
 
 class Circuits:
@@ -69,10 +75,7 @@ class Circuits:
         """One circuit; NotFound if nothing ever happened to one of this key."""
         row = await self._row(_key(key), short_text("tenant", tenant))
         if not row.version:
-            raise NotFound(
-                f"nothing ever happened to a circuit {key!r} of tenant {tenant!r}: calls go through it. "
-                "`list` shows those that something happened to"
-            )
+            raise NotFound(Reason(ReasonCode.CIRCUIT_UNKNOWN, circuit=key, tenant=tenant))
         return shaped(row)
 
     async def open(
@@ -169,9 +172,9 @@ def _overridden(case: CircuitCase, override: str | None, event: Event, by: str, 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """What was given, checked and as it is kept."""
     if not given:
-        raise InputError("say what to set: failures, window, open_for, probes, on_open")
+        raise InputError(Reason(ReasonCode.CIRCUIT_SETTINGS_NEEDED))
     if "name" in given:
-        raise InputError("a circuit's name cannot be set; it is what the code calls it")
+        raise InputError(Reason(ReasonCode.CIRCUIT_NAME_FIXED))
     try:
         whole = Circuit.from_json(given).to_json()
     except ConfigurationError as error:
@@ -182,13 +185,14 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
 def _key(key: str) -> str:
     """A circuit's name, or a workflow's and a step's."""
     if not isinstance(key, str) or not key.strip() or not key.isprintable() or len(key) > _LONGEST:
-        raise InputError(f"{key!r:.60} is no circuit: give its name, or WORKFLOW/STEP for one that has none")
+        raise InputError(Reason(ReasonCode.CIRCUIT_KEY_INVALID, given=quote(key)))
     return key
 
 
 def shaped(row: CircuitRow) -> CircuitRecord:
     """A circuit as it is shown."""
     known = row.settings is not None or row.override is not None
+    reason = None if row.why is None else reason_by(row.changed_by, row.why)
     return CircuitRecord(
         key=row.key,
         tenant=row.tenant,
@@ -198,7 +202,8 @@ def shaped(row: CircuitRow) -> CircuitRecord:
         parked=row.parked,
         settings=row.in_force if known else None,
         override=None if row.override is None else json.loads(row.override),
-        why=row.why,
+        why=None if reason is None else str(reason),
+        **fields_for(reason),
         changed_by=row.changed_by,
         changed_at=moment(row.changed_at),
     )

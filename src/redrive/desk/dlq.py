@@ -26,6 +26,7 @@ from redrive.desk.shapes import DeadLetter
 from redrive.desk.shaping import Shaper
 from redrive.errors import InputError, NotFound
 from redrive.policy import RetryPolicy
+from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.settler import LocalSettler
 from redrive.store.bulk import SetChange, SetVerb
 from redrive.store.glances import Facets
@@ -114,7 +115,7 @@ class DeadLetters:
         _, about = await self._replayer.letter(id, tenant=tenant)
         if (row := await self._known(about.public_id, tenant)) is not None:
             return row
-        raise NotFound(f"there is no dead letter {id!r:.60}")
+        raise NotFound(Reason(ReasonCode.LETTER_NOT_FOUND, id=quote(id)))
 
     async def _known(self, id: str, tenant: str | None) -> LetterRow | None:
         for known in (id, letter_id(id)) if is_id(id) else ():
@@ -373,7 +374,7 @@ class DeadLetters:
 
     async def _note(self, triage: Triage) -> None:
         if not await self._store.triage(triage):
-            raise NotFound(f"there is no dead letter {triage.letter!r}")
+            raise NotFound(Reason(ReasonCode.LETTER_NOT_FOUND, id=quote(triage.letter)))
 
     def _line(
         self, event: Event, letter: LetterRow, by: str, before: str | None = None, after: str | None = None

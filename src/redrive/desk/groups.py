@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from datetime import datetime
+from typing import Any
 
 from redrive.core.ending import Ending
+from redrive.desk.shapes import fields_for
 from redrive.desk.shaping import Shaper
 from redrive.duration import moment
 from redrive.frozen import dataclass
+from redrive.reasons import Reason
 from redrive.store.records import GroupPage, GroupRow
 
 __all__ = ["FailureGroup", "GroupList", "list_groups"]
@@ -18,8 +22,8 @@ class FailureGroup:
     """The letters of a tenant that have one cause.
 
     `open` of `total` wait for a decision. `trend` counts failures by hour over the last 24 hours, the
-    present hour last; `message` says why the letter `sample_id` is there, which stands for all, and `error`
-    what went wrong in it.
+    present hour last; `message` says why the letter `sample_id` is there, which stands for all: it is
+    the English sentence for `reason_code` and `reason_params`. `error` says what went wrong in it.
     """
 
     fingerprint: str
@@ -36,6 +40,8 @@ class FailureGroup:
     code: str | None
     category: str | None
     error: str | None = None
+    reason_code: str | None = None
+    reason_params: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +61,7 @@ def list_groups(page: GroupPage, shaper: Shaper) -> GroupList:
 
 
 def _group(row: GroupRow, shaper: Shaper) -> FailureGroup:
+    reason = None if row.reason is None else shaper.reason(Reason.from_text(row.reason))
     return FailureGroup(
         fingerprint=row.fingerprint,
         tenant=row.tenant,
@@ -66,7 +73,8 @@ def _group(row: GroupRow, shaper: Shaper) -> FailureGroup:
         workflows=(row.workflow,),  # a fingerprint is made of one workflow and one step, among other things
         steps=() if row.step is None else (row.step,),
         sample_id=row.letter,
-        message=shaper.text(row.reason),
+        message=None if reason is None else str(reason),
+        **fields_for(reason),
         code=row.code,
         category=row.category,
         error=None if row.failure is None else shaper.text(Ending.from_json(row.failure).failure.message),

@@ -19,6 +19,7 @@ from redrive.duration import moment
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.frozen import dataclass
 from redrive.http.ssrf import check_url
+from redrive.reasons import Reason, ReasonCode, quote
 from redrive.sinks.webhook import read_secrets
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.notifications import NotificationFilter, NotificationRow, RuleRow
@@ -99,7 +100,7 @@ class Notifications:
         where = NotificationFilter(tenant=tenant, ids=(id,))
         page = await self._store.notices.inbox(where, person(reader), limit=1, cursor=None)
         if not page.items:
-            raise NotFound(f"there is no notification {id!r:.80}; `redrive notifications list` shows all")
+            raise NotFound(Reason(ReasonCode.NOTIFICATION_NOT_FOUND, id=quote(id)))
         return await aside(lambda: self._item(page.items[0]), length(page.items))
 
     async def unread(

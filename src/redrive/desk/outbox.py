@@ -19,6 +19,7 @@ from redrive.desk.shaping import Shaper
 from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.frozen import dataclass
+from redrive.reasons import Reason, ReasonCode, quote
 from redrive.store.outbox_records import (
     BlockedKey,
     DeliveryChoice,
@@ -174,7 +175,7 @@ class Outbox:
     async def _find(self, id: str, tenant: str | None) -> MessageRow:
         row = await self._store.message(id, tenant=tenant) if is_id(id) else None
         if row is None:
-            raise NotFound(f"there is no message {id!r}; those that were delivered are kept for a day")
+            raise NotFound(Reason(ReasonCode.MESSAGE_NOT_FOUND, id=quote(id)))
         return row
 
     def _line(self, event: Event, tenant: str, subject: str, by: str, reason: str | None) -> AuditWrite:

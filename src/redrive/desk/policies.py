@@ -13,6 +13,7 @@ from redrive.duration import moment
 from redrive.errors import InputError
 from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
+from redrive.reasons import Reason, ReasonCode
 from redrive.store.port import People
 from redrive.store.records import PolicyRow
 
@@ -49,12 +50,12 @@ class Policies:
     ) -> StoredPolicy:
         """Store a policy, replacing the one for the same place."""
         if not isinstance(policy, RetryPolicy):
-            raise InputError(f"a RetryPolicy is expected, not {type(policy).__name__}")
+            raise InputError(Reason(ReasonCode.POLICY_NEEDED, given=type(policy).__name__))
         person(by)
         if tenant is not None:
             short_text("tenant", tenant)
         if not workflow and not step:
-            raise InputError("name the workflow, the step, or both, that the policy is for")
+            raise InputError(Reason(ReasonCode.POLICY_TARGET_NEEDED))
         row = PolicyRow(
             tenant=tenant or "",
             workflow=workflow or "",

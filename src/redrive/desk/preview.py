@@ -17,6 +17,7 @@ from redrive.desk.aside import aside, length
 from redrive.desk.replaying import Order, Prepared, Replay, Replayer
 from redrive.desk.shaping import Shaper, changes_of
 from redrive.frozen import dataclass
+from redrive.reasons import Reason, ReasonCode
 from redrive.store.port import People
 from redrive.store.workers import KnownItem
 
@@ -46,7 +47,7 @@ class DryRun:
     `again`: recorded steps that run again. `reused`: results that stand; `computed_before_the_edit` says
     that they came of the original input. `given`: what a person gives instead. Then come whatever steps
     follow, which no record can name. `unregistered`: names that no code here has any more. `undoes`: it is a
-    rollback, and `again` are the compensations.
+    rollback, and `again` are the compensations. `warnings` are the English sentences for `warning_reasons`.
     """
 
     letter_id: str
@@ -63,6 +64,7 @@ class DryRun:
     newest_version: str | None
     open_circuits: tuple[str, ...]
     warnings: tuple[str, ...]
+    warning_reasons: tuple[dict[str, Any], ...] = ()
     undoes: bool = False
     then: str = _WHATEVER
 
@@ -97,6 +99,7 @@ class Previewer:
         again = await self._steps(prepared, _begun_anew(prepared), known)
         newest = _newest(known, case.run.workflow)
         abandoned = newest is not None and await self._replayer.is_abandoned(case)
+        warnings = list(_warnings(prepared, again, newest, abandoned=abandoned))
         return DryRun(
             letter_id=case.subject,
             run_id=case.run.public_id,
@@ -111,7 +114,8 @@ class Previewer:
             recorded_version=case.run.version,
             newest_version=newest,
             open_circuits=await self._open_circuits(prepared, known),
-            warnings=tuple(_warnings(prepared, again, newest, abandoned=abandoned)),
+            warnings=tuple(map(str, warnings)),
+            warning_reasons=tuple(each.to_json() for each in warnings),
             undoes=plan.rolls_back or plan.undo is not None,
             then=_NOTHING_MORE if plan.rolls_back or plan.undo else _WHATEVER,
         )
@@ -216,30 +220,22 @@ def _unregistered(
 
 def _warnings(
     prepared: Prepared, again: Iterable[PlannedStep], newest: str | None, *, abandoned: bool
-) -> Iterable[str]:
+) -> Iterable[Reason]:
     request, run = prepared.decision.request, prepared.case.run
     if newest is not None and newest != run.version:
-        yield f"the code has changed since: recorded with version {run.version}, the newest is {newest}"
+        yield Reason(ReasonCode.VERSION_CHANGED, version=run.version, newest=newest)
     if newest is None:
-        yield f"no code ever registered workflow {run.workflow!r}: nothing will run until a worker has it"
+        yield Reason(ReasonCode.WORKFLOW_NEVER_REGISTERED, workflow=run.workflow)
     if abandoned:
-        yield f"no worker that is alive has workflow {run.workflow!r}: it is refused until one has it"
+        yield Reason(ReasonCode.WORKFLOW_HAS_NO_WORKER, workflow=run.workflow)
     if request.edits and (prepared.decision.plan.kept or prepared.decision.plan.loose):
-        yield "results that are reused were computed from the original input"
-    if request.edits and not request.new_operation and (seen := [step.name for step in again]):
-        yield _same_key(seen)
+        yield Reason(ReasonCode.RESULTS_FROM_ORIGINAL_INPUT)
+    if request.edits and not request.new_operation and (names := tuple(step.name for step in again)):
+        yield Reason(ReasonCode.SAME_IDEMPOTENCY_KEY, n=len(names), names=names)
     if request.new_operation:
-        yield "outside services will see new idempotency keys and take every call for a new one"
+        yield Reason(ReasonCode.NEW_IDEMPOTENCY_KEYS)
     for step in again:
         if step.status is StepStatus.RUNNING:
-            yield f"{step.name} was cut short: it may have happened, so look first"
+            yield Reason(ReasonCode.STEP_MAY_HAVE_HAPPENED, step=step.name)
         if step.status is StepStatus.SUCCESS and step.effect is not None:
-            yield f"{step.name} succeeded before and acts on the outside world again: {step.effect}"
-
-
-def _same_key(names: list[str]) -> str:
-    which = f"{names[0]} is" if len(names) == 1 else f"{', '.join(names)} are"
-    return (
-        f"{which} called with the idempotency key of the original input: a service that has seen the key may "
-        "answer as it did then; new_operation sends a new key"
-    )
+            yield Reason(ReasonCode.STEP_ACTS_AGAIN, step=step.name, effect=step.effect)

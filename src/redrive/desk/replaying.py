@@ -20,7 +20,6 @@ from redrive.core.edit import Change, changes, merge_patch, unmask
 from redrive.core.ending import Ending
 from redrive.core.journal import entry_name
 from redrive.core.keys import letter_id
-from redrive.core.misfit import said
 from redrive.core.quick import quick
 from redrive.core.redact import Redactor
 from redrive.core.reopen import Decision, reopened, restarted
@@ -29,13 +28,15 @@ from redrive.core.saga import ledger, unfinished
 from redrive.core.states import CLOSED, FINAL, EntryKind, LetterStatus, RunStatus
 from redrive.core.transition import NewRun, ReplayWrite, Transition
 from redrive.desk.aside import aside, length
-from redrive.desk.checks import Checker, a_flag, as_json, is_id, person, reason_given, short_text
+from redrive.desk.checks import Checker, a_flag, as_json, invalid, is_id, person, reason_given, short_text
+from redrive.desk.closing import resolution_of
 from redrive.desk.effects import effects_of
 from redrive.desk.shaping import changes_of
 from redrive.duration import moment
 from redrive.errors import ConfigurationError, Conflict, InputError, NotFound
 from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
+from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.settler import until_answered
 from redrive.settle.view import view_of
 from redrive.signals.tally import Tally
@@ -144,7 +145,7 @@ class Replayer:
         for case in await self._store.cases([id]) if is_id(id) else ():
             if tenant in (None, case.run.tenant):
                 return case
-        raise NotFound(f"there is no dead letter or run {id!r:.60}")
+        raise NotFound(Reason(ReasonCode.LETTER_OR_RUN_NOT_FOUND, id=quote(id)))
 
     async def letter(self, id: str, *, tenant: str | None = None) -> tuple[Case, LetterState]:
         """The same for a dead letter; a run's id names its letter, wherever that is by now."""
@@ -153,8 +154,8 @@ class Replayer:
                 if case.letter is not None and tenant in (None, case.run.tenant):
                     return case, case.letter
             if await self._store.letter(known, tenant=tenant) is not None:
-                raise Conflict(f"the run of {known} was purged, so nothing can be decided about it any more")
-        raise NotFound(f"there is no dead letter {id!r:.60}")
+                raise Conflict(Reason(ReasonCode.LETTER_RUN_PURGED, id=known))
+        raise NotFound(Reason(ReasonCode.LETTER_NOT_FOUND, id=quote(id)))
 
     async def apply(self, prepared: Sequence[Prepared]) -> list[Replay | None]:
         """Write decisions; None where the run has changed since it was looked at."""
@@ -173,7 +174,7 @@ class Replayer:
         for row in case.replays:
             if order.key is not None and row.key == order.key:
                 if row.digest != order.request.digest:
-                    raise Conflict(f"key {order.key!r} was used for another decision on {case.subject}")
+                    raise Conflict(Reason(ReasonCode.KEY_USED, key=order.key, id=case.subject))
                 return _told(row, row.number, row.at)
         if order.request.undo is not None:
             before = _decided_before(case, order.request)
@@ -189,7 +190,7 @@ class Replayer:
         _refuse(letter)
         elsewhere = last is not None and last.run_id != case.run.public_id
         if letter is None and last is not None and elsewhere and became is not RunStatus.CANCELLED:
-            raise Conflict(f"run {case.run.public_id} was replayed as {last.run_id}; decide about that one")
+            raise Conflict(Reason(ReasonCode.RUN_REPLAYED_AS, run=case.run.public_id, other=last.run_id))
         return None
 
     async def _status(self, case: Case, last: ReplayRow) -> RunStatus | None:
@@ -203,9 +204,7 @@ class Replayer:
         """Plan the decision and check its values; every reason to refuse it is found here."""
         request, run = order.request, case.run
         if run.input is None:
-            raise Conflict(
-                f"run {run.public_id} was purged: its input and steps are gone, it cannot be replayed"
-            )
+            raise Conflict(Reason(ReasonCode.RUN_PURGED, run=run.public_id))
         _refuse_unreadable(case)
         subject = _subject(case)
         if request.mode is Mode.ROLLBACK:
@@ -275,8 +274,9 @@ def _refuse_lost(case: Case, original: Any, wanted: Any, became: Any) -> None:
     }
     lost = [each.path for each in changes(became, wanted) if each.kind == "added" and each.path in added]
     if lost:
-        faults = [f"{path}: there is no such field" for path in lost]
-        raise InputError(said(f"the input of workflow {case.run.workflow!r}", faults))
+        unknown = Reason(ReasonCode.FIELD_UNKNOWN, known=None)
+        what = Reason(ReasonCode.WORKFLOW_INPUT, workflow=case.run.workflow)
+        raise InputError(invalid(what, [Reason(ReasonCode.FAULT, path=path, why=unknown) for path in lost]))
 
 
 def _decided_before(case: Case, request: ReplayRequest) -> Replay | None:
@@ -302,11 +302,12 @@ def _in_force(letter: LetterState | None, last: ReplayRow, became: RunStatus | N
 def request_of(mode: str, **options: Any) -> ReplayRequest:
     """A request as people and programs write it."""
     if unknown := ", ".join(sorted(options.keys() - _OPTIONS)):
-        raise InputError(f"a replay has no option {unknown}; it has {', '.join(sorted(_OPTIONS))}")
+        known = tuple(sorted(_OPTIONS))
+        raise InputError(Reason(ReasonCode.REPLAY_OPTION_UNKNOWN, names=unknown, known=known))
     chosen = _mode(mode)
     retry = options.pop("retry", None)
     if retry is not None and not isinstance(retry, RetryPolicy):
-        raise InputError(f"retry takes a RetryPolicy, not {type(retry).__name__}")
+        raise InputError(Reason(ReasonCode.RETRY_POLICY_NEEDED, given=type(retry).__name__))
     given = {name: value for name, value in options.items() if value is not None}
     for name in given.keys() & _OBJECTS:
         _refuse_other_than_object(name, given[name])
@@ -314,7 +315,7 @@ def request_of(mode: str, **options: Any) -> ReplayRequest:
         as_json(given[name], name)
     _refuse_twice([skipped_key(name) for name in given.get("skip_steps", ())])
     if type(given.get("from_step", 0)) is not int:
-        raise InputError(f"from_step is the index of a step, not {given['from_step']!r:.60}")
+        raise InputError(Reason(ReasonCode.FROM_STEP_INVALID, given=quote(given["from_step"])))
     a_flag("new_operation", given.get("new_operation", False))
     if "undo" in given:
         short_text("the name of a compensation", given["undo"])
@@ -325,18 +326,18 @@ def _mode(mode: Any) -> Mode:
     for known in Mode:
         if isinstance(mode, str) and mode.upper() == known:
             return known
-    raise InputError(f"there is no replay mode {mode!r:.60}; there are {', '.join(Mode)}")
+    raise InputError(Reason(ReasonCode.REPLAY_MODE_UNKNOWN, given=quote(mode), known=tuple(Mode)))
 
 
 def _refuse_other_than_object(name: str, value: Any) -> None:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise InputError(f"{name} must be an object from name to value, not {value!r:.60}")
+        raise InputError(Reason(ReasonCode.OBJECT_NEEDED, field=name, given=quote(value)))
 
 
 def _refuse_twice(keys: Sequence[str]) -> None:
     for key in keys:
         if keys.count(key) > 1:
-            raise InputError(f"skip_steps gives step {key!r} two results")
+            raise InputError(Reason(ReasonCode.SKIP_STEPS_TWICE, step=key))
 
 
 def _refuse_unreadable(case: Case) -> None:
@@ -344,11 +345,11 @@ def _refuse_unreadable(case: Case) -> None:
     run = case.run
     sealed = [text for text in (run.input, run.failure) if isinstance(text, Unreadable)]
     ending = None if sealed or run.failure is None else _ending(run.failure)
-    why = sealed[0].why if sealed else None
+    why = Reason(ReasonCode.TEXT, text=sealed[0].why) if sealed else None
     if ending is not None and ending.failure.error_type == SEALED_ERROR:
         why = ending.reason
     if why is not None:
-        raise ConfigurationError(f"run {run.public_id} cannot be replayed from here: {why}")
+        raise ConfigurationError(Reason(ReasonCode.RUN_SEALED, run=run.public_id, why=why))
 
 
 def _subject(case: Case) -> Subject:
@@ -373,15 +374,11 @@ def _refuse(letter: LetterState | None) -> None:
     if letter is None or letter.status is LetterStatus.OPEN:
         return
     if letter.status is LetterStatus.REPLAYING:
-        raise Conflict(
-            f"{letter.public_id} is being replayed already, with another decision; wait how that ends"
-        )
+        raise Conflict(Reason(ReasonCode.LETTER_REPLAYING, id=letter.public_id))
+    id, run, how = letter.public_id, letter.run_id, resolution_of(letter)
     if letter.closed_by == ENGINE and letter.status is LetterStatus.RESOLVED:
-        raise Conflict(f"{letter.public_id} is resolved ({letter.resolution}): see its run {letter.run_id}")
-    raise Conflict(
-        f"{letter.public_id} was closed ({letter.status}: {letter.resolution}); "
-        f"retry its run {letter.run_id} instead"
-    )
+        raise Conflict(Reason(ReasonCode.LETTER_RESOLVED, id=id, how=how, run=run))
+    raise Conflict(Reason(ReasonCode.LETTER_CLOSED, id=id, status=letter.status, how=how, run=run))
 
 
 def _again(case: Case, public_id: str) -> NewRun:

@@ -19,6 +19,7 @@ from redrive.desk.replaying import Order, Replay, Replayer, request_of
 from redrive.desk.shapes import Run
 from redrive.desk.shaping import Shaper
 from redrive.errors import Conflict, NotFound
+from redrive.reasons import Reason, ReasonCode, quote
 from redrive.settle.settler import LocalSettler
 from redrive.settle.view import open_steps, view_of
 from redrive.signals.tally import Ear
@@ -96,17 +97,12 @@ class Runs:
             if row.status is RunStatus.CANCELLED:
                 return await self.get(run_id, tenant=tenant)
             if row.status in FINAL:
-                raise Conflict(f"run {run_id} has ended as {row.status} and can no longer be cancelled")
+                raise Conflict(Reason(ReasonCode.RUN_ENDED, run=run_id, status=row.status))
             if row.status is RunStatus.COMPENSATING:
-                raise Conflict(
-                    f"run {run_id} is being rolled back, which is not cancelled: half of it would stay undone"
-                )
+                raise Conflict(Reason(ReasonCode.RUN_BEING_UNDONE, run=run_id))
             entries = await self._store.journal(row.id)
             if any(entry.kind is EntryKind.CONFIRM and not entry.superseded for entry in entries):
-                raise Conflict(
-                    f"run {run_id} is confirming what it reserved and can no longer be cancelled; it "
-                    "only goes forward"
-                )
+                raise Conflict(Reason(ReasonCode.RUN_CONFIRMING, run=run_id))
             now = self._store.now()
             still_open = open_steps((e for e in entries if e.status in _OPEN and not e.superseded), now)
             outcome = Cancelled(run=view_of(row), by=by, reason=reason, open=still_open)
@@ -169,5 +165,5 @@ async def find_run(store: People, run_id: str, tenant: str | None) -> RunRow:
     """The run of this id, if there is one that the asker may know of."""
     row = await store.run(run_id, tenant=tenant) if is_id(run_id) else None
     if row is None:
-        raise NotFound(f"there is no run {run_id!r:.60}")
+        raise NotFound(Reason(ReasonCode.RUN_NOT_FOUND, id=quote(run_id)))
     return row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import field
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -57,6 +58,8 @@ class SagaEntry:
     error: str | None
     instructions: str | None
     attempts: tuple[AttemptRecord, ...]
+    reason_code: str | None = None
+    reason_params: dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_over(self) -> bool:
@@ -166,6 +169,8 @@ def _entry(run: RunRow, row: LedgerRow, step: StepRecord) -> SagaEntry:
         input=step.input,
         result=None if manual else step.output,
         error=step.error,
+        reason_code=step.reason_code,
+        reason_params=step.reason_params,
         instructions=step.output if manual else None,
         attempts=step.attempts,
     )

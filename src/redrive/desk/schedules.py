@@ -14,6 +14,7 @@ from redrive.core.transition import AuditWrite
 from redrive.desk.checks import a_flag, person, reason_given, short_text
 from redrive.errors import Conflict, NotFound, RegistrationError
 from redrive.frozen import dataclass
+from redrive.reasons import Reason, ReasonCode
 from redrive.store.port import People
 from redrive.store.schedules import SchedulePlace, ScheduleRow
 from redrive.store.schedules import Schedules as Rows
@@ -112,10 +113,7 @@ class Schedules:
         row = await self._find(place)
         is_gone = not row.kept if a_flag("dry_run", dry_run) else await self._rows.remove(place, line)
         if not is_gone:
-            raise Conflict(
-                f"a live worker has schedule {name!r} of workflow {workflow!r} in its code; remove it there, "
-                "or pause it"
-            )
+            raise Conflict(Reason(ReasonCode.SCHEDULE_IN_CODE, schedule=name, workflow=workflow))
 
     async def _find(self, place: SchedulePlace) -> ScheduleRow:
         tenant, workflow, name = place
@@ -125,8 +123,13 @@ class Schedules:
                 return row
         known = ", ".join(f"{row.workflow} {row.name!r}" for row in rows)
         raise NotFound(
-            f"workflow {workflow!r} has no schedule {name!r} for tenant {tenant!r}; "
-            f"there are: {known or 'none'}"
+            Reason(
+                ReasonCode.SCHEDULE_NOT_FOUND,
+                workflow=workflow,
+                schedule=name,
+                tenant=tenant,
+                known=known or "none",
+            )
         )
 
     def _line(self, event: Event, place: SchedulePlace, by: str, reason: str | None) -> AuditWrite:

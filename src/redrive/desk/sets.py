@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict, field, replace
 from datetime import datetime
+from typing import Any
 
 from redrive.clock import Clock
 from redrive.core.auditing import ENGINE
@@ -20,10 +21,12 @@ from redrive.desk.batches import REPLAY, why_not
 from redrive.desk.checks import is_id, person, reason_given, short_text
 from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.replaying import GOOD, Order
+from redrive.desk.shapes import fields_for
 from redrive.desk.shaping import Shaper
 from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.frozen import dataclass
+from redrive.reasons import Reason, ReasonCode, quote
 from redrive.store.bulk import NewSet, SetChange, SetItemRow, SetItemStatus, SetRow, SetStatus, SetVerb
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.list_query import states_of
@@ -52,7 +55,8 @@ class LetterSet:
     `total` grows until all letters are `listed`. `done` were decided on: a replay goes on, or is over;
     `failed` are letters on which the decision was refused, which `set_items` lists with the reasons.
     `rate` is how many it decides on at the most, such as `50/s`; None is as many as it can.
-    `stopped_because` says why the engine itself stopped a set that it could not carry out. How the runs stand
+    `stopped_because` says why the engine itself stopped a set that it could not carry out: it is the English
+    sentence for `stopped_code` and `stopped_params`. How the runs stand
     that it let go on (`succeeded`, `failed_again`, `still_going`) is counted where one set is looked at, and
     None where many are listed or one is changed.
     """
@@ -72,6 +76,8 @@ class LetterSet:
     ended_at: datetime | None
     stopped_by: str | None
     stopped_because: str | None = None
+    stopped_code: str | None = None
+    stopped_params: dict[str, Any] = field(default_factory=dict)
     succeeded: int | None = None
     failed_again: int | None = None
     still_going: int | None = None
@@ -92,13 +98,18 @@ class LetterSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetItem:
-    """One letter of a set: the run that its replay lets go on, or why the decision was refused."""
+    """One letter of a set: the run that its replay lets go on, or why the decision was refused.
+
+    `error` is the English sentence for `reason_code` and `reason_params`.
+    """
 
     letter_id: str
     status: SetItemStatus
     run_id: str | None
     error: str | None
     at: datetime | None
+    reason_code: str | None = None
+    reason_params: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +118,8 @@ class Refusal:
 
     letter_id: str
     reason: str
+    reason_code: str | None = None
+    reason_params: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,21 +196,24 @@ class Sets:
         """A set and how far it is."""
         row = await self._find(id, tenant)
         endings = await self._store.set_endings(row) if row.action == REPLAY and row.done else {}
+        why = await self._why_stopped(row)
         return replace(
             self._shaped(row),
-            stopped_because=await self._why_stopped(row),
+            stopped_because=None if why is None else str(why),
+            **fields_for(why, "stopped"),
             succeeded=sum(endings.get(status, 0) for status in GOOD),
             failed_again=sum(endings.get(status, 0) for status in FINAL - GOOD),
             still_going=sum(count for status, count in endings.items() if status not in FINAL),
         )
 
-    async def _why_stopped(self, row: SetRow) -> str | None:
+    async def _why_stopped(self, row: SetRow) -> Reason | None:
         """What the engine noted when it stopped a set; a person who stops one need not say why."""
         if row.closed_by != ENGINE:
             return None
         stops = AuditFilter(subject=row.public_id, event=Event.SET_STOPPED.value)
         found = await self._store.audit(stops, limit=1, cursor=None)
-        return next((self._shaper.text(line.reason) for line in found.items), None)
+        told = (line.reason for line in found.items if line.reason is not None)
+        return next((self._shaper.reason(Reason.from_text(text)) for text in told), None)
 
     async def list(self, limit: int, cursor: str | None, tenant: str | None) -> Page[LetterSet]:
         """A page of sets, the newest first."""
@@ -215,7 +231,9 @@ class Sets:
         try:
             wanted = None if status is None else SetItemStatus(status)
         except ValueError:
-            raise InputError(f"letters of a set are {', '.join(SetItemStatus)}, not {status!r}") from None
+            known = tuple(SetItemStatus)
+            reason = Reason(ReasonCode.SET_ITEM_STATUS_UNKNOWN, known=known, given=quote(status))
+            raise InputError(reason) from None
         page = await self._store.set_items(row, wanted, limit=limit, cursor=cursor)
         items = await aside(lambda: [self._item(item) for item in page.items], length(page.items))
         return Page(items, page.next, page.prev)
@@ -252,7 +270,8 @@ class Sets:
             try:
                 shown = await self._previewer.preview(id, order, tenant=meant.tenant or None)
             except Exception as error:
-                refused.append(Refusal(id, self._shaper.text(why_not(error, id)) or ""))
+                why = self._shaper.reason(why_not(error, id))
+                refused.append(Refusal(id, str(why), **fields_for(why)))
             else:
                 sample += [shown] if isinstance(shown, DryRun) and len(sample) < SAMPLE else []
         return DryRunOfMany(total=total, checked=len(ids), refused=tuple(refused), sample=tuple(sample))
@@ -274,7 +293,7 @@ class Sets:
     async def _find(self, id: str, tenant: str | None) -> SetRow:
         row = await self._store.set_of(id) if is_id(id) and tenant != "" else None
         if row is None or tenant not in (None, row.tenant):
-            raise NotFound(f"there is no set {id!r:.60}")
+            raise NotFound(Reason(ReasonCode.SET_NOT_FOUND, id=quote(id)))
         return row
 
     def _line(
@@ -301,12 +320,14 @@ class Sets:
         return _shape(row, self._shaper.text(row.reason))
 
     def _item(self, item: SetItemRow) -> SetItem:
+        why = None if item.error is None else self._shaper.reason(Reason.from_text(item.error))
         return SetItem(
             letter_id=item.letter,
             status=item.status,
             run_id=item.run_id,
-            error=self._shaper.text(item.error),
+            error=None if why is None else str(why),
             at=None if item.at is None else moment(item.at),
+            **fields_for(why),
         )
 
 
@@ -316,22 +337,22 @@ def _meant(what: LetterFilter | Iterable[str], tenant: str | None) -> _Meant:
     if isinstance(what, LetterFilter):
         return _filtered(what, tenant)
     if isinstance(what, str) or not isinstance(what, Iterable):
-        raise InputError(f"give a LetterFilter or a list of ids, not {what!r:.60}")
+        raise InputError(Reason(ReasonCode.LETTER_IDS_NEEDED, given=quote(what)))
     ids = tuple(dict.fromkeys(what))
     for id in ids:
         if not is_id(id):
-            raise InputError(f"{id!r:.60} is no id of a dead letter")
+            raise InputError(Reason(ReasonCode.LETTER_ID_INVALID, id=quote(id)))
     if not ids or len(ids) > MOST_IDS:
-        raise InputError(f"give from 1 to {MOST_IDS:,} ids, not {len(ids):,}; or a LetterFilter")
+        raise InputError(Reason(ReasonCode.LETTER_IDS_TOO_MANY, most=MOST_IDS, count=len(ids)))
     return _Meant(tenant or "", None, ids)
 
 
 def _filtered(where: LetterFilter, tenant: str | None) -> _Meant:
     wanted = states_of(where.status, LetterStatus)
     if wanted is not None and LetterStatus.OPEN.value not in wanted:
-        raise InputError(f"only open letters are decided on, and the filter wants {', '.join(wanted)}")
+        raise InputError(Reason(ReasonCode.ONLY_OPEN_LETTERS, statuses=tuple(wanted)))
     if None not in (tenant, where.tenant) and tenant != where.tenant:
-        raise InputError(f"the filter names tenant {where.tenant!r}, and the call {tenant!r}")
+        raise InputError(Reason(ReasonCode.TENANTS_DIFFER, filter=where.tenant, call=tenant))
     chosen = replace(where, tenant=tenant if where.tenant is None else where.tenant)
     return _Meant(chosen.tenant or "", chosen, ())
 
@@ -390,8 +411,6 @@ def _rated(rate: Rate | None) -> str:
 def _refuse_if_over(row: SetRow, verb: SetVerb) -> None:
     """A set that is over is neither paused nor let go on; one that was stopped can be stopped again."""
     if row.status is SetStatus.DONE:
-        raise Conflict(f"set {row.public_id} is done: all its letters were decided on")
+        raise Conflict(Reason(ReasonCode.SET_DONE, id=row.public_id))
     if row.status is SetStatus.STOPPED and verb is not SetVerb.STOP:
-        raise Conflict(
-            f"set {row.public_id} was stopped by {row.closed_by}; begin another one for what is left"
-        )
+        raise Conflict(Reason(ReasonCode.SET_STOPPED, id=row.public_id, by=row.closed_by))

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from redrive.core.edit import Change
 from redrive.core.events import Event
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
+from redrive.reasons import Reason, ReasonCode
 
-__all__ = ["AttemptRecord", "AuditRecord", "DeadLetter", "ReplayRecord", "Run", "StepRecord"]
+__all__ = [
+    "AttemptRecord",
+    "AuditRecord",
+    "DeadLetter",
+    "ReplayRecord",
+    "Run",
+    "StepRecord",
+    "fields_for",
+]
+
+
+def fields_for(reason: Reason | None, name: str = "reason") -> dict[str, Any]:
+    """Return the fields `reason_code` and `reason_params` of a record; both are empty for free text."""
+    if reason is None or reason.code == ReasonCode.TEXT:
+        return {f"{name}_code": None, f"{name}_params": {}}
+    data = reason.to_json()
+    return {f"{name}_code": data["code"], f"{name}_params": data["params"]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """One try of a step, with the decision that followed it, in words."""
+    """One try of a step, with the decision that followed it.
+
+    `decision` is the English sentence for `reason_code` and `reason_params`.
+    """
 
     attempt: int
     status: str
@@ -27,11 +47,16 @@ class AttemptRecord:
     stack: str | None
     next_at: datetime | None
     decision: str
+    reason_code: str | None = None
+    reason_params: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """One journal entry of a run with all its tries. `by_hand`: a person gave its result."""
+    """One journal entry of a run with all its tries. `by_hand`: a person gave its result.
+
+    `error` is the English sentence for `reason_code` and `reason_params`.
+    """
 
     index: int
     key: str
@@ -49,6 +74,8 @@ class StepRecord:
     heartbeat: Any
     attempts: tuple[AttemptRecord, ...]
     by_hand: bool = False
+    reason_code: str | None = None
+    reason_params: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +95,10 @@ class ReplayRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """One line of the audit log. `label` says in words what happened."""
+    """One line of the audit log. `label` says in words what happened.
+
+    `reason` is a person's text, or the English sentence for `reason_code` and `reason_params`.
+    """
 
     id: int
     at: datetime
@@ -81,6 +111,8 @@ class AuditRecord:
     before: Any
     after: Any
     reason: str | None
+    reason_code: str | None = None
+    reason_params: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +120,8 @@ class Run:
     """One execution of a workflow. `steps` and `handled_by` are filled where one run is looked at alone.
 
     `handler_for` is the failed run that this one handles, or was started on behalf of; `handled_by` are the
-    ids of the runs that handle the failures of this one.
+    ids of the runs that handle the failures of this one. `error` is the English sentence for `reason_code`
+    and `reason_params`.
     """
 
     id: str
@@ -117,6 +150,8 @@ class Run:
     handler_for: str | None = None
     handled_by: tuple[str, ...] = ()
     trace_id: str | None = None
+    reason_code: str | None = None
+    reason_params: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +161,9 @@ class DeadLetter:
     `purged`: its run's input and steps are gone, so it can no longer be replayed. `handler_for` and
     `handled_by` are those of its run, also as it was before it was replayed in full. `payload_hash` is None
     unless nothing is hidden: who has it can try out what the hidden part of a short input is. `policy` is
-    the retry policy that was in force when the step failed for good; None if no step did.
+    the retry policy that was in force when the step failed for good; None if no step did. `reason` is the
+    English sentence for `reason_code` and `reason_params`. `resolution` says how the letter was closed: in a
+    person's words, or in English for the engine's `resolution_code`.
     """
 
     id: str
@@ -168,6 +205,9 @@ class DeadLetter:
     handled_by: tuple[str, ...] = ()
     trace_id: str | None = None
     policy: dict[str, Any] | None = None
+    reason_code: str | None = None
+    reason_params: dict[str, Any] = field(default_factory=dict)
+    resolution_code: str | None = None
 
     @property
     def comments(self) -> tuple[AuditRecord, ...]:

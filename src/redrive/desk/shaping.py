@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from redrive.core.auditing import reason_by
 from redrive.core.classify import Category
 from redrive.core.edit import Change
 from redrive.core.ending import Ending
@@ -19,22 +20,26 @@ from redrive.core.states import EXECUTED, FINAL, EntryKind, RunStatus, StepStatu
 from redrive.core.tracing import split, trace_id
 from redrive.core.transition import AttemptEnd
 from redrive.core.verdict import Verdict, explain
-from redrive.desk.shapes import AttemptRecord, AuditRecord, DeadLetter, ReplayRecord, Run, StepRecord
+from redrive.desk.shapes import (
+    AttemptRecord,
+    AuditRecord,
+    DeadLetter,
+    ReplayRecord,
+    Run,
+    StepRecord,
+    fields_for,
+)
 from redrive.duration import moment
+from redrive.reasons import Reason, ReasonCode
 from redrive.store.records import AttemptRow, AuditRow, LetterRow, ReplayRow, RunRow
 
 __all__ = ["Shaper", "changes_of"]
 
 _CUT_SHORT = {
-    AttemptEnd.LOST: "the worker died; the attempt is repeated under the same number",
-    AttemptEnd.RELEASED: "the worker stopped; the attempt is repeated under the same number",
-    AttemptEnd.CANCELLED: "cancelled",
+    AttemptEnd.LOST: ReasonCode.ATTEMPT_LOST,
+    AttemptEnd.RELEASED: ReasonCode.ATTEMPT_RELEASED,
+    AttemptEnd.CANCELLED: ReasonCode.ATTEMPT_CANCELLED,
 }
-_NOT_REPEATED = dict.fromkeys(
-    (AttemptEnd.LOST, AttemptEnd.RELEASED, AttemptEnd.CANCELLED),
-    "cut short: it may have happened, and is not called again",
-)
-_PARKED = "not called: the circuit was open, so it waits at no cost"
 
 
 class Shaper:
@@ -57,6 +62,7 @@ class Shaper:
         """A run, with its steps if its journal is given."""
         failed = row.status in FINAL or row.status is RunStatus.COMPENSATING
         ending = Ending.from_json(row.failure) if row.failure is not None and failed else None
+        reason = None if ending is None else self.reason(ending.reason)
         return Run(
             id=row.public_id,
             workflow=row.workflow,
@@ -77,13 +83,14 @@ class Shaper:
             parked_on=row.parked_on,
             input=self.payload(row.input),
             output=self.payload(row.output),
-            error=None if ending is None else self._text(ending.reason),
+            error=None if reason is None else str(reason),
             code=None if ending is None else ending.code.value,
             steps=self.steps(entries, attempts),
             letter_id=letter_id,
             handler_for=row.handler_for,
             handled_by=tuple(handled_by),
             trace_id=_trace(row.options),
+            **fields_for(reason),
         )
 
     def steps(self, entries: Sequence[EntryRow], attempts: Sequence[AttemptRow]) -> tuple[StepRecord, ...]:
@@ -110,7 +117,8 @@ class Shaper:
         Looking for secrets in a stack takes as long as in all the rest: lists leave it out.
         """
         ending = Ending.from_json(row.failure)
-        failure = ending.failure
+        failure, reason = ending.failure, self.reason(ending.reason)
+        closed = None if row.resolution is None else self.reason(reason_by(row.closed_by, row.resolution))
         return DeadLetter(
             id=row.public_id,
             run_id=row.run_id,
@@ -120,7 +128,8 @@ class Shaper:
             code=row.code,
             stage=row.stage,
             category=row.category,
-            reason=self._text(row.reason),
+            reason=str(reason),
+            **fields_for(reason),
             error_type=failure.error_type,
             message=self._text(failure.message),
             stack=self._text(failure.stack) if stack else "",
@@ -142,7 +151,8 @@ class Shaper:
             failed_at=moment(row.failed_at),
             closed_at=moment(row.closed_at),
             closed_by=row.closed_by,
-            resolution=self.text(row.resolution),
+            resolution=None if closed is None else str(closed),
+            resolution_code=fields_for(closed)["reason_code"],
             expires_at=moment(row.expires_at),
             steps=steps,
             replays=tuple(replace(_replay(row), reason=self.text(row.reason)) for row in replays),
@@ -155,6 +165,7 @@ class Shaper:
 
     def line(self, row: AuditRow, language: str = "en") -> AuditRecord:
         """A line of the audit log."""
+        reason = None if row.reason is None else self.reason(reason_by(row.by, row.reason))
         return AuditRecord(
             id=row.id,
             at=moment(row.at),
@@ -166,7 +177,8 @@ class Shaper:
             letter=row.letter,
             before=self.payload(row.before),
             after=self.payload(row.after),
-            reason=None if row.reason is None else self._text(row.reason),
+            reason=None if reason is None else str(reason),
+            **fields_for(reason),
         )
 
     def _step(self, entry: EntryRow, tries: Iterable[AttemptRow]) -> StepRecord:
@@ -176,6 +188,7 @@ class Shaper:
         if entry.kind in EXECUTED and entry.status is StepStatus.SUCCESS and not by_hand:
             records.append(_succeeded(entry))
         ending = None if entry.failure is None else Ending.from_json(entry.failure)
+        reason = None if ending is None else self.reason(ending.reason)
         return StepRecord(
             index=entry.index,
             key=entry.key,
@@ -188,7 +201,8 @@ class Shaper:
             next_at=moment(entry.wake_at),
             input=self.payload(entry.input),
             output=self.payload(entry.output),
-            error=None if ending is None else self._text(ending.reason),
+            error=None if reason is None else str(reason),
+            **fields_for(reason),
             superseded=entry.superseded > 0,
             heartbeat=self.payload(entry.heartbeat),
             attempts=tuple(records),
@@ -197,7 +211,7 @@ class Shaper:
 
     def _attempt(self, row: AttemptRow, once: bool) -> AttemptRecord:
         failure = None if row.failure is None else Failure.from_json(json.loads(row.failure))
-        text = self._text
+        text, decision = self._text, self.reason(_decision(row, once))
         return AttemptRecord(
             attempt=row.attempt,
             status=row.end.value,
@@ -208,8 +222,13 @@ class Shaper:
             message=None if failure is None else text(failure.message),
             stack=None if failure is None else text(failure.stack),
             next_at=moment(row.next_at),
-            decision=_decision(row, once),
+            decision=str(decision),
+            **fields_for(decision),
         )
+
+    def reason(self, reason: Reason) -> Reason:
+        """Return a reason as it may be shown: its parameters may quote a payload."""
+        return reason if self._reveals else reason.map_text(self._text)
 
     def text(self, text: str | None) -> str | None:
         """A text that may quote a payload, as it may be shown."""
@@ -264,17 +283,21 @@ def _trace(options: str | None) -> str | None:
     return None if options is None else trace_id(split(options)[0])
 
 
-def _decision(row: AttemptRow, once: bool) -> str:
+def _decision(row: AttemptRow, once: bool) -> Reason:
     if row.end is AttemptEnd.PARKED:
-        return _PARKED
+        return Reason(ReasonCode.CIRCUIT_WAS_OPEN)
     if row.decision is None or row.category is None:
-        cut_short = _NOT_REPEATED if once else _CUT_SHORT
-        return f"attempt {row.attempt}: {cut_short.get(row.end, row.end.value.lower().replace('_', ' '))}"
+        code = _CUT_SHORT.get(row.end)
+        if code is None:
+            end = row.end.value.lower().replace("_", " ")
+            return Reason(ReasonCode.ATTEMPT_ENDED, attempt=row.attempt, end=end)
+        return Reason(ReasonCode.ATTEMPT_INTERRUPTED if once else code, attempt=row.attempt)
     verdict = Verdict.from_json(row.decision)
     return explain(verdict, attempt=row.attempt, category=Category(row.category), next_at=row.next_at)
 
 
 def _succeeded(entry: EntryRow) -> AttemptRecord:
+    decision = Reason(ReasonCode.ATTEMPT_SUCCEEDED, attempt=entry.attempt)
     return AttemptRecord(
         attempt=entry.attempt,
         status=entry.status.value,
@@ -285,5 +308,6 @@ def _succeeded(entry: EntryRow) -> AttemptRecord:
         message=None,
         stack=None,
         next_at=None,
-        decision=f"attempt {entry.attempt}, succeeded",
+        decision=str(decision),
+        **fields_for(decision),
     )

@@ -11,6 +11,7 @@ from redrive.desk.checks import a_flag, person, reason_given, short_text
 from redrive.duration import moment
 from redrive.errors import NotFound
 from redrive.frozen import dataclass
+from redrive.reasons import Reason, ReasonCode, quote
 from redrive.store.outbox_records import SinkRow
 from redrive.store.port import Store
 
@@ -57,7 +58,9 @@ class Sinks:
         known = [each.name for each in await self._store.sinks()]
         is_there = name in known if a_flag("dry_run", dry_run) else await self._store.remove_sink(name, audit)
         if not is_there:
-            raise NotFound(f"there is no sink {name!r}; there are: {', '.join(known) or 'none'}")
+            raise NotFound(
+                Reason(ReasonCode.SINK_NOT_FOUND, name=quote(name), known=", ".join(known) or "none")
+            )
 
 
 def _shaped(row: SinkRow) -> SinkStatus:

@@ -14,6 +14,7 @@ from redrive.core.transition import NewRun
 from redrive.desk.checks import Checker
 from redrive.errors import Conflict, InputError, UnknownWorkflow
 from redrive.frozen import dataclass
+from redrive.reasons import Reason, ReasonCode
 from redrive.signals.traces import here
 from redrive.store.port import People
 from redrive.store.records import Started
@@ -99,7 +100,7 @@ class Starter:
         if known.schema is None:
             text = await self._checker.input(wanted.workflow, dict(wanted.input))
         else:
-            what = f"the input of workflow {wanted.workflow!r}"
+            what = Reason(ReasonCode.WORKFLOW_INPUT, workflow=wanted.workflow)
             text = self._checker.fitting(dict(wanted.input), known.schema, what)
         if wanted.event is not None and "idempotency_key" in wanted.options:
             raise InputError("an event is its own idempotency key; leave idempotency_key out")
@@ -122,10 +123,7 @@ class Starter:
         items = await self._store.known(missing) if missing else []
         found.update({item.name: _from_catalogue(item) for item in items if item.kind == "workflow"})
         if unknown := sorted(names - found.keys()):
-            raise UnknownWorkflow(
-                f"no code that ever ran here registered a workflow called {unknown[0]!r:.60}; "
-                "start a worker that has it"
-            )
+            raise UnknownWorkflow(Reason(ReasonCode.CODE_UNREGISTERED, kind="workflow", name=unknown[0][:60]))
         return found
 
 

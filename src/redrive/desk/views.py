@@ -18,6 +18,7 @@ from redrive.desk.checks import long_text, person, short_text
 from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.frozen import dataclass
+from redrive.reasons import Reason, ReasonCode, quote
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.port import People
 from redrive.store.views import NewView, ViewPlace, ViewRow
@@ -109,8 +110,9 @@ class Views:
         )
         line = self._line(Event.VIEW_SHARED, new.place, by, after=new.query) if shared else None
         if not await self._store.views.put(new, most=MOST, audit=line):
-            whose = f"tenant {new.tenant!r} shares" if shared else "you have"
-            raise Conflict(f"{whose} {MOST} views of this list already; remove one of them first")
+            if shared:
+                raise Conflict(Reason(ReasonCode.TOO_MANY_SHARED_VIEWS, tenant=new.tenant, n=MOST))
+            raise Conflict(Reason(ReasonCode.TOO_MANY_VIEWS, n=MOST))
         return saved(ViewRow(**asdict(new), at=self._store.now()))
 
     async def remove(
@@ -128,7 +130,8 @@ class Views:
         line = self._line(Event.VIEW_REMOVED, place, by) if shared else None
         sane = place.name.isprintable()
         if not sane or not await self._store.views.remove(place, line):
-            raise NotFound(f"there is no {'shared ' if shared else ''}view {name!r:.70} of this list")
+            code = ReasonCode.SHARED_VIEW_NOT_FOUND if shared else ReasonCode.VIEW_NOT_FOUND
+            raise NotFound(Reason(code, name=quote(name)))
 
     def _line(self, event: Event, place: ViewPlace, by: str, after: str | None = None) -> AuditWrite:
         query = {} if after is None else {"query": after}
@@ -146,7 +149,8 @@ def _list(of: str) -> ListName:
     try:
         return ListName(of)
     except ValueError:
-        raise InputError(f"views are of {', '.join(ListName)}, not of {of!r:.60}") from None
+        known = tuple(ListName)
+        raise InputError(Reason(ReasonCode.VIEW_LIST_UNKNOWN, lists=known, given=quote(of))) from None
 
 
 def _whose(tenant: str | None) -> str:
@@ -162,9 +166,7 @@ def _named(name: str) -> str:
     """A name that fits on a button."""
     plain = plain_name(name)
     if not 1 <= len(plain) <= _NAME or not plain.isprintable() or "/" in plain:
-        raise InputError(
-            f"a view has a name of 1 to {_NAME} printable characters without a slash, not {name!r:.70}"
-        )
+        raise InputError(Reason(ReasonCode.VIEW_NAME_INVALID, longest=_NAME, given=quote(name)))
     return plain
 
 
@@ -175,12 +177,11 @@ def _asked(of: ListName, query: str) -> str:
     given = {name: value.strip() for name, value in parse_qsl(query.lstrip("?")) if value.strip()}
     unknown = sorted(given.keys() - set(FIELDS[of]))
     if unknown:
-        known = ", ".join(FIELDS[of])
-        raise InputError(f"{of.value} cannot be narrowed by {', '.join(unknown)!s:.70}; there are {known}")
+        names = ", ".join(unknown)[:70]
+        known = FIELDS[of]
+        raise InputError(Reason(ReasonCode.VIEW_FIELD_UNKNOWN, list=of.value, names=names, known=known))
     if not given:
-        raise InputError(
-            "the filter of a view asks for something, such as code=timeout: narrow the list first"
-        )
+        raise InputError(Reason(ReasonCode.VIEW_FILTER_EMPTY))
     kept = urlencode({name: long_text(name, given[name]) for name in FIELDS[of] if name in given})
     if len(kept) > _QUERY:
         raise _too_long()
@@ -188,7 +189,7 @@ def _asked(of: ListName, query: str) -> str:
 
 
 def _too_long() -> InputError:
-    return InputError(f"the filter of a view is at most {_QUERY:,} characters long; leave something out")
+    return InputError(Reason(ReasonCode.VIEW_FILTER_TOO_LONG, longest=_QUERY))
 
 
 def saved(row: ViewRow) -> SavedView:

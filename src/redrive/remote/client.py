@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 from redrive.core.addresses import API
 from redrive.errors import ConfigurationError, NotSignedIn, StoreError, StoreUnavailable
 from redrive.frozen import dataclass
+from redrive.reasons import Reason, ReasonCode
 from redrive.server.codes import HTTP, error_of
 
 __all__ = ["Address", "Client", "Query"]
@@ -197,8 +198,8 @@ class Client:
             found = json.loads(text)
             if found["code"] == HTTP[404][0]:
                 return self._strange("that it has no such path")
-            return error_of(status, found["code"], found["detail"])
-        except (ValueError, KeyError, TypeError):
+            return error_of(status, found["code"], _reason(found))
+        except (ValueError, KeyError, TypeError, AttributeError):
             return self._strange(f"with status {status}")
 
     def _parsed(self, text: bytes) -> Any:
@@ -212,6 +213,13 @@ class Client:
             f"{self.address} answers {how}, as no Redrive server does: see that the URL is right, with the "
             "path that the API is mounted under, if any"
         )
+
+
+def _reason(problem: dict[str, Any]) -> Reason | str:
+    """Return the reason of a problem, or its sentence where only a newer server knows the code."""
+    if problem.get("reason_code") not in frozenset(ReasonCode):
+        return str(problem["detail"])
+    return Reason.from_json({"code": problem["reason_code"], "params": problem["reason_params"]})
 
 
 def _pause(told: str | None) -> float:

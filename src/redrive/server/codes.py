@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from redrive import errors
 from redrive.frozen import dataclass
+from redrive.reasons import Reason
 
 __all__ = ["CODES", "HTTP", "Kind", "error_of"]
 
@@ -65,7 +66,7 @@ HTTP = {
 _REFUSED = frozenset({400, 408, 411, 413, 415, 422, 431})
 
 
-def error_of(status: int, code: str, detail: str) -> errors.RedriveError:
+def error_of(status: int, code: str, detail: str | Reason) -> errors.RedriveError:
     """The error that a problem was made from, or the one nearest to it."""
     for kind, known in CODES.items():
         if known.code == code and known.status == status and issubclass(kind, errors.RedriveError):
@@ -77,7 +78,7 @@ def error_of(status: int, code: str, detail: str) -> errors.RedriveError:
     return errors.InputError(detail) if status in _REFUSED else errors.StoreError(detail)
 
 
-def _made(kind: type[errors.RedriveError], detail: str) -> errors.RedriveError:
+def _made(kind: type[errors.RedriveError], detail: str | Reason) -> errors.RedriveError:
     """Some errors take more than a sentence; what tells them apart is not sent."""
     try:
         return kind(detail)

@@ -17,6 +17,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from redrive import errors
+from redrive.reasons import Reason, ReasonCode
 from redrive.server.codes import CODES, HTTP
 
 __all__ = ["MEDIA", "Fault", "Problem", "ProblemError", "answer", "install"]
@@ -31,6 +32,8 @@ class Fault(BaseModel):
 
     place: str = Field(description="Where in the request, for example `body.input`.")
     reason: str = Field(description="What is expected there.")
+    reason_code: str | None = Field(default=None, description="A code for the reason, if it has one.")
+    reason_params: dict[str, Any] | None = Field(default=None, description="What the code is about.")
 
 
 class Problem(BaseModel):
@@ -41,6 +44,8 @@ class Problem(BaseModel):
     status: int = Field(description="The HTTP status.")
     code: str = Field(description="A word for programs, which stays the same.")
     detail: str = Field(description="What was wrong this time, and what to do.")
+    reason_code: str | None = Field(default=None, description="A code for what was wrong, if it has one.")
+    reason_params: dict[str, Any] | None = Field(default=None, description="What the code is about.")
     errors: list[Fault] | None = Field(default=None, description="The places that are wrong.")
 
 
@@ -73,6 +78,7 @@ def answer(
     title: str,
     detail: str,
     *,
+    reason: Reason | None = None,
     faults: Sequence[Fault] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
@@ -83,6 +89,7 @@ def answer(
         status=status,
         code=code,
         detail=detail,
+        **_coded(reason),
         errors=None if faults is None else list(faults),
     )
     body = problem.model_dump(exclude_none=True)
@@ -114,13 +121,25 @@ async def _known(request: Request, error: Exception) -> JSONResponse:
     headers = {}
     if kind.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="redrive"'
-    shown = await request.app.state.redact(str(error))
-    detail = shown.encode("utf-8", "replace").decode()
+    reason = await request.app.state.redact(Reason.of_error(error))
+    detail = str(reason)
     if kind.status == 503:
         headers["Retry-After"] = "1"
         log.warning("the store could not be used: %s", error)
         detail = "nothing is lost; repeat the request, and see the server's log if that does not help"
-    return answer(kind.status, kind.code, kind.title, detail, headers=headers)
+        return answer(kind.status, kind.code, kind.title, detail, headers=headers)
+    faults = [Fault(place=place, reason=str(why), **_coded(why)) for place, why in reason.faults]
+    return answer(
+        kind.status, kind.code, kind.title, detail, reason=reason, faults=faults or None, headers=headers
+    )
+
+
+def _coded(reason: Reason | None) -> dict[str, Any]:
+    """Return the code and parameters of a reason as fields; free text has none."""
+    if reason is None or reason.code == ReasonCode.TEXT:
+        return {}
+    data = reason.to_json()
+    return {"reason_code": data["code"], "reason_params": data["params"]}
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:

@@ -9,6 +9,7 @@ from redrive.clock import SystemClock
 from redrive.core.redact import Redactor
 from redrive.core.roles import ALL_TENANTS
 from redrive.desk.aside import aside
+from redrive.reasons import Reason
 from redrive.server.auth.credentials import Credentials
 from redrive.server.auth.sessions import Sessions
 from redrive.server.events import Hub
@@ -49,9 +50,16 @@ class Service:
         """Signing in and out."""
         return Sessions(self.app.runtime.store, self.app.runtime.clock)
 
-    async def redact(self, text: str) -> str:
-        """Return a text as it may be shown; a thread redacts a large one."""
-        return await aside(lambda: self.redactor.text(text), len(text))
+    async def redact(self, reason: Reason) -> Reason:
+        """Return a reason as it may be shown: without secrets, and without what UTF-8 cannot hold.
+
+        A thread redacts a large one.
+        """
+
+        def shown(text: str) -> str:
+            return self.redactor.text(text).encode("utf-8", "replace").decode()
+
+        return await aside(lambda: reason.map_text(shown), len(str(reason)))
 
     def stop(self) -> None:
         """End what would not end by itself: the open streams."""

@@ -24,7 +24,7 @@ from redrive.core.circuit import (
 from redrive.core.events import Event
 from redrive.core.keys import encode
 from redrive.core.transition import AuditWrite
-from redrive.duration import words
+from redrive.reasons import Reason, ReasonCode
 from redrive.store.circuits import CircuitCase, CircuitPlace, CircuitRow, CircuitTurn
 from redrive.store.port import People
 
@@ -86,11 +86,14 @@ def turn_to(
     state: CircuitState,
     *,
     settings: str | None = None,
-    why: str | None = None,
+    why: Reason | str | None = None,
     by: str = ENGINE,
 ) -> CircuitTurn:
-    """A circuit's new state; if its status changes, the audit log says so."""
-    row = case.row
+    """Return a circuit's new state; if its status changes, the audit log says so.
+
+    `why` is a reason of the engine, or the text of a person.
+    """
+    row, text = case.row, why.to_text() if isinstance(why, Reason) else why
     changed = state.generation != row.generation
     return CircuitTurn(
         tenant=row.tenant,
@@ -100,10 +103,10 @@ def turn_to(
         next_wave_at=case.now if changed else row.next_wave_at,
         settings=settings or row.settings,
         override=row.override,
-        why=why if changed else row.why,
+        why=text if changed else row.why,
         by=by if changed else row.changed_by,
         changed=changed,
-        audit=(_line(row, state, why, by),) if changed else (),
+        audit=(_line(row, state, text, by),) if changed else (),
     )
 
 
@@ -120,18 +123,22 @@ def _line(row: CircuitRow, state: CircuitState, why: str | None, by: str) -> Aud
     )
 
 
-def _why(case: CircuitCase, state: CircuitState, rules: CircuitRules) -> str:
-    """Why the engine turned it, in words."""
+def _why(case: CircuitCase, state: CircuitState, rules: CircuitRules) -> Reason:
+    """Return why the engine turned it."""
     match case.row.status, state.status:
         case CircuitStatus.HALF_OPEN, CircuitStatus.OPEN:
-            return f"a probe failed: {case.category}"
+            return Reason(ReasonCode.CIRCUIT_PROBE_FAILED, category=case.category)
         case _, CircuitStatus.OPEN:
-            window = words(rules.window / MICROS)
-            return f"{rules.failures} failures within {window}, the last one: {case.category}"
+            return Reason(
+                ReasonCode.CIRCUIT_FAILURES,
+                n=rules.failures,
+                window=rules.window / MICROS,
+                category=case.category,
+            )
         case _, CircuitStatus.HALF_OPEN:
-            return f"it was open for {words(rules.open_for / MICROS)}"
+            return Reason(ReasonCode.CIRCUIT_OPEN_TIME_OVER, open_for=rules.open_for / MICROS)
         case _:
-            return "a probe succeeded"
+            return Reason(ReasonCode.CIRCUIT_PROBE_SUCCEEDED)
 
 
 def _after(case: CircuitCase, wanted: CircuitTurn) -> CircuitRow:

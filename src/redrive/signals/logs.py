@@ -21,7 +21,7 @@ __all__ = ["FIELDS", "AboutRun", "ConsoleFormatter", "JsonFormatter", "configure
 
 FIELDS = (
     "correlation_id", "trace_id", "run_id", "workflow", "tenant", "step", "attempt", "attempts_made",
-    "decision", "error", "category", "code", "stage", "letter_id",
+    "decision", "error", "category", "code", "stage", "letter_id", "reason_code",
 )  # fmt: skip
 """What a line may say about a run, beside `time`, `level`, `logger`, `message` and `exception`."""
 

@@ -17,6 +17,7 @@ from redrive.core.states import FINAL, RunStatus, StepStatus
 from redrive.core.tracing import trace_id
 from redrive.core.transition import Answer, AttemptWrite, LetterWrite, Transition
 from redrive.core.verdict import Verdict, explain
+from redrive.reasons import Reason
 
 __all__ = ["Reporter", "about_run"]
 
@@ -99,7 +100,8 @@ class Reporter:
 
     def _buried(self, run: RunView, letter: LetterWrite) -> None:
         """The structured error record: enough to find everything else."""
-        error = self._redactor.text(letter.reason)
+        reason = Reason.from_text(letter.reason)
+        error = self._redactor.text(str(reason))
         log.error(
             "workflow execution failed after %d attempts: %s",
             letter.attempts,
@@ -115,6 +117,7 @@ class Reporter:
                     "code": letter.code,
                     "stage": letter.stage,
                     "letter_id": letter.public_id,
+                    "reason_code": reason.code,
                 }
             },
         )
@@ -123,7 +126,7 @@ class Reporter:
         """A run that ended without success and without a letter."""
         if status is RunStatus.SUCCESS:
             return
-        error = None if failure is None else self._redactor.text(Ending.from_json(failure).reason)
+        error = None if failure is None else self._redactor.text(str(Ending.from_json(failure).reason))
         log.log(
             # What a person wanted needs nobody's attention.
             logging.INFO if status is RunStatus.CANCELLED else logging.WARNING,
@@ -142,6 +145,5 @@ def _decision(attempts: Sequence[AttemptWrite], outcome: Raised, now: int) -> st
         return f"attempt {outcome.attempt}"
     next_at = None if written.next_in is None else now + written.next_in
     category = Category(written.category or Category.UNKNOWN)
-    return explain(
-        Verdict.from_json(written.decision), attempt=written.attempt, category=category, next_at=next_at
-    )
+    verdict = Verdict.from_json(written.decision)
+    return str(explain(verdict, attempt=written.attempt, category=category, next_at=next_at))

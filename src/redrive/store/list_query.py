@@ -10,6 +10,7 @@ The index is not left to the planner, whose statistics can be years old. `store/
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -64,6 +65,16 @@ _POPULAR = "popular_"
 _MOST_FAIL_IN = "exec"
 
 
+def _pattern(text: str) -> str:
+    """Return the LIKE pattern that finds a text in a stored reason.
+
+    A reason is stored as JSON, so the text is written as JSON writes it. A space matches any character:
+    "retries exhausted" finds the code `retries_exhausted`.
+    """
+    written = json.dumps(text, ensure_ascii=False)[1:-1]
+    return "%" + re.sub(r"([\\%_])", r"\\\1", written).replace(" ", "_") + "%"
+
+
 def filter_values(where: RunFilter | LetterFilter | AuditFilter) -> dict[str, Any]:
     """Return the values that a filter sets, without the status."""
     values = {field.name: getattr(where, field.name) for field in fields(where)}
@@ -73,7 +84,7 @@ def filter_values(where: RunFilter | LetterFilter | AuditFilter) -> dict[str, An
     if "tag" in found:
         found["tag"] = Verbatim(found["tag"])  # tags are kept in JSON, which escapes NUL by itself
     if "text" in found:
-        found["text"] = "%" + re.sub(r"([\\%_])", r"\\\1", found["text"]) + "%"
+        found["text"] = _pattern(found["text"])
     if not found.pop("accounts", True):
         found["no_accounts"] = True
     if found.get("event", "").endswith("."):

@@ -12,6 +12,7 @@ from redrive.core.index import index_text
 from redrive.core.states import DeliveryStatus, LetterStatus, RunStatus
 from redrive.core.topics import Pattern
 from redrive.errors import InputError
+from redrive.reasons import Reason, ReasonCode
 
 __all__ = [
     "AuditFilter",
@@ -67,7 +68,7 @@ def _storable(name: str, value: Any) -> str:
     if len(value) > _LONGEST:
         raise InputError(f"{name} takes a text of at most {_LONGEST:,} characters, not {len(value):,}")
     if "\x00" in value or any("\ud800" <= sign <= "\udfff" for sign in value):
-        raise InputError(f"{name} has a NUL or half a character in it, which no database stores")
+        raise InputError(Reason(ReasonCode.TEXT_UNSTORABLE, field=name))
     return value
 
 

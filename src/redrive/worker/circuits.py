@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from redrive.clock import MICROS, Clock, Timer
+from redrive.core.auditing import reason_by
 from redrive.core.circuit import Admission, Admitted, CircuitState, CircuitStatus, in_force, rules_of, wave
 from redrive.core.outcome import Outcome, Parked, Place
 from redrive.errors import RunDetached, StoreError
@@ -148,7 +149,8 @@ class Circuits:
             return
         self._rows[row.place] = row
         if known is None or known.generation != row.generation:
-            log.warning("circuit %r of tenant %r is %s: %s", row.key, row.tenant, row.status.value, row.why)
+            why = None if row.why is None else reason_by(row.changed_by, row.why)
+            log.warning("circuit %r of tenant %r is %s: %s", row.key, row.tenant, row.status.value, why)
             if row.place in self._queues:
                 self._queues[row.place].on_change(row)
 

@@ -33,6 +33,7 @@ from redrive.errors import (
 )
 from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
+from redrive.reasons import Reason, ReasonCode
 from redrive.store.encryption.keyring import Unreadable
 from redrive.worker.attempt import Attempt
 from redrive.worker.branches import Branch, current, outside
@@ -219,11 +220,12 @@ def _returned(execution: Execution, workflow: WorkflowDefinition, value: Any) ->
 
 def _bad_input(execution: Execution, error: PayloadError) -> Escaped:
     claimed = execution.claimed
-    why = claimed.input.why if isinstance(claimed.input, Unreadable) else str(error)
+    unreadable = claimed.input if isinstance(claimed.input, Unreadable) else None
+    why = Reason(ReasonCode.TEXT, text=unreadable.why) if unreadable else Reason.of_error(error)
     ending = Ending(
         failure=execution.capture(error),
         code=_bad_input_code(claimed.input),
-        reason=f"the input of workflow {claimed.workflow!r} cannot be used: {why}",
+        reason=Reason(ReasonCode.WORKFLOW_INPUT_UNUSABLE, workflow=claimed.workflow, why=why),
         stage=Stage.INPUT,
     )
     return Escaped(run=execution.view, ending=ending)
@@ -254,8 +256,12 @@ def _escaped(execution: Execution, error: BaseException, *, stage: Stage = Stage
         case _:
             code = code_for(failure, exhausted=False)
             code = code if code is LetterCode.VALIDATION_FAILED else LetterCode.NON_RETRYABLE
-    workflow = execution.claimed.workflow
-    reason = f"workflow {workflow!r} raised {failure.short_type}: {failure.message}"
+    reason = Reason(
+        ReasonCode.WORKFLOW_RAISED,
+        workflow=execution.claimed.workflow,
+        error_type=failure.short_type,
+        message=failure.message,
+    )
     return Escaped(run=execution.view, ending=Ending(failure=failure, code=code, reason=reason, stage=stage))
 
 

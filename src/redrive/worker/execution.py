@@ -45,6 +45,7 @@ from redrive.core.outcome import (
 from redrive.core.states import FINAL
 from redrive.core.transition import RunWrite
 from redrive.errors import RunDetached
+from redrive.reasons import Reason
 from redrive.settle.view import options_of, view_of_claimed
 from redrive.worker.attempt import Attempt
 from redrive.worker.branches import Branch, current
@@ -103,7 +104,7 @@ class Execution:
         self.open: dict[int, Attempt] = {}
         self._in_flight = 0
         self._recording: dict[int, asyncio.Future[Settled]] = {}  # results on their way, by number
-        self._difference: str | None = None
+        self._difference: Reason | None = None
         self._helpers: set[asyncio.Task[Any]] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -207,7 +208,7 @@ class Execution:
         self.order.close()
         self.spawn(self._give_up(self._difference))
 
-    async def _give_up(self, difference: str) -> None:
+    async def _give_up(self, difference: Reason) -> None:
         outcome = await self.worker.code_changed(self.claimed, self.view, difference)
         with suppress(RunDetached):
             await self.settle(outcome)

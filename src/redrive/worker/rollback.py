@@ -17,7 +17,7 @@ before the first of them begins, so any worker can continue at any point with wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,7 @@ from redrive.core.saga import (
 )
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.errors import PayloadError, RunDetached, StepFailed
+from redrive.reasons import Reason, ReasonCode
 from redrive.settle.settler import until_answered
 from redrive.settle.view import last_tries
 from redrive.store.encryption.keyring import Unreadable
@@ -56,9 +57,9 @@ __all__ = ["confirm_all", "roll_back"]
 
 _FAILED = frozenset({StepStatus.FAILED, StepStatus.DLQ})
 _DONE = frozenset({StepStatus.SUCCESS, StepStatus.SKIPPED})
-_WHY = "the run was rolled back"
+_WHY = Reason(ReasonCode.RUN_ROLLED_BACK)
 _UNKNOWN = Ending(
-    failure=Failure.of(Category.UNKNOWN, _WHY, "redrive.RolledBack"),
+    failure=Failure.of(Category.UNKNOWN, str(_WHY), "redrive.RolledBack"),
     code=LetterCode.NON_RETRYABLE,
     reason=_WHY,
 )
@@ -71,7 +72,7 @@ class Stuck(Exception):
     """A compensation or confirmation failed for good; `ending` says how, and `place` where."""
 
     def __init__(self, ending: Ending, place: Place | None = None, attempt: int = 1) -> None:
-        super().__init__(ending.reason)
+        super().__init__(str(ending.reason))
         self.ending = ending
         self.place = place
         self.attempt = attempt
@@ -117,7 +118,7 @@ class FollowUp:
     def _undoing(self, entry: EntryRow, step: Step[Any, Any], uncertain: bool, runs: bool) -> Undoing:
         for text in (entry.input, entry.output):
             if isinstance(text, Unreadable):
-                raise Stuck(self._unusable(entry.name, text.why))
+                raise Stuck(self._unusable(entry.name, PayloadError(text.why)))
         return Undoing(
             place=Place(
                 self._execution.journal.new_index(), follow_key(entry, step.name), self._kind, step.name
@@ -135,7 +136,7 @@ class FollowUp:
         try:
             args, kwargs = step.signature.decode(entry.input or "{}")
         except PayloadError as error:
-            raise Stuck(self._unusable(entry.name, str(error), error), place, entry.attempt) from None
+            raise Stuck(self._unusable(entry.name, error), place, entry.attempt) from None
         self._branch.go_in()
         try:
             begun = None if entry.status is StepStatus.PENDING else entry
@@ -147,11 +148,13 @@ class FollowUp:
         finally:
             self._branch.come_out()
 
-    def _unusable(self, name: str, why: str, error: Exception | None = None) -> Ending:
-        failure = self._execution.capture(error or PayloadError(why))
-        reason = f"what {name!r} was called with cannot be used: {why}"
+    def _unusable(self, name: str, error: PayloadError) -> Ending:
         return Ending(
-            failure=failure, code=LetterCode.VALIDATION_FAILED, reason=reason, stage=Stage.INPUT, step=name
+            failure=self._execution.capture(error),
+            code=LetterCode.VALIDATION_FAILED,
+            reason=Reason(ReasonCode.STEP_INPUT_UNUSABLE, step=name, why=Reason.of_error(error)),
+            stage=Stage.INPUT,
+            step=name,
         )
 
 
@@ -165,14 +168,9 @@ def _blame(ending: Ending, cause: Ending, step: str) -> Ending:
     return replace(
         ending,
         code=LetterCode.COMPENSATION_FAILED,
-        reason=f"step {step!r} could not be undone: {ending.reason}",
+        reason=Reason(ReasonCode.STEP_NOT_UNDONE, step=step, why=ending.reason),
         cause=cause,
     )
-
-
-def _quote(entries: Sequence[str]) -> str:
-    """Return names for use in a sentence."""
-    return ", ".join(repr(name) for name in dict.fromkeys(entries))
 
 
 # -- confirmation ------------------------------------------------------------------------------------------
@@ -273,7 +271,9 @@ class _Rollback:
         steps = self._follow_up.steps
         unknown = [each.entry.name for each in effects if each.entry.name not in steps]
         if unknown:
-            await self._wait_for_code(f"nobody here knows how to undo {_quote(unknown)}")
+            await self._wait_for_code(
+                Reason(ReasonCode.COMPENSATION_UNKNOWN, steps=tuple(dict.fromkeys(unknown)))
+            )
         known = {row.undone.index for row in ledger(journal)}
         missing = [each for each in effects if each.entry.index not in known]
         wanted = [(each, undo) for each in missing if (undo := self._undo_of(each)) is not None]
@@ -291,7 +291,7 @@ class _Rollback:
         rolls_back = self._ends_as is RunStatus.COMPENSATED or self._execution.view.options.rollback
         return step.cancel or (step.undo if rolls_back else None)
 
-    async def _wait_for_code(self, difference: str) -> None:
+    async def _wait_for_code(self, difference: Reason) -> None:
         """Release the run for a worker that has the code, or give up; it is not this worker's any more."""
         execution = self._execution
         outcome = await execution.worker.code_changed(execution.claimed, execution.view, difference)
@@ -304,7 +304,10 @@ class _Rollback:
     async def _undo(self, row: LedgerRow) -> None:
         step = self._follow_up.steps.get(row.entry.name)
         if step is None:
-            await self._wait_for_code(f"{row.entry.name!r}, which undoes {row.undone.name!r}, is not here")
+            missing = Reason(
+                ReasonCode.COMPENSATION_MISSING, compensation=row.entry.name, step=row.undone.name
+            )
+            await self._wait_for_code(missing)
             return
         if isinstance(step.action, Manual):
             await self._assign(row, step.action)

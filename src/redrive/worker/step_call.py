@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from redrive.clock import MICROS
@@ -22,6 +23,7 @@ from redrive.core.quick import quick
 from redrive.core.states import StepStatus
 from redrive.core.transition import AttemptEnd, EntryWrite
 from redrive.errors import PayloadError, PayloadTooLarge, RunDetached, StoreError, StoreUnavailable
+from redrive.reasons import Reason, ReasonCode
 from redrive.settle.settler import Settled, until_answered
 from redrive.settle.view import parked_for
 from redrive.worker.attempt import Attempt, Unfinished, begin
@@ -161,13 +163,10 @@ class StepCall:
                 await execution.wait(self._place, self._attempt, wait, None)
 
     async def _may_have_happened(self) -> Settled:
-        message = (
-            f"step {self._step.name!r} runs at most once and was cut short: it may have happened. "
-            "Find out, then skip it or give its result by hand"
-        )
-        failure = Failure.of(Category.UNKNOWN, message, error_type="redrive.MayHaveHappened")
+        why = Reason(ReasonCode.STEP_CUT_SHORT, step=self._step.name)
+        failure = Failure.of(Category.UNKNOWN, str(why), error_type="redrive.MayHaveHappened")
         outcome = self._raised(failure, AttemptEnd.LOST, LetterCode.INFRASTRUCTURE_FAILURE, Stage.EXEC)
-        return await self._execution.settle(outcome)
+        return await self._execution.settle(replace(outcome, why=why))
 
     def _circuit_allows(self) -> bool:
         """Return True if the circuit is closed as far as this worker knows, without asking the store."""
@@ -193,9 +192,9 @@ class StepCall:
             self._execution, self._branch, self._step.name, self._place, self._attempt, began
         )
         self._resumes = self._execution.waits.wake_up()
-        failure = circuit_open(self._gate.key)
-        outcome = self._raised(failure, AttemptEnd.FAILED, LetterCode.DEPENDENCY_UNAVAILABLE)
-        return None, await self._execution.settle(outcome)
+        why = Reason(ReasonCode.CIRCUIT_OPEN, circuit=self._gate.key)
+        outcome = self._raised(circuit_open(why), AttemptEnd.FAILED, LetterCode.DEPENDENCY_UNAVAILABLE)
+        return None, await self._execution.settle(replace(outcome, why=why))
 
     # -- one try ------------------------------------------------------------------------------------
 
@@ -318,7 +317,8 @@ class StepCall:
         return signature.roundtrip_result(value, text), outcome
 
     def _unusable(self, error: Exception, cause: LetterCode) -> Raised:
-        return self._raised(self._execution.capture(error), AttemptEnd.FAILED, cause, Stage.OUTPUT)
+        outcome = self._raised(self._execution.capture(error), AttemptEnd.FAILED, cause, Stage.OUTPUT)
+        return replace(outcome, why=Reason.of_error(error))
 
     def _raised(
         self, failure: Failure, end: AttemptEnd, cause: LetterCode | None = None, stage: Stage = Stage.EXEC

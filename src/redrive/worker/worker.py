@@ -23,6 +23,7 @@ from redrive.core.states import FINAL, RunStatus
 from redrive.core.transition import NewRun
 from redrive.errors import StoreError
 from redrive.frozen import dataclass
+from redrive.reasons import Reason, ReasonCode
 from redrive.settle.settler import LocalSettler, Outgoing, Settled, Settler, until_answered
 from redrive.settle.view import options_of, readable_options, view_of_claimed
 from redrive.signals.tally import Ear, Tally
@@ -352,7 +353,7 @@ class Worker:
         if self._on_ended is not None:
             self._on_ended(claimed, settled)
 
-    async def code_changed(self, claimed: Claimed, view: RunView, difference: str) -> Outcome:
+    async def code_changed(self, claimed: Claimed, view: RunView, difference: Reason) -> Outcome:
         """Decide whether to release a run for a worker that has its code, or to give up."""
         log.warning("run %s: %s", claimed.public_id, difference)
         if claimed.version == self.version:
@@ -414,7 +415,7 @@ def _unreadable(claimed: Claimed, error: Exception) -> Escaped:
         handler_for=claimed.handler_for,
         undoing=claimed.status is RunStatus.COMPENSATING,
     )
-    reason = f"what the store holds of this run cannot be read: {error}"
+    reason = Reason(ReasonCode.RUN_UNREADABLE, why=Reason.of_error(error))
     code = LetterCode.INFRASTRUCTURE_FAILURE
     return Escaped(
         run=view, ending=Ending(failure=capture(error), code=code, reason=reason, stage=Stage.INPUT)

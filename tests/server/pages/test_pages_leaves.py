@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages.leaves import filled, leaves
 from redrive.server.pages.values import MOST, Begun, beginning, fields, pretty
 from redrive.server.pages.wishes import faults_of
@@ -64,9 +65,16 @@ def test_what_no_form_should_hold_is_left_to_json(value: object) -> None:
 
 
 def test_faults_are_told_by_place() -> None:
-    said = "the input of workflow 'w' does not fit: order.id: expected an integer; order.to: is missing; odd"
-    assert faults_of(said) == ({"order.id": "expected an integer", "order.to": "is missing"}, ["odd"])
-    assert faults_of("something else") == ({}, ["something else"])
+    codes = (ReasonCode.KIND_NUMBER, ReasonCode.KIND_TEXT, ReasonCode.KIND_NULL)
+    number, text, other = map(Reason, codes)
+    faults = (
+        Reason(ReasonCode.FAULT, path="order.id", why=number),
+        Reason(ReasonCode.FAULT, path="order.to", why=text),
+        Reason(ReasonCode.FAULT, path=None, why=other),
+    )
+    refusal = Reason(ReasonCode.FAULTS, faults=faults, more=None)
+    assert faults_of(refusal) == ({"order.id": number, "order.to": text}, [other])
+    assert faults_of(number) == ({}, [number])
 
 
 class Unwritten:

@@ -235,7 +235,7 @@ def test_a_failed_run_shows_what_retrying_would_do_and_does_it_once(site: World)
         page = f"/runs/{run}/again?way=skip_failed"
         assert "given by hand" in client.get(f'{page}&output="paid"').text
         wrong = sent(client, page, f"/runs/{run}/again", way="skip_failed", output="{half")
-        assert (wrong.status_code, "{half" in wrong.text, "is no JSON" in wrong.text) == (422, True, True)
+        assert (wrong.status_code, "{half" in wrong.text, "is not JSON" in wrong.text) == (422, True, True)
         assert client.get(f"/runs/{run}/again?way=sideways").status_code == 404
         form = {"once": once(client.get(page).text), "way": "from_failed", "reason": "the bank is back"}
         first, second = (client.post(f"/runs/{run}/again", data=form) for _ in range(2))

@@ -13,6 +13,7 @@ from redrive.core.keys import job_key
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transition import AuditWrite
 from redrive.errors import InputError
+from redrive.reasons import Reason, ReasonCode
 from redrive.store.bulk import NewSet
 from redrive.store.records import Page
 from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
@@ -249,7 +250,7 @@ async def test_each_filter_of_letters_filters(kit: Kit) -> None:
             "category": "network",
             "step": "ship",
             "fingerprint": "f2",
-            "reason": r"100% of_it \ failed",
+            "reason": Reason(ReasonCode.TEXT, text=r"100% of_it \ failed").to_text(),
         },
     )
     for where in (

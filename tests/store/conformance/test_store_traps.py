@@ -18,6 +18,7 @@ from redrive.core.options import RunOptions
 from redrive.core.outcome import Escaped
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import AttemptEnd
+from redrive.reasons import Reason, ReasonCode
 from redrive.settings import Settings
 from redrive.settle.settler import LocalSettler
 from redrive.settle.view import view_of
@@ -36,7 +37,7 @@ from redrive.testing.faulty_store import (
 
 OPTIONS = RunOptions().to_json()
 BROKEN = Failure.of(Category.SERVER_ERROR, "the bank is down", error_type="shop.BankDown")
-ENDING = Ending(failure=BROKEN, code=LetterCode.NON_RETRYABLE, reason="the bank is down")
+ENDING = Ending(failure=BROKEN, code=LetterCode.NON_RETRYABLE, reason=Reason(ReasonCode.RUN_ENDING))
 
 
 THEIRS = """

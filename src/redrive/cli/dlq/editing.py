@@ -23,6 +23,7 @@ from redrive.core.typed import read_typed
 from redrive.desk.replaying import Replay
 from redrive.errors import Conflict, InputError, UnknownWorkflow
 from redrive.frozen import dataclass
+from redrive.reasons import Reason, ReasonCode, quote
 
 __all__ = ["edit_and_decide"]
 
@@ -64,7 +65,7 @@ class _Mistake:
     """What is wrong with a text; `said` is what the check found, None if the text cannot even be read."""
 
     text: str
-    said: str | None = None
+    said: Reason | None = None
 
     def told(self, *, below: int = 0) -> str:
         """In words, with its lines in a file that has so many others above the text."""
@@ -72,7 +73,7 @@ class _Mistake:
             lines = read_typed(self.text, below=below).lines
         except InputError as error:
             return f"this is no JSON that can be used: {error}"
-        return " ".join(placed(self.said or "", lines).split())
+        return "" if self.said is None else " ".join(placed(self.said, lines).split())
 
 
 @contextmanager
@@ -131,7 +132,7 @@ async def _check(text: str, letter: str, act: Act, app: Redrive) -> tuple[bool, 
     except UnknownWorkflow:
         raise  # another edit would not help
     except InputError as error:
-        return False, _Mistake(text, str(error))
+        return False, _Mistake(text, Reason.of_error(error))
     return bool(plan.changes), None
 
 
@@ -141,5 +142,5 @@ def _read(text: str) -> tuple[dict[str, Any], _Mistake | None]:
     except InputError:
         return {}, _Mistake(text)
     if not isinstance(value, dict):
-        return {}, _Mistake(text, "the input must be an object from parameter name to value")
+        return {}, _Mistake(text, Reason(ReasonCode.OBJECT_NEEDED, field="the input", given=quote(value)))
     return value, None

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from redrive.cli.exits import REFUSED, Stopped
-from redrive.core.misfit import misfit_in, said
+from redrive.reasons import Reason
 
 __all__ = ["Draft", "placed"]
 
@@ -83,19 +83,19 @@ def _without_remarks(text: str) -> str:
     return "\n".join(line for line in text.split("\n") if not line.lstrip().startswith("#")).strip()
 
 
-def placed(mistake: str, lines: Mapping[str, int]) -> str:
-    """A mistake with the line of each place that it names."""
-    misfit = misfit_in(mistake)
-    if misfit is None:
-        return mistake
-    return said(misfit.what, [_with_line(place, words, lines) for place, words in misfit.faults])
+def placed(mistake: Reason, lines: Mapping[str, int]) -> str:
+    """Return the sentence for a mistake, with the line of each place that it names."""
+    if not mistake.faults:
+        return str(mistake)
+    faults = tuple(_with_line(place, why, lines) for place, why in mistake.faults)
+    return str(Reason(mistake.code, **{**mistake.params, "faults": faults}))
 
 
-def _with_line(place: str, words: str, lines: Mapping[str, int]) -> str:
+def _with_line(place: str, why: Reason, lines: Mapping[str, int]) -> str:
     if not place:
-        return words
+        return str(why)
     path = place
     while path and path not in lines:  # what is missing stands nowhere, but it is missing somewhere
         shorter = _LAST.sub("", path)
         path = shorter if shorter != path else ""
-    return f"line {lines.get(path, 1)}, {place}: {words}"
+    return f"line {lines.get(path, 1)}, {place}: {why}"

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 __all__ = ["progress", "start_elsewhere"]
 
 _BATCH = 500
-_NAMED = 5  # problems of one input
 
 
 async def start_elsewhere(
@@ -45,15 +44,17 @@ async def start_elsewhere(
 async def _check(app: Redrive, name: str, wanted: list[Any]) -> None:
     from redrive.cli.inputs import near
     from redrive.core.json_schema import problems
-    from redrive.core.misfit import said
+    from redrive.desk.checks import invalid
     from redrive.errors import InputError, UnknownWorkflow
+    from redrive.reasons import Reason, ReasonCode
 
     known = {one.name: one for one in await app.workflows.list()}
     if name not in known:
         raise UnknownWorkflow(f"no code registered a workflow called {name!r}{near(name, sorted(known))}")
     for each in wanted:
         if found := problems(each.input, known[name].input_schema or {}):
-            raise InputError(said(f"the input of workflow {name!r}", found[:_NAMED]))
+            what = Reason(ReasonCode.WORKFLOW_INPUT, workflow=name)
+            raise InputError(invalid(what, [each.reason for each in found]))
 
 
 def progress(label: str, length: int) -> Any:

@@ -13,6 +13,7 @@ from redrive.core.outcome import RunView
 from redrive.core.quick import quick
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transition import AttemptWrite, EntryWrite, LetterMove, LetterWrite, RunWrite, Transition
+from redrive.reasons import Reason
 
 __all__ = ["answered", "buried", "final", "letter_of"]
 
@@ -38,7 +39,7 @@ def final(
     )
 
 
-def answered(run: RunView, change: RunWrite, resolution: str) -> Transition:
+def answered(run: RunView, change: RunWrite, resolution: Reason) -> Transition:
     """A replay ended well: nobody needs the letter any more."""
     if run.letter is None:
         return transition(run, change=change)
@@ -47,7 +48,9 @@ def answered(run: RunView, change: RunWrite, resolution: str) -> Transition:
         tenant=run.tenant,
         fence=run.fence,
         change=change,
-        move=LetterMove(letter=run.letter, status=LetterStatus.RESOLVED, by=ENGINE, resolution=resolution),
+        move=LetterMove(
+            letter=run.letter, status=LetterStatus.RESOLVED, by=ENGINE, resolution=resolution.to_text()
+        ),
         ends_replay=run.letter,
         audit=replay_ended(run, change.status),
     )
@@ -83,7 +86,7 @@ def letter_of(run: RunView, ending: Ending, text: str, key: bytes) -> LetterWrit
         code=ending.code.value,
         stage=ending.stage.value,
         category=ending.failure.category.value,
-        reason=ending.reason,
+        reason=ending.reason.to_text(),
         failure=text,
         fingerprint=fingerprint(ending.failure, workflow=run.workflow, step=ending.step, key=key),
         expires_in=run.options.letter_keeps,

@@ -15,6 +15,7 @@ from redrive.core.outcome import Diverged, Lost, Released, Wait
 from redrive.core.states import RunStatus
 from redrive.core.transition import AttemptEnd, RunWrite, Transition
 from redrive.duration import micros
+from redrive.reasons import Reason, ReasonCode
 
 __all__ = ["diverged", "lost", "released"]
 
@@ -51,10 +52,10 @@ def lost(outcome: Lost, draw: float, key: bytes) -> Transition:
 
 
 def _poisonous(outcome: Lost, key: bytes) -> Transition:
-    what = f"{outcome.deaths} workers died while they executed this run"
-    failure = Failure.of(Category.UNKNOWN, what, error_type="redrive.WorkerDied")
+    reason = Reason(ReasonCode.WORKERS_DIED, n=outcome.deaths)
+    failure = Failure.of(Category.UNKNOWN, str(reason), error_type="redrive.WorkerDied")
     code = LetterCode.COMPENSATION_FAILED if outcome.run.undoing else LetterCode.INFRASTRUCTURE_FAILURE
-    ending = Ending(failure=failure, code=code, reason=what)
+    ending = Ending(failure=failure, code=code, reason=reason)
     return buried(
         outcome.run,
         ending,
@@ -75,7 +76,7 @@ def diverged(outcome: Diverged, key: bytes) -> Transition:
             )
             return transition(outcome.run, change=change)
         case Wait.NO_MORE:
-            failure = Failure.of(Category.INTERNAL, outcome.difference, error_type="redrive.CodeChanged")
+            failure = Failure.of(Category.INTERNAL, str(outcome.difference), error_type="redrive.CodeChanged")
             undoing = outcome.run.undoing
             code = LetterCode.COMPENSATION_FAILED if undoing else LetterCode.POLICY_VIOLATION
             ending = Ending(failure=failure, code=code, reason=outcome.difference)

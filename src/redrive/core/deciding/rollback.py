@@ -13,6 +13,7 @@ from redrive.core.outcome import Cancelled, Expired, Handed, Planned, RunView, U
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import AttemptEnd, EntryWrite, LetterMove, RunWrite, Transition
 from redrive.duration import MICROS
+from redrive.reasons import Reason, ReasonCode
 
 __all__ = ["AHEAD", "cut_off", "handed", "may_have_done_something", "planned", "rolls_back", "undone"]
 
@@ -73,7 +74,8 @@ def undone(outcome: Undone, key: bytes) -> Transition:
     run, ending = outcome.run, outcome.ending
     line = rolled_back(outcome)
     if outcome.ends_as is RunStatus.CANCELLED:
-        decided = answered(run, final(RunStatus.CANCELLED, failure=ending.to_json()), "its run was cancelled")
+        change = final(RunStatus.CANCELLED, failure=ending.to_json())
+        decided = answered(run, change, Reason(ReasonCode.RUN_CANCELLED))
     elif outcome.ends_as is not RunStatus.COMPENSATED or outcome.forward:
         back = RunStatus.DLQ_PENDING if outcome.ends_as is RunStatus.COMPENSATED else outcome.ends_as
         decided = buried(run, ending, back, key=key)
@@ -85,12 +87,13 @@ def undone(outcome: Undone, key: bytes) -> Transition:
 def _resolved(outcome: Undone, key: bytes) -> Transition:
     """Nobody has to do anything about a run that was rolled back; that it failed stays on record."""
     run, text = outcome.run, outcome.ending.to_json()
-    decided = answered(run, final(RunStatus.COMPENSATED, failure=text), "rolled_back")
+    resolution = Reason(ReasonCode.ROLLED_BACK)
+    decided = answered(run, final(RunStatus.COMPENSATED, failure=text), resolution)
     if not outcome.fresh or not run.options.dead_letter:
         return decided
     letter = letter_of(run, outcome.ending, text, key)
     failed = run_failed(replace(run, undoing=False), outcome.ending, letter, RunStatus.COMPENSATED)
     move = LetterMove(
-        letter=letter.public_id, status=LetterStatus.RESOLVED, by=ENGINE, resolution="rolled_back"
+        letter=letter.public_id, status=LetterStatus.RESOLVED, by=ENGINE, resolution=resolution.to_text()
     )
     return replace(decided, letter=letter, move=move, audit=failed)

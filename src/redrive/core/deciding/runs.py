@@ -14,6 +14,7 @@ from redrive.core.failure import Failure
 from redrive.core.outcome import Cancelled, Closed, Ended, Escaped, Expired, Stopped, Waits
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transition import AttemptEnd, LetterMove, Transition
+from redrive.reasons import Reason, ReasonCode
 
 __all__ = ["cancelled", "closed", "ended", "escaped", "expired", "stopped", "waits"]
 
@@ -29,16 +30,16 @@ def ended(outcome: Ended) -> Transition:
     change = final(RunStatus.SUCCESS, output=outcome.output)
     if outcome.run.letter is None:
         return transition(outcome.run, change=change)
-    return answered(outcome.run, change, "replayed")
+    return answered(outcome.run, change, Reason(ReasonCode.REPLAY_SUCCEEDED))
 
 
 def stopped(outcome: Stopped) -> Transition:
     """A replay of one step alone is over, and the function is not."""
-    reason = f"only step {outcome.step!r} was replayed; retrying the run from_failed goes on with it"
-    failure = Failure.of(Category.UNKNOWN, reason, error_type="redrive.RunPartial")
+    reason = Reason(ReasonCode.STEP_REPLAYED_ALONE, step=outcome.step)
+    failure = Failure.of(Category.UNKNOWN, str(reason), error_type="redrive.RunPartial")
     ending = Ending(failure=failure, code=LetterCode.NON_RETRYABLE, reason=reason)
     change = final(RunStatus.PARTIAL, failure=ending.to_json())
-    return answered(outcome.run, change, "replayed in part")
+    return answered(outcome.run, change, Reason(ReasonCode.STEP_REPLAY_SUCCEEDED))
 
 
 def escaped(outcome: Escaped, key: bytes) -> Transition:
@@ -53,8 +54,9 @@ def escaped(outcome: Escaped, key: bytes) -> Transition:
 
 def expired(outcome: Expired, key: bytes) -> Transition:
     """The run passed its deadline."""
-    failure = Failure.of(Category.TIMEOUT, "the run passed its deadline", error_type="redrive.DeadlinePassed")
-    ending = Ending(failure=failure, code=LetterCode.TIMEOUT, reason="the run passed its deadline")
+    reason = Reason(ReasonCode.DEADLINE_PASSED)
+    failure = Failure.of(Category.TIMEOUT, str(reason), error_type="redrive.DeadlinePassed")
+    ending = Ending(failure=failure, code=LetterCode.TIMEOUT, reason=reason)
     if may_have_done_something(outcome.run):
         return cut_off(outcome, rolls_back(ending, RunStatus.TIMED_OUT))
     return buried(
@@ -69,8 +71,8 @@ def expired(outcome: Expired, key: bytes) -> Transition:
 
 def cancelled(outcome: Cancelled) -> Transition:
     """A person wants no more of the run."""
-    reason = f"cancelled by {outcome.by}" + (f": {outcome.reason}" if outcome.reason else "")
-    failure = Failure.of(Category.UNKNOWN, reason, error_type="redrive.RunCancelled")
+    reason = Reason(ReasonCode.RUN_CANCELLED_BY, by=outcome.by, comment=outcome.reason or None)
+    failure = Failure.of(Category.UNKNOWN, str(reason), error_type="redrive.RunCancelled")
     ending = Ending(failure=failure, code=LetterCode.NON_RETRYABLE, reason=reason)
     if may_have_done_something(outcome.run):
         decided = cut_off(outcome, rolls_back(ending, RunStatus.CANCELLED))
@@ -78,7 +80,7 @@ def cancelled(outcome: Cancelled) -> Transition:
     decided = answered(
         outcome.run,
         final(RunStatus.CANCELLED, failure=ending.to_json(), unparks=True),
-        "its run was cancelled",
+        Reason(ReasonCode.RUN_CANCELLED),
     )
     return replace(
         decided,

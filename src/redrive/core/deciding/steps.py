@@ -25,6 +25,7 @@ from redrive.core.transition import AttemptEnd, AttemptWrite, EntryWrite, RunWri
 from redrive.core.verdict import Verdict, judge
 from redrive.duration import MICROS, micros
 from redrive.policy import RetryPolicy
+from redrive.reasons import Reason, ReasonCode
 
 __all__ = ["began", "interrupted", "noted", "raised", "returned", "slept", "woke"]
 
@@ -80,9 +81,9 @@ def raised(outcome: Raised, policy: RetryPolicy, draw: float) -> Transition:
 
 def _judge(outcome: Raised, policy: RetryPolicy, draw: float) -> Verdict:
     if outcome.cause is not None:
-        return Verdict(retry=False, why=outcome.failure.message)
+        return Verdict(retry=False, why=outcome.why or Reason(ReasonCode.TEXT, text=outcome.failure.message))
     if outcome.last:
-        return Verdict(retry=False, why="the run is ending")
+        return Verdict(retry=False, why=Reason(ReasonCode.RUN_ENDING))
     return judge(
         outcome.failure,
         policy,
@@ -115,7 +116,13 @@ def _failed(outcome: Raised, verdict: Verdict, policy: RetryPolicy) -> Transitio
     ending = Ending(
         failure=outcome.failure,
         code=outcome.cause or code_for(outcome.failure, exhausted=verdict.exhausted),
-        reason=_why_step(outcome, verdict),
+        reason=Reason(
+            ReasonCode.STEP_FAILED,
+            step=outcome.place.name,
+            n=outcome.attempt,
+            category=outcome.failure.category.value,
+            why=verdict.why,
+        ),
         stage=outcome.stage,
         step=outcome.place.name,
         step_index=outcome.place.index,
@@ -153,12 +160,6 @@ def _settled(
         audit=failed_attempt(outcome, verdict),
         marks=marks_of(outcome),
     )
-
-
-def _why_step(outcome: Raised, verdict: Verdict) -> str:
-    tries = "once" if outcome.attempt == 1 else f"{outcome.attempt} times"
-    failure = outcome.failure
-    return f"step {outcome.place.name!r} failed {tries} ({failure.category.value}): {verdict.why}"
 
 
 def _attempt(outcome: Raised, verdict: Verdict, next_in: int | None) -> AttemptWrite:

@@ -13,6 +13,7 @@ from redrive.core.payload.adapt import CONFIG, split, union_classes
 from redrive.core.payload.explain import Path, holds_surrogates, misfit, refused, unstorable, unwritable
 from redrive.core.payload.plain import typed_text
 from redrive.errors import PayloadError
+from redrive.reasons import Reason, ReasonCode
 
 
 @final
@@ -60,7 +61,8 @@ class Codec:
                 raise misfit(error, text, self._root) from None
             return self._read_carefully(text, error)
         except Exception as error:
-            raise refused(self._root, f"cannot be read back: {type(error).__name__}: {error}") from error
+            why = Reason(ReasonCode.NOT_READABLE_BACK, error_type=type(error).__name__, message=str(error))
+            raise refused(self._root, why) from error
 
     def _read_back(self, text: str, value: Any) -> Any:
         try:
@@ -73,7 +75,7 @@ class Codec:
         text = self._write_carefully(value)
         back = self._read_back(text, value)
         if self._write_carefully(back) != text:
-            raise refused(self._root, "reading it back would change it; pass text without lone surrogates")
+            raise refused(self._root, Reason(ReasonCode.CHANGED_BY_READING))
         self._refuse_swaps(value, back, self._root)
         return text
 
@@ -104,12 +106,8 @@ class Codec:
         if kind is not other:
             swapped = kind in self._unions and other in self._unions and not issubclass(kind, other)
             if swapped and value != back:
-                raise refused(
-                    path,
-                    f"a {kind.__qualname__} would be read back as {other.__qualname__}; "
-                    "give the members of the union a Literal field that tells them apart, "
-                    "or put the narrower one first",
-                )
+                names = kind.__qualname__, other.__qualname__
+                raise refused(path, Reason(ReasonCode.UNION_AMBIGUOUS, type=names[0], other=names[1]))
             return
         for part, left, right in _pairs(value, back):
             self._refuse_swaps(left, right, (*path, part))

@@ -16,19 +16,20 @@ from pydantic_core import ErrorDetails, PydanticSerializationError, SchemaSerial
 from redrive.core.payload.adapt import CONFIG, Node, joined
 from redrive.core.payload.plain import MAX_DEPTH, joins, lone_surrogates, read
 from redrive.errors import PayloadError
+from redrive.reasons import Reason, ReasonCode
 
 Path = tuple[str | int, ...]
 
 _EXPECTED = re.compile(r"Expected `([^`]+)`")
-_TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep; store it flat or pass a reference"
+_TOO_DEEP = Reason(ReasonCode.NESTED_TOO_DEEP, most=MAX_DEPTH)
 _NAMED = 5  # an error names this many places
 _PIECES = (list, tuple, set, frozenset)
 
 
-def refused(path: Path, why: str) -> PayloadError:
+def refused(path: Path, why: Reason) -> PayloadError:
     """The error for one place."""
     place = path_text(path)
-    return PayloadError(f"{place}: {why}" if place else why, path=place)
+    return PayloadError(Reason(ReasonCode.FAULT, path=place or None, why=why), path=place)
 
 
 def path_text(path: Path) -> str:
@@ -50,9 +51,16 @@ def misfit(error: ValidationError, text: str, root: Path) -> PayloadError:
     if problems[0]["type"] == "json_invalid":
         return PayloadError(_invalid_json(_message(problems[0])))
     data = read(text)
-    named = [refused(root + _place(each, data), _message(each)) for each in problems[:_NAMED]]
-    more = f" (and {len(problems) - _NAMED} more)" if len(problems) > _NAMED else ""
-    return PayloadError("; ".join(map(str, named)) + more, path=named[0].path)
+    named = [refused(root + _place(each, data), _rule(each)) for each in problems[:_NAMED]]
+    if len(problems) == 1:
+        return named[0]
+    faults = tuple(Reason.of_error(each) for each in named)
+    more = len(problems) - _NAMED if len(problems) > _NAMED else None
+    return PayloadError(Reason(ReasonCode.FAULTS, faults=faults, more=more), path=named[0].path)
+
+
+def _rule(problem: ErrorDetails) -> Reason:
+    return Reason(ReasonCode.PYDANTIC_RULE, rule=problem["type"], message=_message(problem))
 
 
 def _message(problem: ErrorDetails) -> str:
@@ -63,12 +71,12 @@ def _place(problem: ErrorDetails, data: Any) -> Path:
     return _real_path(problem["loc"], data, missing=problem["type"].startswith("missing"))
 
 
-def _invalid_json(message: str) -> str:
+def _invalid_json(message: str) -> Reason:
     if "recursion limit" in message:
         return _TOO_DEEP
     if "number out of range" in message:
-        return "a number has too many digits; pass it as a string"
-    return f"this is not valid JSON ({message.removeprefix('invalid JSON: ')})"
+        return Reason(ReasonCode.NUMBER_TOO_LONG)
+    return Reason(ReasonCode.JSON_INVALID, why=message.removeprefix("invalid JSON: "))
 
 
 def _real_path(loc: tuple[str | int, ...], data: Any, *, missing: bool) -> Path:
@@ -87,7 +95,7 @@ def _real_path(loc: tuple[str | int, ...], data: Any, *, missing: bool) -> Path:
 def unwritable(value: Any, node: Node, definitions: list[Node], root: Path) -> PayloadError:
     """The error for a Python value that its schema could not write."""
     found = unstorable(value, root) or _mismatch(value, node, _Known(definitions), root)
-    return found or refused(root, f"a {type(value).__qualname__} cannot be stored as annotated")
+    return found or refused(root, Reason(ReasonCode.NOT_STORABLE_AS_ANNOTATED, type=type(value).__qualname__))
 
 
 def unstorable(value: Any, root: Path) -> PayloadError | None:
@@ -100,7 +108,7 @@ def unstorable(value: Any, root: Path) -> PayloadError | None:
             levels.pop()
             parents = parents[:-1]
         elif id(each) in parents:
-            return refused(path, "refers to itself; pass data without circles")
+            return refused(path, Reason(ReasonCode.REFERS_TO_ITSELF))
         elif len(parents) > MAX_DEPTH:
             return refused(path[:3], _TOO_DEEP)
         elif (pieces := _pieces(each)) is not None:
@@ -135,9 +143,9 @@ def _pieces(value: Any) -> Iterable[tuple[str | int, Any]] | None:
     return None
 
 
-def _why_unstorable(value: Any) -> str | None:
+def _why_unstorable(value: Any) -> Reason | None:
     if isinstance(value, str):
-        return "two surrogates in it would become one character; pass valid text" if joins(value) else None
+        return Reason(ReasonCode.SURROGATES_JOIN) if joins(value) else None
     if isinstance(value, bytes | float):
         return None
     try:
@@ -145,9 +153,9 @@ def _why_unstorable(value: Any) -> str | None:
     except PydanticSerializationError:
         storable = False
     if not storable:
-        return f"{_kind(value)} cannot be stored; pass data or a reference"
+        return Reason(ReasonCode.NOT_STORABLE, kind=_kind(value))
     if isinstance(value, int) and value.bit_length() > 14_000:
-        return "an integer of more than 4,300 digits cannot be stored; pass it as a string"
+        return Reason(ReasonCode.INTEGER_TOO_LONG)
     return None
 
 
@@ -245,13 +253,13 @@ def _typed_pieces(value: Any, node: Node, known: _Known) -> Iterator[tuple[str |
             yield from ((part, item, node) for part, item in _pieces(value) or ())
 
 
-def _why_mismatched(value: Any, error: str) -> str:
+def _why_mismatched(value: Any, error: str) -> Reason:
+    found = type(value).__qualname__
     if isinstance(value, float) and not math.isfinite(value):
-        return f"{value} has no JSON form here; annotate the value as float"
+        return Reason(ReasonCode.NO_JSON_FORM, value=str(value))
     expected = _EXPECTED.search(error)
     if expected is not None:
-        return f"expected {expected[1]}, got {type(value).__qualname__}"
+        return Reason(ReasonCode.TYPE_DIFFERS, expected=expected[1], found=found)
     if "UnexpectedValue" in error:  # its text shows the value
-        return f"this {type(value).__qualname__} does not fit its annotation"
-    cause = error.rpartition(": ")[2]
-    return f"a {type(value).__qualname__} cannot be stored here ({cause})"
+        return Reason(ReasonCode.ANNOTATION_DIFFERS, type=found)
+    return Reason(ReasonCode.NOT_STORABLE_HERE, type=found, why=error.rpartition(": ")[2])

@@ -17,19 +17,21 @@ from urllib.parse import quote, urlencode
 from fastapi import Request
 from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from redrive.clock import MICROS
 from redrive.core.addresses import API, PAGES
 from redrive.core.ending import MENDED_BY_EDIT
 from redrive.core.roles import ALL_TENANTS, Permission
+from redrive.desk.preview import DryRun
 from redrive.duration import moment
 from redrive.errors import StoreError
+from redrive.reasons import ENGLISH, Reason, ReasonCode, render
+from redrive.reasons.polish import POLISH
 from redrive.server.asking import Asking, is_safe, service_of
 from redrive.server.pages import labels, pictures, values
 from redrive.server.pages.files import packed, static
 from redrive.server.pages.navigation import Place, places
-from redrive.server.pages.sayings import said
 from redrive.server.pages.words import LANGUAGES, Words, best_language
 
 __all__ = ["CHOICES", "View", "cookie_of", "show", "view_of"]
@@ -38,6 +40,8 @@ CHOICES = {"language": tuple(LANGUAGES), "theme": ("auto", "light", "dark"), "cl
 """What whoever looks may choose. Nobody has to: the browser names a language, else the first is taken."""
 
 MOST_TENANTS = 200
+_LONGEST = 2_000  # characters of a reason
+_FREE_TEXT = frozenset({ReasonCode.TEXT, ReasonCode.PYDANTIC_RULE})  # what others wrote, in English
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -181,9 +185,25 @@ class View:
         """How long ago something was, or how soon it will be, in words."""
         return labels.distance(self.t, (self.now - when).total_seconds())
 
-    def said(self, text: str | None) -> Markup:
-        """A sentence of the engine, in the reader's language as far as it is known."""
-        return said(self.t, text)
+    def said(self, reason: Reason | str | None) -> Markup:
+        """Return a reason in the reader's language; free text stays as it is, marked as English."""
+        if isinstance(reason, Reason) and reason.code not in _FREE_TEXT:
+            return escape(render(reason, POLISH if self.lang == "pl" else ENGLISH)[:_LONGEST])
+        text = str(reason or "")[:_LONGEST]
+        return (
+            escape(text) if self.lang == "en" else Markup('<span lang="en" dir="auto">{}</span>').format(text)
+        )
+
+    def say(self, text: str | None, record: Any, name: str = "reason") -> Markup:
+        """Return the reason of a record, such as `reason_code` with `reason_params`, or else its text."""
+        code = getattr(record, f"{name}_code")
+        if code is None:
+            return self.said(text)
+        return self.said(Reason.from_json({"code": code, "params": getattr(record, f"{name}_params")}))
+
+    def warned(self, plan: DryRun) -> list[Markup]:
+        """Return the warnings of a dry run."""
+        return [self.said(Reason.from_json(each)) for each in plan.warning_reasons]
 
     def span(self, seconds: float | None) -> str:
         """A length of time in words."""

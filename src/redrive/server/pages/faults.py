@@ -11,6 +11,7 @@ from fastapi.exceptions import HTTPException, RequestValidationError
 from fastapi.responses import RedirectResponse, Response
 
 from redrive import errors
+from redrive.reasons import Reason
 from redrive.server.codes import CODES
 from redrive.server.pages.drawing import show
 from redrive.server.pages.words import N
@@ -78,7 +79,8 @@ async def _known(request: Request, error: Exception) -> Response:
         log.warning("the store could not be used: %s", error)
         return await _page(request, status, "")
     role = getattr(error, "role", None)
-    return await _page(request, status, await request.app.state.redact(str(error)), role=role)
+    reason = await request.app.state.redact(Reason.of_error(error))
+    return await _page(request, status, reason, role=role)
 
 
 async def _problem(request: Request, error: Exception) -> Response:
@@ -103,7 +105,7 @@ async def _unknown(request: Request, error: Exception) -> Response:
     return await _page(request, 500, "")
 
 
-async def _page(request: Request, status: int, detail: str, *, role: str | None = None) -> Response:
+async def _page(request: Request, status: int, detail: Reason | str, *, role: str | None = None) -> Response:
     return await show(
         request,
         "fault.html",

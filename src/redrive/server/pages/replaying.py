@@ -16,6 +16,7 @@ from redrive.core.states import EXECUTED
 from redrive.desk.preview import DryRun
 from redrive.desk.shapes import DeadLetter
 from redrive.errors import InputError, NotFound, UnknownWorkflow
+from redrive.reasons import Reason
 from redrive.server.asking import Asked, Asking, needs
 from redrive.server.pages.drawing import show, view_of
 from redrive.server.pages.forms import CHECK, DO, Form, Sent, pages, to
@@ -112,7 +113,7 @@ async def _text(wish: Wish, shown: Any) -> str:
     return wish.typed if wish.typed is not None else await asyncio.to_thread(pretty, wish.input or shown)
 
 
-async def _plan(asked: Asking, found: DeadLetter, wish: Wish) -> tuple[DryRun | None, str | None]:
+async def _plan(asked: Asking, found: DeadLetter, wish: Wish) -> tuple[DryRun | None, Reason | None]:
     """What would happen; or what is wrong with the wish."""
     try:
         plan = await asked.desk.dlq.replay(
@@ -121,7 +122,7 @@ async def _plan(asked: Asking, found: DeadLetter, wish: Wish) -> tuple[DryRun | 
     except UnknownWorkflow:
         raise
     except InputError as error:
-        return None, str(error)
+        return None, Reason.of_error(error)
     return (plan, None) if isinstance(plan, DryRun) else (None, None)
 
 

@@ -13,6 +13,7 @@ from redrive.desk.preview import DryRun
 from redrive.desk.replaying import Replay
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.frozen import dataclass
+from redrive.reasons import Reason, ReasonCode
 from redrive.server.asking import Asked, Asking, needs
 from redrive.server.pages.drawing import show, view_of
 from redrive.server.pages.forms import Sent, pages, to
@@ -76,13 +77,13 @@ async def again(request: Request, asked: Asked, id: Id, sent: Sent) -> Response:
     try:
         decided = await _ask(asked, id, way, output, **options)
     except (InputError, Conflict) as error:
-        return await _plan(request, asked, id, way, output, str(error))
+        return await _plan(request, asked, id, way, output, Reason.of_error(error))
     assert isinstance(decided, Replay)
     return to(view_of(request).url(f"/runs/{decided.run_id}"))
 
 
 async def _plan(
-    request: Request, asked: Asking, id: str, way: str, output: str | None, wrong: str | None
+    request: Request, asked: Asking, id: str, way: str, output: str | None, wrong: Reason | None
 ) -> Response:
     run = await asked.desk.runs.get(id)
     refused, found = None, None
@@ -90,9 +91,9 @@ async def _plan(
         if not wrong and _is_complete(way, output):
             found = await _ask(asked, id, way, output, dry_run=True)
     except Conflict as error:
-        refused = str(error)
+        refused = Reason.of_error(error)
     except InputError as error:
-        wrong = str(error)
+        wrong = Reason.of_error(error)
     return await show(
         request,
         "again.html",
@@ -131,6 +132,5 @@ def _json(text: str | None) -> Any:
     try:
         return read_typed(text or "null").value
     except InputError as error:
-        raise InputError(
-            f'the result is no JSON that can be used: {error}. Texts need quotes: "like this"'
-        ) from None
+        why = Reason.of_error(error)
+        raise InputError(Reason(ReasonCode.OUTPUT_NOT_JSON, why=why, example='"like this"')) from None

@@ -16,6 +16,7 @@ from redrive.core.roles import Permission
 from redrive.desk.sets import DryRunOfMany, LetterSet
 from redrive.errors import InputError
 from redrive.frozen import dataclass
+from redrive.reasons import Reason, ReasonCode
 from redrive.server.asking import Asked, Asking, needs
 from redrive.server.pages import letters
 from redrive.server.pages.drawing import show, view_of
@@ -57,7 +58,7 @@ def _meant(asked: Asking, sent: Form) -> Meant:
     ids = tuple(dict.fromkeys(sent.all("ids")))
     query = {name: sent.get(name) for name in letters.NAMES if name != "status" and sent.get(name)}
     if not ids and not query and not sent.get("all"):
-        raise InputError("no dead letter is selected; select some, or choose all that match")
+        raise InputError(Reason(ReasonCode.LETTERS_NOT_SELECTED))
     where = letters.filter_of(asked, query)
     return Meant(ids=ids, query=query, where=replace(where, tenant=asked.one_tenant))
 
@@ -196,7 +197,7 @@ async def _plan(
     )
 
 
-async def _dry(asked: Asking, meant: Meant, wish: Wish) -> tuple[DryRunOfMany | None, str | None]:
+async def _dry(asked: Asking, meant: Meant, wish: Wish) -> tuple[DryRunOfMany | None, Reason | None]:
     """What it would do to the first few, which stand for all."""
     ids = list(meant.ids[:_LOOKED_AT])
     if not ids:
@@ -209,7 +210,7 @@ async def _dry(asked: Asking, meant: Meant, wish: Wish) -> tuple[DryRunOfMany | 
             ids, mode=wish.mode.value, dry_run=True, tenant=asked.one_tenant, by=asked.by, **_options(wish)
         )
     except InputError as error:
-        return None, str(error)
+        return None, Reason.of_error(error)
     assert isinstance(found, DryRunOfMany)
     return found, None
 

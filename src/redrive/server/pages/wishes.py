@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Any
 
-from redrive.core.misfit import misfit_in
 from redrive.core.replay import Mode
 from redrive.core.typed import read_typed
 from redrive.errors import InputError
 from redrive.frozen import dataclass
+from redrive.reasons import Reason, ReasonCode
 from redrive.server.pages.forms import Form
 from redrive.server.pages.leaves import filled, leaves
 from redrive.server.routes.shared import policy_of
@@ -25,8 +25,6 @@ FIELD = "f:"
 OUTPUTS = frozenset({Mode.SKIP, Mode.COMPLETE})
 EDITABLE = frozenset({Mode.FROM_FAILED, Mode.FROM_STEP, Mode.FULL})
 
-_BEYOND = "the form has no fields for what you changed: go on with it as JSON"
-_KEPT = "this way keeps the input as it was: take your change back, or choose another way"
 _RESULT, _OBJECT, _POLICY = '"payment 7"', '{"order": 7}', '{"max_retries": 5}'
 
 
@@ -45,7 +43,7 @@ class Wish:
     typed_output: str = ""
     typed_retry: str = ""
     given: Mapping[str, str] = field(default_factory=dict)
-    unread: Mapping[str, str] = field(default_factory=dict)
+    unread: Mapping[str, Reason] = field(default_factory=dict)
     """By place (`input`, `from_step`, `output`, `retry`), what cannot be read, or is missing."""
 
     @property
@@ -72,11 +70,11 @@ class Wish:
 
 def wish_of(sent: Form, shown: Any, *, begun: bool = False) -> Wish:
     """Read a form about an input that was shown like this; one that is only `begun` may lack something."""
-    unread: dict[str, str] = {}
+    unread: dict[str, Reason] = {}
     mode = _mode(sent.get("mode"))
     input = _input(sent, shown, unread)
     if mode not in EDITABLE and (input is not None or "input" in unread):
-        unread["input"] = _KEPT
+        unread["input"] = Reason(ReasonCode.MODE_KEEPS_INPUT)
     output = _output(sent, unread) if mode in OUTPUTS else None
     start = sent.get("from_step")
     wish = Wish(
@@ -105,16 +103,16 @@ def in_fields(wish: Wish, shown: Any) -> Wish:
     given = {leaf.name: leaf.text for leaf in leaves(meant) or []}
     takes = all(leaf.takes(given.get(leaf.name, leaf.text)) for leaf in found)
     if not takes or _in_order(filled(shown, found, given)) != _in_order(meant):
-        return replace(wish, unread={**wish.unread, "input": _BEYOND})
+        return replace(wish, unread={**wish.unread, "input": Reason(ReasonCode.FORM_LACKS_FIELDS)})
     return replace(wish, typed=None, given=given)
 
 
-def _missing(wish: Wish) -> dict[str, str]:
+def _missing(wish: Wish) -> dict[str, Reason]:
     """What the way needs that nobody gave, by place."""
     if wish.mode in OUTPUTS and not wish.typed_output:
-        return {"output": f"say what the step gave, as JSON, such as {_RESULT}"}
+        return {"output": Reason(ReasonCode.OUTPUT_NEEDED, example=_RESULT)}
     if wish.mode is Mode.FROM_STEP and wish.from_step is None:
-        return {"from_step": "choose the step to go on from"}
+        return {"from_step": Reason(ReasonCode.STEP_CHOICE_NEEDED)}
     return {}
 
 
@@ -122,7 +120,7 @@ def _mode(named: str) -> Mode:
     return Mode(named) if named in set(Mode) - {Mode.ROLLBACK} else Mode.FROM_FAILED
 
 
-def _input(sent: Form, shown: Any, unread: dict[str, str]) -> Any:
+def _input(sent: Form, shown: Any, unread: dict[str, Reason]) -> Any:
     """The input that is meant; None if it is the one that was shown."""
     found = leaves(shown) if sent.names(FIELD) else None
     if found is not None:
@@ -134,7 +132,7 @@ def _input(sent: Form, shown: Any, unread: dict[str, str]) -> Any:
     if "input" in unread or (_is_same(meant, shown) and shown is not None):
         return None
     if not isinstance(meant, dict):
-        unread["input"] = f"an object from name to value is needed here, such as {_OBJECT}"
+        unread["input"] = Reason(ReasonCode.INPUT_OBJECT_NEEDED, example=_OBJECT)
         return None
     return meant
 
@@ -153,40 +151,39 @@ def _in_order(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _output(sent: Form, unread: dict[str, str]) -> Any:
+def _output(sent: Form, unread: dict[str, Reason]) -> Any:
     given = _read(sent, "output", unread)
     if why := unread.get("output"):
-        unread["output"] = f"the result is no JSON: {why}. A text needs quotes, such as {_RESULT}"
+        unread["output"] = Reason(ReasonCode.OUTPUT_NOT_JSON, why=why, example=_RESULT)
     return given
 
 
-def _retry(sent: Form, unread: dict[str, str]) -> Mapping[str, Any] | None:
+def _retry(sent: Form, unread: dict[str, Reason]) -> Mapping[str, Any] | None:
     given = _read(sent, "retry", unread)
     if isinstance(given, dict):
         return given
     if sent.get("retry"):
-        unread.setdefault("retry", f"a retry policy is an object, such as {_POLICY}")
+        unread.setdefault("retry", Reason(ReasonCode.POLICY_OBJECT_NEEDED, example=_POLICY))
     return None
 
 
-def _read(sent: Form, name: str, unread: dict[str, str]) -> Any:
+def _read(sent: Form, name: str, unread: dict[str, Reason]) -> Any:
     text = sent.get(name)
     if not text:
         return None
     try:
         return read_typed(text).value
     except InputError as error:
-        unread[name] = str(error)
+        unread[name] = Reason.of_error(error)
         return None
 
 
-def faults_of(message: str) -> tuple[dict[str, str], list[str]]:
-    """What a check found, by the place in the input; and what belongs to no place."""
-    misfit = misfit_in(message)
-    if misfit is None:
-        return {}, [message]
-    placed: dict[str, str] = {}
-    for place, words in misfit.faults:
+def faults_of(refusal: Reason) -> tuple[dict[str, Reason], list[Reason]]:
+    """Return what a check found, by the place in the input; and what belongs to no place."""
+    if not refusal.faults:
+        return {}, [refusal]
+    placed: dict[str, Reason] = {}
+    for place, why in refusal.faults:
         if place:
-            placed.setdefault(place, words)
-    return placed, [words for place, words in misfit.faults if not place]
+            placed.setdefault(place, why)
+    return placed, [why for place, why in refusal.faults if not place]

@@ -13,12 +13,15 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from redrive.reasons import ENGLISH
+from redrive.reasons.polish import POLISH
 from redrive.server.pages.values import whole
 
 __all__ = ["LANGUAGES", "N", "Words", "best_language", "catalogue"]
 
 LANGUAGES = {"en": "English", "pl": "Polski"}
 _TRANSLATED = "pl"  # the language that has every text of ours
+_FORMS = {"en": ENGLISH, "pl": POLISH}
 
 
 def N(text: str) -> str:
@@ -65,16 +68,7 @@ class Words:
             return escape(text)
         said = self._texts.get(text, text)
         if "|" in said:
-            said = _form(said.split("|"), values.get("n", 0), self.language)
+            said = said.split("|")[_FORMS[self.language].form(values.get("n", 0))]
         # A test sees to it that no text of ours holds markup.
         shown = {name: whole(value) if type(value) is int else value for name, value in values.items()}
         return Markup(said).format(**shown) if shown else Markup(said)  # nosec B704
-
-
-def _form(forms: list[str], number: Any, language: str) -> str:
-    if language != "pl":
-        return forms[0 if number == 1 else 1]
-    if number == 1:
-        return forms[0]
-    few = number % 10 in (2, 3, 4) and number % 100 not in (12, 13, 14)
-    return forms[1 if few else 2]

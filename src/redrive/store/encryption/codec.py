@@ -43,6 +43,7 @@ from redrive.core.transition import (
 )
 from redrive.core.verdict import Verdict
 from redrive.errors import ConfigurationError, InputError
+from redrive.reasons import Reason, ReasonCode
 from redrive.store.account_records import AnswerRow
 from redrive.store.bulk import ItemMark, NewSet, SetItemRow, SetRow
 from redrive.store.circuits import CircuitTurn
@@ -407,27 +408,32 @@ def _remaker(kind: Any) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...
 # -- shown in place of what cannot be opened -----------------------------------------------------------
 
 
+def _reason(why: str) -> Reason:
+    return Reason(ReasonCode.FAILURE_UNREADABLE, why=why)
+
+
 def _failure(why: str) -> Failure:
-    return Failure.of(Category.MISSING_CONFIG, f"what went wrong cannot be shown: {why}", SEALED_ERROR)
+    return Failure.of(Category.MISSING_CONFIG, str(_reason(why)), SEALED_ERROR)
 
 
 def _ending(why: str) -> str:
-    failure = _failure(why)
     code = LetterCode.INFRASTRUCTURE_FAILURE
-    return Ending(failure=failure, code=code, reason=failure.message, stage=Stage.FETCH).to_json()
+    return Ending(failure=_failure(why), code=code, reason=_reason(why), stage=Stage.FETCH).to_json()
 
 
 _STAND_INS: dict[tuple[type[Any], str], Callable[[str], str]] = {
     (RunRow, "failure"): _ending,
     (EntryRow, "failure"): _ending,
     (LetterRow, "failure"): _ending,
-    (LetterRow, "reason"): lambda why: _failure(why).message,
-    (GroupRow, "reason"): lambda why: _failure(why).message,
+    (LetterRow, "reason"): lambda why: _reason(why).to_text(),
+    (GroupRow, "reason"): lambda why: _reason(why).to_text(),
     (GroupRow, "failure"): _ending,
     (AttemptRow, "failure"): lambda why: json.dumps(_failure(why).to_json()),
-    (AttemptRow, "decision"): lambda why: Verdict(retry=False, why=why).to_json(),
+    (AttemptRow, "decision"): lambda why: Verdict(
+        retry=False, why=Reason(ReasonCode.TEXT, text=why)
+    ).to_json(),
     (DeliveryRow, "error"): lambda why: _failure(why).message,
     (BlockedKey, "error"): lambda why: _failure(why).message,
-    (SetItemRow, "error"): lambda why: _failure(why).message,
+    (SetItemRow, "error"): lambda why: _reason(why).to_text(),
     (ReplayRow, "changes"): lambda why: json.dumps([Change(path="", kind="changed", after=why).to_json()]),
 }

@@ -1,0 +1,166 @@
+"""Reasons: decisions, failures, refusals and faults as a code with parameters.
+
+A reason is stored and sent as data. `render` turns it into a sentence where people read it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from string import Formatter
+from typing import Any, TypeAlias, Union
+
+from redrive.duration import words
+from redrive.frozen import dataclass
+from redrive.reasons.codes import Catalogue, ReasonCode, fields_of
+from redrive.reasons.english import ENGLISH
+
+__all__ = ["Param", "Reason", "quote", "render"]
+
+Param: TypeAlias = Union[str, int, float, "Reason", tuple[Union[str, "Reason"], ...], None]
+"""A parameter: plain JSON, a reason, or several."""
+
+_OPTIONAL = re.compile(r"\[([^\]]*)\]")
+_QUOTED = 60  # characters of a refused value
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A code and its parameters, of which each may be a reason itself.
+
+    `code` is a text that `ReasonCode` may lack: a newer process may have stored it.
+    """
+
+    code: str
+    params: Mapping[str, Param]
+
+    def __init__(self, code: str, /, **params: Param) -> None:
+        object.__setattr__(self, "code", code)
+        object.__setattr__(self, "params", params)
+
+    def __str__(self) -> str:
+        return render(self)
+
+    def __hash__(self) -> int:
+        return hash((self.code, tuple(self.params.items())))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the reason as plain JSON."""
+        return {
+            "code": str(self.code),
+            "params": {name: _plain(value) for name, value in self.params.items()},
+        }
+
+    def to_text(self) -> str:
+        """Return the reason as JSON text, as a column stores it."""
+        return json.dumps(self.to_json(), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Reason:
+        """Return the reason that `to_json` wrote."""
+        return cls(data["code"], **{name: _param(value) for name, value in data["params"].items()})
+
+    @classmethod
+    def from_text(cls, text: str) -> Reason:
+        """Return the reason that `to_text` wrote; any other text becomes a reason without a code."""
+        try:
+            return cls.from_json(json.loads(text))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return cls(ReasonCode.TEXT, text=text)
+
+    @classmethod
+    def of_error(cls, error: BaseException) -> Reason:
+        """Return the reason that an error carries, or its message."""
+        found = error.args[0] if error.args else None
+        return found if isinstance(found, cls) else cls(ReasonCode.TEXT, text=str(error))
+
+    def map_text(self, change: Callable[[str], str]) -> Reason:
+        """Return the reason with every text in it changed, for example redacted."""
+        return Reason(self.code, **{name: _mapped(value, change) for name, value in self.params.items()})
+
+    @property
+    def faults(self) -> tuple[tuple[str, Reason], ...]:
+        """The faults that the reason lists, each with its place in the value; "" is the value itself."""
+        listed = self.params.get("faults")
+        found = [each for each in listed if isinstance(each, Reason)] if isinstance(listed, tuple) else []
+        return tuple((str(each.params.get("path") or ""), _why(each)) for each in found)
+
+
+def _why(fault: Reason) -> Reason:
+    why = fault.params.get("why")
+    return why if isinstance(why, Reason) else fault
+
+
+def _plain(value: Param) -> Any:
+    if isinstance(value, Reason):
+        return value.to_json()
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _param(value: Any) -> Any:
+    if isinstance(value, dict):
+        return Reason.from_json(value)
+    return tuple(_param(each) for each in value) if isinstance(value, list) else value
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, Reason):
+        return value.map_text(change)
+    if isinstance(value, tuple):
+        return tuple(_mapped(each, change) for each in value)
+    return change(value) if isinstance(value, str) else value
+
+
+def quote(value: object) -> str:
+    """Return the beginning of a refused value as Python writes it."""
+    return f"{value!r:.{_QUOTED}}"
+
+
+class _Renderer(Formatter):
+    """Formats the parameters of templates in one language."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        match format_spec:
+            case "duration":
+                return words(value)
+            case "clock":  # of an ISO time
+                return str(value)[11:19]
+            case "list":
+                return ", ".join(self._each(value))
+            case "quoted":
+                return ", ".join(map(repr, value))
+            case "or":
+                return self._catalogue.either.join(self._each(value))
+            case "faults":
+                return "; ".join(self._each(value))
+        if isinstance(value, Reason):
+            return render(value, self._catalogue)
+        return str(format(value, format_spec))
+
+    def _each(self, values: tuple[Any, ...]) -> Iterator[str]:
+        return (render(each, self._catalogue) if isinstance(each, Reason) else str(each) for each in values)
+
+
+def render(reason: Reason, catalogue: Catalogue = ENGLISH) -> str:
+    """Return the sentence for a reason, in English unless another catalogue is given."""
+    try:
+        return _rendered(reason, catalogue)
+    except (LookupError, TypeError, ValueError):  # stored by a version with other codes or parameters
+        return ", ".join([str(reason.code), *(f"{name}={value}" for name, value in reason.params.items())])
+
+
+def _rendered(reason: Reason, catalogue: Catalogue) -> str:
+    template = catalogue.texts[reason.code]
+    if "|" in template:
+        forms = template.split("|")
+        number = reason.params.get("n")
+        template = forms[min(catalogue.form(number) if isinstance(number, int) else 1, len(forms) - 1)]
+    renderer, parts = _Renderer(catalogue), _OPTIONAL.split(template)
+    for index in range(1, len(parts), 2):
+        if any(reason.params.get(name) is None for name in fields_of(parts[index])):
+            parts[index] = ""
+    return renderer.vformat("".join(parts), (), reason.params)
