@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from dataclasses import dataclass as plain_dataclass
 from typing import Any
 
 from redrive.core.notice import Facts
@@ -22,7 +23,7 @@ __all__ = ["FIELDS", "Notification", "Said", "Saying", "about", "content_text", 
 _LONGEST_SUBJECT = 150
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@plain_dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
     """What somebody is told. Secrets in it are hidden.
 
@@ -65,7 +66,7 @@ FIELDS = tuple(Notification.__dataclass_fields__)
 """What templates may name."""
 
 
-@dataclass(frozen=True, slots=True)
+@plain_dataclass(frozen=True, slots=True)
 class Said:
     """A notification as people read it."""
 

@@ -11,7 +11,7 @@ skipped. `passed` moves on to the latest in either case, so that each time is de
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass as plain_dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -27,7 +27,7 @@ Inputs: TypeAlias = Mapping[str, Any] | Callable[[datetime], Mapping[str, Any]] 
 """What a schedule starts its workflow with, or a function that tells so for a fire time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, init=False)
+@plain_dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class Schedule:
     """When a workflow is started by itself, for which tenant, and with what.
 
@@ -68,7 +68,7 @@ class Schedule:
         return dict(given)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@plain_dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
     """Times that have come: from `first` to `latest`, which is started unless it is too late for that."""
 

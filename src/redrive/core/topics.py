@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass as plain_dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -26,7 +26,7 @@ _TOPIC = re.compile(rf"{_WORD}(?:\.{_WORD})*", re.ASCII)
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@plain_dataclass(frozen=True, slots=True, order=True)
 class Pattern:
     """Topics that are called `topic`; if `wild`, those that begin with it."""
 

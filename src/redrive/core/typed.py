@@ -11,7 +11,7 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass as plain_dataclass
 from typing import NoReturn
 
 from redrive.core.payload.explain import Path, path_text
@@ -24,7 +24,7 @@ __all__ = ["Typed", "read_typed"]
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 
-@dataclass(frozen=True, slots=True)
+@plain_dataclass(frozen=True, slots=True)
 class Typed:
     """What somebody typed, and in which line each place of it stands, by the path that errors give."""
 
@@ -32,7 +32,7 @@ class Typed:
     lines: dict[str, int]
 
 
-@dataclass(slots=True)
+@plain_dataclass(slots=True)
 class _Frame:
     """An object or list that is being read. `part` is the name or number of what comes next."""
 

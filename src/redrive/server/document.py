@@ -5,16 +5,16 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse
 
 from redrive.core.addresses import API
 from redrive.server.problems import MEDIA, Problem
 
-__all__ = ["document", "page"]
+__all__ = ["document", "document_page"]
 
-page = APIRouter(include_in_schema=False)
+document_page = APIRouter(include_in_schema=False)
 
 _PROBLEM = {"$ref": "#/components/schemas/Problem"}
 _BEARER = {"type": "http", "scheme": "bearer", "description": "An API key or a signed token."}
@@ -89,7 +89,7 @@ small { opacity: .75; }
 """
 
 
-@page.get("/api/docs")
+@document_page.get("/api/docs")
 async def show(request: Request) -> HTMLResponse:
     """The document for people."""
     made = document(request.app)
@@ -110,7 +110,7 @@ async def show(request: Request) -> HTMLResponse:
     return HTMLResponse(html, headers={"Content-Security-Policy": policy})
 
 
-@page.get("/api/docs.css")
+@document_page.get("/api/docs.css")
 async def style() -> Response:
     """How the page looks."""
     return Response(_STYLE, media_type="text/css")

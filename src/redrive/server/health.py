@@ -9,9 +9,9 @@ from pydantic import BaseModel
 
 from redrive.server.asking import service_of
 
-__all__ = ["routes"]
+__all__ = ["health_routes"]
 
-routes = APIRouter(tags=["health"])
+health_routes = APIRouter(tags=["health"])
 
 
 class Health(BaseModel):
@@ -20,13 +20,13 @@ class Health(BaseModel):
     status: Literal["ok"] = "ok"
 
 
-@routes.get("/healthz", openapi_extra={"x-open": True})
+@health_routes.get("/healthz", openapi_extra={"x-open": True})
 async def health() -> Health:
     """Whether the process answers."""
     return Health()
 
 
-@routes.get("/readyz", openapi_extra={"x-open": True})
+@health_routes.get("/readyz", openapi_extra={"x-open": True})
 async def readiness(request: Request) -> Health:
     """Whether the store answers, too."""
     await service_of(request).app.runtime.store.paused()

@@ -14,12 +14,12 @@ from redrive.core.roles import Permission
 from redrive.errors import NotFound
 from redrive.server.asking import allow, asking_of, service_of
 
-__all__ = ["routes"]
+__all__ = ["metrics_routes"]
 
-routes = APIRouter(include_in_schema=False)
+metrics_routes = APIRouter(include_in_schema=False)
 
 
-@routes.get("/metrics")
+@metrics_routes.get("/metrics")
 async def metrics(request: Request) -> Response:
     """What this process counted, and how the store stands."""
     if not _has_token(request):

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from redrive.chores.relaying import marks
+from redrive.chores.relaying.marks import dead, put_off
 from redrive.clock import MICROS, Clock, resume_started
 from redrive.core.classify import Rule
 from redrive.core.delivery import DeliveryMark, after_failure, is_poison
@@ -95,11 +95,11 @@ class Courier:
         if delay is None:
             return self._give_up(claimed, attempt, text)
         log.info("message %s to %r failed: %s", claimed.message.public_id, self._sink.name, text)
-        return marks.put_off(claimed, attempt, text, micros(delay))
+        return put_off(claimed, attempt, text, micros(delay))
 
     def _give_up(self, claimed: ClaimedDelivery, attempt: int, text: str) -> DeliveryMark:
         log.error("message %s to %r is dead: %s", claimed.message.public_id, self._sink.name, text)
-        return marks.dead(claimed, attempt, text)
+        return dead(claimed, attempt, text)
 
 
 def _text(failure: Failure) -> str:

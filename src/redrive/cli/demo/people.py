@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from redrive.app import Redrive
+from redrive import Redrive
 from redrive.core.roles import Role
 from redrive.errors import Conflict
 

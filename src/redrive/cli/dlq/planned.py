@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from redrive.cli.folding import folded
 from redrive.cli.output import as_json, clean, styled
-from redrive.core.edit import Change
+from redrive.core.edit import Change as JsonChange
 from redrive.core.replay import Mode
 from redrive.core.states import StepStatus
 from redrive.desk.preview import DryRun, PlannedStep
@@ -62,12 +62,12 @@ def _sentences(plan: DryRun) -> list[str]:
     ]
 
 
-def differences(changes: Sequence[Change]) -> list[str]:
+def differences(changes: Sequence[JsonChange]) -> list[str]:
     """What an edit changes, a line for each place."""
     return [_difference(change) for change in changes]
 
 
-def _difference(change: Change) -> str:
+def _difference(change: JsonChange) -> str:
     path = clean(change.path)
     match change.kind:
         case "added":

@@ -16,9 +16,9 @@ from redrive.server.pages.views import saved
 from redrive.server.pages.words import N
 from redrive.store.selection import AuditFilter
 
-__all__ = ["KINDS", "routes"]
+__all__ = ["KINDS", "audit_routes"]
 
-routes = pages()
+audit_routes = pages()
 
 KINDS = {
     "dlq.": N("dead letters"),
@@ -56,7 +56,7 @@ _COLUMNS = {
 }
 
 
-@routes.get("/audit", **needs(Permission.LOOK))
+@audit_routes.get("/audit", **needs(Permission.LOOK))
 async def list_audit(request: Request, asked: Asked) -> Response:
     """A page of the log, newest first, or all that match as a file."""
     view = view_of(request)

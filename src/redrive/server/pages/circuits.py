@@ -16,9 +16,9 @@ from redrive.server.pages.forms import Form, Sent, pages, to
 from redrive.server.pages.lists import FORMATS, all_of, chosen, sheet
 from redrive.store.selection import AuditFilter, CircuitFilter
 
-__all__ = ["routes"]
+__all__ = ["circuits_routes"]
 
-routes = pages()
+circuits_routes = pages()
 
 _WHOLE = ("failures", "probes")
 _SPANS = ("window", "open_for")
@@ -34,7 +34,7 @@ _COLUMNS = {
 }
 
 
-@routes.get("/circuits", **needs(Permission.LOOK, all_workflows=True))
+@circuits_routes.get("/circuits", **needs(Permission.LOOK, all_workflows=True))
 async def list_circuits(request: Request, asked: Asked) -> Response:
     """A page of circuits that something ever happened to."""
     query = chosen(request, "status")
@@ -47,13 +47,13 @@ async def list_circuits(request: Request, asked: Asked) -> Response:
     return await show(request, "circuits.html", found=found, query=query, states=list(CircuitStatus))
 
 
-@routes.get("/circuits/one", **needs(Permission.LOOK, all_workflows=True))
+@circuits_routes.get("/circuits/one", **needs(Permission.LOOK, all_workflows=True))
 async def show_circuit(request: Request, asked: Asked, key: str = "") -> Response:
     """One circuit: how it stands, who waits, its settings and what happened to it."""
     return await _page(request, asked, key, None)
 
 
-@routes.post("/circuits/one", **needs(Permission.DECIDE, all_workflows=True))
+@circuits_routes.post("/circuits/one", **needs(Permission.DECIDE, all_workflows=True))
 async def turn(request: Request, asked: Asked, sent: Sent) -> Response:
     """Open, close or reset a circuit."""
     desk = asked.desk.circuits
@@ -65,7 +65,7 @@ async def turn(request: Request, asked: Asked, sent: Sent) -> Response:
     return to(view_of(request).url("/circuits/one", key=sent.get("key")))
 
 
-@routes.post("/circuits/settings", **needs(Permission.SET_POLICIES, all_workflows=True))
+@circuits_routes.post("/circuits/settings", **needs(Permission.SET_POLICIES, all_workflows=True))
 async def settings(request: Request, asked: Asked, sent: Sent) -> Response:
     """Set what is in force in place of what the code says, or go back to that."""
     key, desk = sent.get("key"), asked.desk.circuits

@@ -13,9 +13,9 @@ from fastapi.responses import Response
 from redrive.errors import NotFound
 from redrive.frozen import dataclass
 
-__all__ = ["File", "packed", "routes", "static"]
+__all__ = ["File", "packed", "files_routes", "static"]
 
-routes = APIRouter()
+files_routes = APIRouter()
 
 _MEDIA = {
     ".css": "text/css; charset=utf-8",
@@ -57,7 +57,7 @@ def packed(request: Request) -> bool:
     return "gzip" in request.headers.get("accept-encoding", "")
 
 
-@routes.get("/static/{name}")
+@files_routes.get("/static/{name}")
 async def send(request: Request, name: str) -> Response:
     """One file."""
     file = _all().get(name)

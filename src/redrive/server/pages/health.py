@@ -18,9 +18,9 @@ from redrive.server.pages.words import N
 from redrive.server.pages.workflows import working
 from redrive.server.workflows import known, oldest
 
-__all__ = ["Sign", "routes"]
+__all__ = ["Sign", "health_routes"]
 
-routes = pages()
+health_routes = pages()
 
 _SKEW = 2.0
 _SLOW = 0.25
@@ -37,7 +37,7 @@ class Sign:
     values: dict[str, Any]
 
 
-@routes.get("/health", **needs(Permission.LOOK))
+@health_routes.get("/health", **needs(Permission.LOOK))
 async def health(request: Request, asked: Asked) -> Response:
     """Whether everything is in order."""
     signs = [await _store(asked), _clock(asked), await _workers(asked)]

@@ -23,9 +23,9 @@ from redrive.server.pages.standing import standing
 from redrive.server.pages.words import N
 from redrive.server.routes.shared import Id
 
-__all__ = ["DONE", "Told", "routes", "told"]
+__all__ = ["DONE", "Told", "letter_routes", "told"]
 
-routes = pages()
+letter_routes = pages()
 
 ONE = PATH + "/{id}"
 
@@ -52,7 +52,7 @@ class Told:
     label: str = ""
 
 
-@routes.get(ONE, **needs(Permission.LOOK))
+@letter_routes.get(ONE, **needs(Permission.LOOK))
 async def letter(request: Request, asked: Asked, id: Id) -> Response:
     """The page of a letter; the same as a file."""
     try:
@@ -75,13 +75,13 @@ async def _elsewhere(asked: Asking, id: str) -> str | None:
     return None if row is None or row.tenant == asked.tenant else row.tenant
 
 
-@routes.get(ONE + "/reveal", **needs(Permission.LOOK))
+@letter_routes.get(ONE + "/reveal", **needs(Permission.LOOK))
 async def hide(request: Request, id: Id) -> Response:
     """Whoever comes back to a page on which nothing was hidden sees the letter as it is shown to all."""
     return to(view_of(request).url(f"{PATH}/{id}"))
 
 
-@routes.post(ONE + "/reveal", **needs(Permission.SEE_PAYLOADS))
+@letter_routes.post(ONE + "/reveal", **needs(Permission.SEE_PAYLOADS))
 async def reveal(request: Request, asked: Asked, id: Id) -> Response:
     """The same with nothing hidden; the audit log says who looked."""
     return await _page(request, await asked.desk.dlq.get(id, reveal=True, by=asked.by), revealed=True)
@@ -130,28 +130,28 @@ def _after(request: Request, found: DeadLetter, done: str) -> Response:
     return to(view_of(request).url(f"{PATH}/{found.id}", done=done))
 
 
-@routes.post(ONE + "/resolve", **needs(Permission.DECIDE))
+@letter_routes.post(ONE + "/resolve", **needs(Permission.DECIDE))
 async def resolve(request: Request, asked: Asked, id: Id, sent: Sent) -> Response:
     """Close a letter whose cause was dealt with outside."""
     found = await asked.desk.dlq.resolve(id, by=asked.by, reason=sent.maybe("reason"))
     return _after(request, found, "resolved")
 
 
-@routes.post(ONE + "/ignore", **needs(Permission.DECIDE))
+@letter_routes.post(ONE + "/ignore", **needs(Permission.DECIDE))
 async def ignore(request: Request, asked: Asked, id: Id, sent: Sent) -> Response:
     """Close a letter that needs nothing done."""
     found = await asked.desk.dlq.ignore(id, by=asked.by, reason=sent.maybe("reason"))
     return _after(request, found, "ignored")
 
 
-@routes.post(ONE + "/assign", **needs(Permission.NOTE))
+@letter_routes.post(ONE + "/assign", **needs(Permission.NOTE))
 async def assign(request: Request, asked: Asked, id: Id, sent: Sent) -> Response:
     """Say who looks after a letter; blank says nobody."""
     chosen = asked.by if sent.get("do") == "me" else sent.maybe("to")
     return _after(request, await asked.desk.dlq.assign(id, to=chosen, by=asked.by), "assigned")
 
 
-@routes.post(ONE + "/comment", **needs(Permission.NOTE))
+@letter_routes.post(ONE + "/comment", **needs(Permission.NOTE))
 async def comment(request: Request, asked: Asked, id: Id, sent: Sent) -> Response:
     """Say something about a letter."""
     if not sent.get("text"):
@@ -160,7 +160,7 @@ async def comment(request: Request, asked: Asked, id: Id, sent: Sent) -> Respons
     return _after(request, found, "commented")
 
 
-@routes.post(ONE + "/tag", **needs(Permission.NOTE))
+@letter_routes.post(ONE + "/tag", **needs(Permission.NOTE))
 async def tag(request: Request, asked: Asked, id: Id, sent: Sent) -> Response:
     """Mark a letter with words, in place of those it has."""
     words = [word.strip() for word in sent.get("tags").replace("\n", ",").split(",")]

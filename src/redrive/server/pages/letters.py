@@ -23,9 +23,9 @@ from redrive.store.glances import spread
 from redrive.store.records import Page
 from redrive.store.selection import LetterFilter
 
-__all__ = ["NAMES", "PATH", "filter_of", "routes", "wanted"]
+__all__ = ["NAMES", "PATH", "filter_of", "letters_routes", "wanted"]
 
-routes = pages()
+letters_routes = pages()
 
 PATH = "/admin/dlq"
 ALL = "ALL"
@@ -68,7 +68,7 @@ def _status(named: str | None) -> LetterStatus | None:
     return LetterStatus.OPEN if named not in set(LetterStatus) else LetterStatus(named)
 
 
-@routes.get(PATH, **needs(Permission.LOOK))
+@letters_routes.get(PATH, **needs(Permission.LOOK))
 async def letters(request: Request, asked: Asked) -> Response:
     """Groups, or letters where something was asked for; the same as a file."""
     query, cursor = wanted(request), request.query_params.get("cursor")

@@ -18,21 +18,21 @@ from redrive.server.pages.forms import Form, Sent, pages, to
 from redrive.server.routes.shared import Id
 from redrive.store.account_records import TokenKind
 
-__all__ = ["routes"]
+__all__ = ["members_routes"]
 
-routes = pages()
+members_routes = pages()
 
 _MANAGE = needs(Permission.MANAGE_PEOPLE)
 _MAKE = needs(Permission.MANAGE_PEOPLE, **{SECRET: True})
 
 
-@routes.get("/members", **_MANAGE)
+@members_routes.get("/members", **_MANAGE)
 async def list_members(request: Request, asked: Asked) -> Response:
     """The people and keys of this tenant."""
     return await _page(request, asked)
 
 
-@routes.post("/members", **_MAKE)
+@members_routes.post("/members", **_MAKE)
 async def invite(request: Request, asked: Asked, sent: Sent) -> Response:
     """Make somebody known; the code to sign in with is shown once."""
     try:
@@ -48,7 +48,7 @@ async def invite(request: Request, asked: Asked, sent: Sent) -> Response:
     return await _shown_once(request, asked, invited=user.email, code=code)
 
 
-@routes.post("/members/{id}", **_MANAGE)
+@members_routes.post("/members/{id}", **_MANAGE)
 async def change(request: Request, asked: Asked, id: Id, sent: Sent) -> Response:
     """Change what somebody is here, or let them be nothing."""
     tenant = asked.home
@@ -63,7 +63,7 @@ async def change(request: Request, asked: Asked, id: Id, sent: Sent) -> Response
     return to(view_of(request).url("/members"))
 
 
-@routes.post("/keys", **_MAKE)
+@members_routes.post("/keys", **_MAKE)
 async def make_key(request: Request, asked: Asked, sent: Sent) -> Response:
     """Make a key; it is shown once."""
     try:
@@ -73,7 +73,7 @@ async def make_key(request: Request, asked: Asked, sent: Sent) -> Response:
     return await _shown_once(request, asked, key=made.token.name, secret=made.secret)
 
 
-@routes.post("/keys/{id}/revoke", **_MANAGE)
+@members_routes.post("/keys/{id}/revoke", **_MANAGE)
 async def revoke(request: Request, asked: Asked, id: Id) -> Response:
     """Let a key hold no longer."""
     await asked.access.revoke_token(asked.one_tenant, id)

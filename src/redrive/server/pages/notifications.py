@@ -17,9 +17,9 @@ from redrive.server.pages.forms import Form, Sent, pages, to
 from redrive.server.pages.lists import chosen
 from redrive.server.pages.words import N
 
-__all__ = ["TOLD", "routes"]
+__all__ = ["TOLD", "notifications_routes"]
 
-routes = pages()
+notifications_routes = pages()
 
 TOLD = {
     "first_failure": N("a step failed for the first time"),
@@ -31,20 +31,20 @@ TOLD = {
 """What people are told of, in words."""
 
 
-@routes.get("/notifications", **needs(Permission.LOOK))
+@notifications_routes.get("/notifications", **needs(Permission.LOOK))
 async def inbox(request: Request, asked: Asked) -> Response:
     """What whoever looks was told, newest first."""
     return await _page(request, asked, None, Form(()))
 
 
-@routes.post("/notifications/read", **needs(Permission.LOOK))
+@notifications_routes.post("/notifications/read", **needs(Permission.LOOK))
 async def read(request: Request, asked: Asked, sent: Sent) -> Response:
     """Note that these were read, or all there are."""
     await asked.desk.notifications.mark_read(sent.all("id") or None, reader=asked.by)
     return to(view_of(request).url("/notifications"))
 
 
-@routes.post("/notifications/rules", **needs(Permission.SET_POLICIES))
+@notifications_routes.post("/notifications/rules", **needs(Permission.SET_POLICIES))
 async def set_rule(request: Request, asked: Asked, sent: Sent) -> Response:
     """Store who is told of what, in place of what the code says."""
     try:
@@ -56,7 +56,7 @@ async def set_rule(request: Request, asked: Asked, sent: Sent) -> Response:
     return to(view_of(request).url("/notifications") + "#rules-title")
 
 
-@routes.post("/notifications/rules/remove", **needs(Permission.SET_POLICIES))
+@notifications_routes.post("/notifications/rules/remove", **needs(Permission.SET_POLICIES))
 async def remove_rule(request: Request, asked: Asked, sent: Sent) -> Response:
     """Go back to what the code says."""
     place = {"workflow": sent.maybe("workflow"), "tenant": asked.one_tenant}

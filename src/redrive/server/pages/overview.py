@@ -15,14 +15,14 @@ from redrive.server.pages.forms import pages
 from redrive.server.pages.workflows import working
 from redrive.store.selection import CircuitFilter
 
-__all__ = ["routes"]
+__all__ = ["overview_routes"]
 
-routes = pages()
+overview_routes = pages()
 
 _GROUPS, _CIRCUITS = 8, 20
 
 
-@routes.get("/", **needs(Permission.LOOK))
+@overview_routes.get("/", **needs(Permission.LOOK))
 async def overview(request: Request, asked: Asked) -> Response:
     """What is failing now and since when, what waits, and whether anybody works."""
     stands = await standing(asked.view, asked.one_tenant)

@@ -16,9 +16,9 @@ from redrive.server.pages.drawing import show, view_of
 from redrive.server.pages.forms import Form, Sent, pages, to
 from redrive.store.selection import CircuitFilter
 
-__all__ = ["routes"]
+__all__ = ["policies_routes"]
 
-routes = pages()
+policies_routes = pages()
 
 FIELDS = (
     "max_retries",
@@ -33,14 +33,14 @@ FIELDS = (
 _NUMBERS = {"max_retries": int, "factor": float, "jitter": float}
 
 
-@routes.get("/policies", **needs(Permission.LOOK))
+@policies_routes.get("/policies", **needs(Permission.LOOK))
 async def list_policies(request: Request, asked: Asked, workflow: str = "", step: str = "") -> Response:
     """What is stored, and a form to store more; an address may name the place to begin with."""
     place = {"workflow": workflow, "step": step}
     return await _page(request, asked, {**place, **await _stored(asked, place)}, None)
 
 
-@routes.post("/policies", **needs(Permission.SET_POLICIES))
+@policies_routes.post("/policies", **needs(Permission.SET_POLICIES))
 async def set_policy(request: Request, asked: Asked, sent: Sent) -> Response:
     """Store a policy, in force from the next attempt on."""
     try:
@@ -52,7 +52,7 @@ async def set_policy(request: Request, asked: Asked, sent: Sent) -> Response:
     return to(view_of(request).url("/policies"))
 
 
-@routes.post("/policies/remove", **needs(Permission.SET_POLICIES))
+@policies_routes.post("/policies/remove", **needs(Permission.SET_POLICIES))
 async def remove(request: Request, asked: Asked, sent: Sent) -> Response:
     """Go back to what the code says."""
     if not await asked.desk.policies.delete(**_place(asked, sent), by=asked.by):

@@ -26,16 +26,16 @@ from redrive.server.pages.values import pretty
 from redrive.server.pages.wishes import EDITABLE, Wish, faults_of, in_fields, wish_of
 from redrive.server.routes.shared import Id
 
-__all__ = ["routes"]
+__all__ = ["replaying_routes"]
 
-routes = pages()
+replaying_routes = pages()
 
 _AS, _JSON = "as", "json"  # in which form the input is edited; fields otherwise
 _PAGE = PATH + "/{id}/replay"
 _MODES = [Mode.FROM_FAILED, Mode.FROM_STEP, Mode.STEP_ONLY, Mode.FULL, Mode.SKIP, Mode.COMPLETE]
 
 
-@routes.get(_PAGE, **needs(Permission.DECIDE))
+@replaying_routes.get(_PAGE, **needs(Permission.DECIDE))
 async def ask(request: Request, asked: Asked, id: Id) -> Response:
     """What a replay would do, before anything is typed."""
     found, shown = await _case(asked, id)
@@ -43,7 +43,7 @@ async def ask(request: Request, asked: Asked, id: Id) -> Response:
     return await _checked(request, asked, found, shown, wish)
 
 
-@routes.post(_PAGE, **needs(Permission.DECIDE))
+@replaying_routes.post(_PAGE, **needs(Permission.DECIDE))
 async def decide(request: Request, asked: Asked, id: Id, sent: Sent) -> Response:
     """Replay, if what would happen was looked at for just this wish; otherwise show it."""
     found, shown = await _case(asked, id)

@@ -20,9 +20,9 @@ from redrive.server.pages.forms import Sent, pages, to
 from redrive.server.pages.words import N
 from redrive.server.routes.shared import Id
 
-__all__ = ["WAYS", "routes"]
+__all__ = ["WAYS", "retrying_routes"]
 
-routes = pages()
+retrying_routes = pages()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ WAYS = {
 }
 
 
-@routes.get("/runs/{id}/again", **needs(Permission.DECIDE))
+@retrying_routes.get("/runs/{id}/again", **needs(Permission.DECIDE))
 async def plan(
     request: Request, asked: Asked, id: Id, way: str = "from_failed", output: str | None = None
 ) -> Response:
@@ -69,7 +69,7 @@ async def plan(
     return await _plan(request, asked, id, way, output, None)
 
 
-@routes.post("/runs/{id}/again", **needs(Permission.DECIDE))
+@retrying_routes.post("/runs/{id}/again", **needs(Permission.DECIDE))
 async def again(request: Request, asked: Asked, id: Id, sent: Sent) -> Response:
     """Run a run again; what was typed wrongly is shown again, with what is wrong with it."""
     way, output = _known(sent.get("way", "from_failed")), sent.maybe("output")

@@ -17,9 +17,9 @@ from redrive.server.pages.forms import Sent, pages, to
 from redrive.server.pages.pictures import waterfall
 from redrive.server.routes.shared import Id
 
-__all__ = ["can_cancel", "can_retry", "routes"]
+__all__ = ["can_cancel", "can_retry", "run_routes"]
 
-routes = pages()
+run_routes = pages()
 
 _S = RunStatus
 _ENDED_BADLY = frozenset({_S.DLQ_PENDING, _S.TIMED_OUT, _S.FAILED, _S.PARTIAL})
@@ -35,7 +35,7 @@ def can_retry(run: Run) -> bool:
     return run.status in _ENDED_BADLY
 
 
-@routes.get("/runs/{id}", **needs(Permission.LOOK))
+@run_routes.get("/runs/{id}", **needs(Permission.LOOK))
 async def show_run(request: Request, asked: Asked, id: Id) -> Response:
     """A run with everything that is known about it."""
     run = await asked.desk.runs.get(id)
@@ -78,14 +78,14 @@ def _stopped_at(ledger: Ledger) -> str | None:
     return next((entry.step_key for entry in ledger.entries if not entry.is_over), None)
 
 
-@routes.post("/runs/{id}/cancel", **needs(Permission.CANCEL))
+@run_routes.post("/runs/{id}/cancel", **needs(Permission.CANCEL))
 async def cancel(request: Request, asked: Asked, id: Id, sent: Sent) -> Response:
     """Stop a run for good."""
     run = await asked.desk.runs.cancel(id, by=asked.by, reason=sent.get("reason"))
     return to(view_of(request).url(f"/runs/{run.id}"))
 
 
-@routes.post("/runs/{id}/saga/{way}", **needs(Permission.DECIDE))
+@run_routes.post("/runs/{id}/saga/{way}", **needs(Permission.DECIDE))
 async def undo(request: Request, asked: Asked, id: Id, way: str, sent: Sent) -> Response:
     """Decide about a rollback: go on with it, leave a compensation out, or say that it was done by hand."""
     ledger = await asked.desk.sagas.get(id)

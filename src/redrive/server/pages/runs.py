@@ -20,9 +20,9 @@ from redrive.server.pages.words import N
 from redrive.server.routes.runs import indexed
 from redrive.store.selection import RunFilter
 
-__all__ = ["routes"]
+__all__ = ["runs_routes"]
 
-routes = pages()
+runs_routes = pages()
 
 _S = RunStatus
 KINDS: dict[str, tuple[str, tuple[RunStatus, ...]]] = {
@@ -52,7 +52,7 @@ _COLUMNS = {
 }
 
 
-@routes.get("/runs", **needs(Permission.LOOK))
+@runs_routes.get("/runs", **needs(Permission.LOOK))
 async def list_runs(request: Request, asked: Asked) -> Response:
     """A page of runs, newest first, or all that match as a file."""
     query = chosen(request, *FIELDS[ListName.RUNS])

@@ -15,9 +15,9 @@ from redrive.server.pages.drawing import CHOICES, cookie_of, show, view_of
 from redrive.server.pages.forms import Sent, form_of, to
 from redrive.server.pages.words import N
 
-__all__ = ["routes"]
+__all__ = ["session_routes"]
 
-routes = APIRouter()
+session_routes = APIRouter()
 
 _YEAR = 365 * 86_400
 _WRONG = N("Address and password, or the code, do not fit together, or this person may not sign in.")
@@ -33,13 +33,13 @@ async def from_here(request: Request) -> None:
 Here = Annotated[None, Depends(from_here)]
 
 
-@routes.get("/login")
+@session_routes.get("/login")
 async def ask(request: Request) -> Response:
     """The page to sign in on."""
     return await _form(request, 200, None)
 
 
-@routes.post("/login")
+@session_routes.post("/login")
 async def sign_in(request: Request, sent: Sent, here: Here) -> Response:
     """Sign in, and go where one wanted to go."""
     if not sent.get("email") or not (sent.raw("password") or sent.get("code")):
@@ -63,7 +63,7 @@ async def sign_in(request: Request, sent: Sent, here: Here) -> Response:
     return answer
 
 
-@routes.post("/logout")
+@session_routes.post("/logout")
 async def sign_out(request: Request, here: Here) -> Response:
     """End the session."""
     answer = to(f"{view_of(request).root}/login")
@@ -71,7 +71,7 @@ async def sign_out(request: Request, here: Here) -> Response:
     return answer
 
 
-@routes.post("/look")
+@session_routes.post("/look")
 async def look(request: Request, sent: Sent, here: Here) -> Response:
     """Choose a language, light or dark, or the clock by which times are shown."""
     answer = to(_back(request, sent.get("next")))

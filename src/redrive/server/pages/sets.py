@@ -26,9 +26,9 @@ from redrive.server.routes.shared import Id
 from redrive.store.bulk import SetItemStatus
 from redrive.store.selection import LetterFilter
 
-__all__ = ["PATH", "TYPED_ABOVE", "Effect", "effects_of", "routes"]
+__all__ = ["PATH", "TYPED_ABOVE", "Effect", "effects_of", "sets_routes"]
 
-routes = pages()
+sets_routes = pages()
 
 PATH = "/admin/bulk-replays"
 TYPED_ABOVE = 100
@@ -97,7 +97,7 @@ async def _count(asked: Asking, meant: Meant) -> int:
     return len(meant.ids) or await asked.view.count_letters(meant.where)
 
 
-@routes.get(PATH, **needs(Permission.LOOK))
+@sets_routes.get(PATH, **needs(Permission.LOOK))
 async def list_sets(request: Request, asked: Asked) -> Response:
     """Decisions on many letters, the newest first."""
     cursor = request.query_params.get("cursor")
@@ -105,13 +105,13 @@ async def list_sets(request: Request, asked: Asked) -> Response:
     return await show(request, "sets.html", sets=found, path=PATH)
 
 
-@routes.get(PATH + "/new", **needs(Permission.DECIDE))
+@sets_routes.get(PATH + "/new", **needs(Permission.DECIDE))
 async def ask(request: Request, asked: Asked) -> Response:
     """What a decision on many letters would do."""
     return await _plan(request, asked, Form(list(request.query_params.multi_items())), begun=True)
 
 
-@routes.post(PATH + "/new", **needs(Permission.DECIDE))
+@sets_routes.post(PATH + "/new", **needs(Permission.DECIDE))
 async def decide(request: Request, asked: Asked, sent: Sent) -> Response:
     """Begin it, if what it would do was looked at and its number was confirmed; otherwise show it."""
     action, pace = _action(sent), _pace(sent)
@@ -237,7 +237,7 @@ def effects_of(plan: DryRunOfMany) -> list[Effect]:
     ]
 
 
-@routes.get(PATH + "/{id}", **needs(Permission.LOOK))
+@sets_routes.get(PATH + "/{id}", **needs(Permission.LOOK))
 async def one(request: Request, asked: Asked, id: Id) -> Response:
     """How far a decision on many letters is, with what became of each."""
     return await _page(request, asked, id)
@@ -273,28 +273,28 @@ def _told(found: LetterSet) -> Pace:
     return Pace(typed=str(rate.count), unit=rate.unit, rate=rate)
 
 
-@routes.post(PATH + "/{id}/stop", **needs(Permission.DECIDE))
+@sets_routes.post(PATH + "/{id}/stop", **needs(Permission.DECIDE))
 async def stop(request: Request, asked: Asked, id: Id) -> Response:
     """Decide on no further letter."""
     await asked.desk.dlq.stop_set(id, by=asked.by, tenant=asked.one_tenant)
     return to(view_of(request).url(f"{PATH}/{id}"))
 
 
-@routes.post(PATH + "/{id}/pause", **needs(Permission.DECIDE))
+@sets_routes.post(PATH + "/{id}/pause", **needs(Permission.DECIDE))
 async def pause(request: Request, asked: Asked, id: Id) -> Response:
     """Decide on no further letter for the time being."""
     await asked.desk.dlq.pause_set(id, by=asked.by, tenant=asked.one_tenant)
     return to(view_of(request).url(f"{PATH}/{id}"))
 
 
-@routes.post(PATH + "/{id}/resume", **needs(Permission.DECIDE))
+@sets_routes.post(PATH + "/{id}/resume", **needs(Permission.DECIDE))
 async def resume(request: Request, asked: Asked, id: Id) -> Response:
     """Go on where it was."""
     await asked.desk.dlq.resume_set(id, by=asked.by, tenant=asked.one_tenant)
     return to(view_of(request).url(f"{PATH}/{id}"))
 
 
-@routes.post(PATH + "/{id}/rate", **needs(Permission.DECIDE))
+@sets_routes.post(PATH + "/{id}/rate", **needs(Permission.DECIDE))
 async def change_rate(request: Request, asked: Asked, id: Id, sent: Sent) -> Response:
     """Go on faster or slower; what cannot be read is shown again."""
     pace = _pace(sent)

@@ -11,9 +11,9 @@ from redrive.server.asking import Asked, Asking, needs
 from redrive.server.pages.drawing import view_of
 from redrive.server.pages.forms import Form, Sent, pages, to
 
-__all__ = ["ADDRESSES", "routes", "saved"]
+__all__ = ["ADDRESSES", "views_routes", "saved"]
 
-routes = pages()
+views_routes = pages()
 
 ADDRESSES: dict[ListName, tuple[str, dict[str, str]]] = {
     ListName.LETTERS: ("/admin/dlq", {"view": "items"}),
@@ -28,13 +28,13 @@ async def saved(asked: Asking, of: ListName) -> list[SavedView]:
     return await asked.desk.views.list(of, reader=asked.by, tenant=asked.tenant)
 
 
-@routes.post("/views", **needs(Permission.LOOK))
+@views_routes.post("/views", **needs(Permission.LOOK))
 async def save(request: Request, asked: Asked, sent: Sent) -> Response:
     """Keep a filter for oneself."""
     return await _save(request, asked, sent, shared=False)
 
 
-@routes.post("/views/share", **needs(Permission.NOTE))
+@views_routes.post("/views/share", **needs(Permission.NOTE))
 async def share(request: Request, asked: Asked, sent: Sent) -> Response:
     """Keep a filter for everybody in the tenant."""
     return await _save(request, asked, sent, shared=True)
@@ -46,13 +46,13 @@ async def _save(request: Request, asked: Asking, sent: Form, *, shared: bool) ->
     return _back(request, new.list, new.wanted)
 
 
-@routes.post("/views/remove", **needs(Permission.LOOK))
+@views_routes.post("/views/remove", **needs(Permission.LOOK))
 async def remove(request: Request, asked: Asked, sent: Sent) -> Response:
     """Forget a view of one's own."""
     return await _remove(request, asked, sent, shared=False)
 
 
-@routes.post("/views/unshare", **needs(Permission.NOTE))
+@views_routes.post("/views/unshare", **needs(Permission.NOTE))
 async def unshare(request: Request, asked: Asked, sent: Sent) -> Response:
     """Forget a view of the tenant."""
     return await _remove(request, asked, sent, shared=True)

@@ -19,9 +19,9 @@ from redrive.server.pages.forms import Sent, pages, to
 from redrive.server.workflows import desk_of, known
 from redrive.store.workers import WorkerRow
 
-__all__ = ["Working", "routes", "working"]
+__all__ = ["Working", "workflows_routes", "working"]
 
-routes = pages()
+workflows_routes = pages()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +68,13 @@ def _working(row: WorkerRow, now: int) -> Working:
     )
 
 
-@routes.get("/workflows", **needs(Permission.LOOK))
+@workflows_routes.get("/workflows", **needs(Permission.LOOK))
 async def list_workflows(request: Request, asked: Asked) -> Response:
     """Every workflow, with who has it registered."""
     return await show(request, "workflows.html", workflows=await known(asked), fires=await _next_times(asked))
 
 
-@routes.post("/workflows/{way}", **needs(Permission.PAUSE))
+@workflows_routes.post("/workflows/{way}", **needs(Permission.PAUSE))
 async def turn(request: Request, asked: Asked, way: str, sent: Sent) -> Response:
     """Let no run of a workflow be taken, of any tenant, or let them be taken again."""
     name = sent.get("name")
@@ -85,7 +85,7 @@ async def turn(request: Request, asked: Asked, way: str, sent: Sent) -> Response
     return to(view_of(request).url("/workflows"))
 
 
-@routes.get("/workers", **needs(Permission.LOOK))
+@workflows_routes.get("/workers", **needs(Permission.LOOK))
 async def list_workers(request: Request, asked: Asked) -> Response:
     """Every worker, alive or not."""
     return await show(request, "workers.html", workers=await working(asked))

@@ -15,9 +15,9 @@ from redrive.server.routes.shared import Body, Cursor, Limit, Reason, Span, rout
 from redrive.store.records import Page
 from redrive.store.selection import CircuitFilter
 
-__all__ = ["routes"]
+__all__ = ["circuit_routes"]
 
-routes = router("circuits")
+circuit_routes = router("circuits")
 
 Key = Annotated[
     str, Path(pattern=r"^[^#\x00-\x1f]{1,401}$", description="A circuit's name, or WORKFLOW/STEP.")
@@ -36,7 +36,7 @@ class Settings(Body):
     on_open: Literal["park", "fail"] | None = None
 
 
-@routes.get("/circuits", **needs(Permission.LOOK, all_workflows=True))
+@circuit_routes.get("/circuits", **needs(Permission.LOOK, all_workflows=True))
 async def list_circuits(
     asked: Asked,
     status: Annotated[CircuitStatus | None, Query()] = None,
@@ -47,41 +47,41 @@ async def list_circuits(
     return await asked.desk.circuits.list(CircuitFilter(status=status), limit=limit, cursor=cursor)
 
 
-@routes.get("/circuits/{key:path}", **needs(Permission.LOOK, all_workflows=True))
+@circuit_routes.get("/circuits/{key:path}", **needs(Permission.LOOK, all_workflows=True))
 async def show_circuit(asked: Asked, key: Key) -> CircuitRecord:
     """One circuit: how it stands and since when, who waits, and its settings."""
     return await asked.desk.circuits.get(key, tenant=asked.home)
 
 
-@routes.post("/circuits/{key:path}/open", **needs(Permission.DECIDE, all_workflows=True))
+@circuit_routes.post("/circuits/{key:path}/open", **needs(Permission.DECIDE, all_workflows=True))
 async def open_circuit(asked: Asked, key: Key, body: Reason | None = None) -> CircuitRecord:
     """Let no call through until somebody closes or resets it."""
     reason = body.reason if body else None
     return await asked.desk.circuits.open(key, tenant=asked.home, by=asked.by, reason=reason)
 
 
-@routes.post("/circuits/{key:path}/close", **needs(Permission.DECIDE, all_workflows=True))
+@circuit_routes.post("/circuits/{key:path}/close", **needs(Permission.DECIDE, all_workflows=True))
 async def close_circuit(asked: Asked, key: Key, body: Reason | None = None) -> CircuitRecord:
     """Let calls through at once; runs that wait go on in growing waves."""
     reason = body.reason if body else None
     return await asked.desk.circuits.close(key, tenant=asked.home, by=asked.by, reason=reason)
 
 
-@routes.post("/circuits/{key:path}/reset", **needs(Permission.DECIDE, all_workflows=True))
+@circuit_routes.post("/circuits/{key:path}/reset", **needs(Permission.DECIDE, all_workflows=True))
 async def reset_circuit(asked: Asked, key: Key, body: Reason | None = None) -> CircuitRecord:
     """Close it, forget its failures, and go back to the settings that the code has."""
     reason = body.reason if body else None
     return await asked.desk.circuits.reset(key, tenant=asked.home, by=asked.by, reason=reason)
 
 
-@routes.put("/circuits/{key:path}", **needs(Permission.SET_POLICIES, all_workflows=True))
+@circuit_routes.put("/circuits/{key:path}", **needs(Permission.SET_POLICIES, all_workflows=True))
 async def set_circuit(asked: Asked, key: Key, body: Settings) -> CircuitRecord:
     """Set some of a circuit's settings, in force from the next call or failure on."""
     given = body.model_dump(exclude_none=True)
     return await asked.desk.circuits.set(key, tenant=asked.home, by=asked.by, **given)
 
 
-@routes.delete("/circuits/{key:path}", **needs(Permission.SET_POLICIES, all_workflows=True))
+@circuit_routes.delete("/circuits/{key:path}", **needs(Permission.SET_POLICIES, all_workflows=True))
 async def unset_circuit(asked: Asked, key: Key) -> CircuitRecord:
     """Go back to the settings that the code has."""
     return await asked.desk.circuits.unset(key, tenant=asked.home, by=asked.by)

@@ -34,9 +34,9 @@ from redrive.store.glances import Facets
 from redrive.store.records import Page
 from redrive.store.selection import LetterFilter
 
-__all__ = ["Mode", "routes"]
+__all__ = ["Mode", "letter_routes"]
 
-routes = router("dead letters")
+letter_routes = router("dead letters")
 
 Mode = Literal["FROM_FAILED", "STEP_ONLY", "FROM_STEP", "SKIP", "FULL"]
 
@@ -122,7 +122,7 @@ Where = Annotated[LetterFilter, Depends(_where)]
 """The letters that a query names."""
 
 
-@routes.get("/workflow-dlq", **needs(Permission.LOOK))
+@letter_routes.get("/workflow-dlq", **needs(Permission.LOOK))
 async def list_letters(
     asked: Asked, where: Where, limit: Limit = 50, cursor: Cursor = None
 ) -> Page[DeadLetter]:
@@ -130,19 +130,19 @@ async def list_letters(
     return await asked.desk.dlq.list(where, limit=limit, cursor=cursor)
 
 
-@routes.get("/workflow-dlq/count", **needs(Permission.LOOK))
+@letter_routes.get("/workflow-dlq/count", **needs(Permission.LOOK))
 async def count_letters(asked: Asked, where: Where) -> Count:
     """How many dead letters match."""
     return Count(total=await asked.desk.dlq.count(where))
 
 
-@routes.get("/workflow-dlq/facets", **needs(Permission.LOOK))
+@letter_routes.get("/workflow-dlq/facets", **needs(Permission.LOOK))
 async def show_facets(asked: Asked, where: Where) -> Facets:
     """How the newest 2,000 letters that match are spread over codes, stages, workflows, steps, owners."""
     return await asked.desk.dlq.facets(where)
 
 
-@routes.get("/workflow-dlq/groups", **needs(Permission.LOOK))
+@letter_routes.get("/workflow-dlq/groups", **needs(Permission.LOOK))
 async def list_groups(
     asked: Asked, status: Literal["OPEN", "ALL"] = "OPEN", limit: Limit = 50, cursor: Cursor = None
 ) -> GroupList:
@@ -151,19 +151,19 @@ async def list_groups(
     return await asked.desk.dlq.groups(asked.one_tenant, status=wanted, limit=limit, cursor=cursor)
 
 
-@routes.get("/workflow-dlq/{id}", **needs(Permission.LOOK))
+@letter_routes.get("/workflow-dlq/{id}", **needs(Permission.LOOK))
 async def show_letter(asked: Asked, id: Id) -> DeadLetter:
     """One dead letter with its run's steps, every attempt, its replays and its history."""
     return await asked.desk.dlq.get(id)
 
 
-@routes.post("/workflow-dlq/{id}/reveal", **needs(Permission.SEE_PAYLOADS, **{"x-own-key": True}))
+@letter_routes.post("/workflow-dlq/{id}/reveal", **needs(Permission.SEE_PAYLOADS, **{"x-own-key": True}))
 async def reveal_letter(asked: Asked, id: Id) -> DeadLetter:
     """The same with nothing hidden; the audit log says who looked."""
     return await asked.desk.dlq.get(id, reveal=True, by=asked.by)
 
 
-@routes.post("/workflow-dlq/{id}/replay", **needs(Permission.DECIDE))
+@letter_routes.post("/workflow-dlq/{id}/replay", **needs(Permission.DECIDE))
 async def replay_letter(
     asked: Asked, id: Id, body: Decision | None = None, key: Key = None
 ) -> Replay | DryRun:
@@ -185,7 +185,7 @@ async def replay_letter(
     )
 
 
-@routes.post("/workflow-dlq/{id}/complete", **needs(Permission.DECIDE))
+@letter_routes.post("/workflow-dlq/{id}/complete", **needs(Permission.DECIDE))
 async def complete_letter(asked: Asked, id: Id, body: Output, key: Key = None) -> Replay | DryRun:
     """Give the failed step's result by hand, and let the run go on with it."""
     return await asked.desk.dlq.replay(
@@ -199,31 +199,31 @@ async def complete_letter(asked: Asked, id: Id, body: Output, key: Key = None) -
     )
 
 
-@routes.post("/workflow-dlq/{id}/resolve", **needs(Permission.DECIDE))
+@letter_routes.post("/workflow-dlq/{id}/resolve", **needs(Permission.DECIDE))
 async def resolve_letter(asked: Asked, id: Id, body: Reason | None = None) -> DeadLetter:
     """Close a letter whose cause was dealt with outside."""
     return await asked.desk.dlq.resolve(id, by=asked.by, reason=body.reason if body else None)
 
 
-@routes.post("/workflow-dlq/{id}/ignore", **needs(Permission.DECIDE))
+@letter_routes.post("/workflow-dlq/{id}/ignore", **needs(Permission.DECIDE))
 async def ignore_letter(asked: Asked, id: Id, body: Reason | None = None) -> DeadLetter:
     """Close a letter that needs nothing done."""
     return await asked.desk.dlq.ignore(id, by=asked.by, reason=body.reason if body else None)
 
 
-@routes.post("/workflow-dlq/{id}/assign", **needs(Permission.NOTE))
+@letter_routes.post("/workflow-dlq/{id}/assign", **needs(Permission.NOTE))
 async def assign_letter(asked: Asked, id: Id, body: Assignment) -> DeadLetter:
     """Say who looks after a letter."""
     return await asked.desk.dlq.assign(id, to=body.to, by=asked.by)
 
 
-@routes.post("/workflow-dlq/{id}/comment", **needs(Permission.NOTE))
+@letter_routes.post("/workflow-dlq/{id}/comment", **needs(Permission.NOTE))
 async def comment_letter(asked: Asked, id: Id, body: Comment) -> DeadLetter:
     """Say something about a letter."""
     return await asked.desk.dlq.comment(id, body.text, by=asked.by)
 
 
-@routes.post("/workflow-dlq/{id}/tag", **needs(Permission.NOTE))
+@letter_routes.post("/workflow-dlq/{id}/tag", **needs(Permission.NOTE))
 async def tag_letter(asked: Asked, id: Id, body: Tags) -> DeadLetter:
     """Mark a letter with words."""
     return await asked.desk.dlq.tag(id, body.tags, by=asked.by)

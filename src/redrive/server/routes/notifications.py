@@ -13,9 +13,9 @@ from redrive.errors import NotFound
 from redrive.server.asking import Asked, needs
 from redrive.server.routes.shared import Body, Cursor, Id, Limit, Text, router
 
-__all__ = ["routes"]
+__all__ = ["notification_routes"]
 
-routes = router("notifications")
+notification_routes = router("notifications")
 
 
 class Inbox(Body):
@@ -46,7 +46,7 @@ class NewRule(Body):
     rule: dict[str, Any]
 
 
-@routes.get("/notifications", **needs(Permission.LOOK))
+@notification_routes.get("/notifications", **needs(Permission.LOOK))
 async def list_notifications(
     asked: Asked,
     workflow: Text | None = None,
@@ -61,25 +61,25 @@ async def list_notifications(
     return Inbox(items=page.items, next=page.next, prev=page.prev, unread=count)
 
 
-@routes.post("/notifications/read", **needs(Permission.LOOK))
+@notification_routes.post("/notifications/read", **needs(Permission.LOOK))
 async def read_notifications(asked: Asked, body: Read) -> Marked:
     """Note that whoever asks has read these, or all there are."""
     return Marked(marked=await asked.desk.notifications.mark_read(body.ids, reader=asked.by))
 
 
-@routes.get("/notifications/{id}", **needs(Permission.LOOK))
+@notification_routes.get("/notifications/{id}", **needs(Permission.LOOK))
 async def get_notification(asked: Asked, id: Id) -> InboxItem:
     """One notification of the inbox."""
     return await asked.desk.notifications.get(id, reader=asked.by)
 
 
-@routes.get("/notification-rules", **needs(Permission.LOOK))
+@notification_routes.get("/notification-rules", **needs(Permission.LOOK))
 async def list_notification_rules(asked: Asked) -> list[StoredRule]:
     """The stored rules that hold for this tenant."""
     return list(await asked.desk.notifications.rules())
 
 
-@routes.put("/notification-rules", **needs(Permission.SET_POLICIES))
+@notification_routes.put("/notification-rules", **needs(Permission.SET_POLICIES))
 async def set_notification_rule(asked: Asked, body: NewRule) -> StoredRule:
     """Store who is told of what, in place of the rule for the same workflow; in force within a second."""
     return await asked.desk.notifications.set_rule(
@@ -87,7 +87,7 @@ async def set_notification_rule(asked: Asked, body: NewRule) -> StoredRule:
     )
 
 
-@routes.delete("/notification-rules", status_code=204, **needs(Permission.SET_POLICIES))
+@notification_routes.delete("/notification-rules", status_code=204, **needs(Permission.SET_POLICIES))
 async def delete_notification_rule(asked: Asked, workflow: Text | None = None) -> None:
     """Remove the rule stored for exactly this."""
     place = {"workflow": workflow, "tenant": asked.one_tenant}

@@ -15,9 +15,9 @@ from redrive.server.routes.shared import Cursor, Id, Limit, Name, Reason, Since,
 from redrive.store.records import Page
 from redrive.store.selection import OutboxFilter
 
-__all__ = ["routes"]
+__all__ = ["outbox_routes"]
 
-routes = router("messages")
+outbox_routes = router("messages")
 
 
 class Choice(Reason):
@@ -27,7 +27,7 @@ class Choice(Reason):
     dry_run: bool = False
 
 
-@routes.get("/outbox", **needs(Permission.LOOK))
+@outbox_routes.get("/outbox", **needs(Permission.LOOK))
 async def list_messages(
     asked: Asked,
     topic: Text | None = None,
@@ -47,19 +47,19 @@ async def list_messages(
     return await asked.desk.outbox.list(where, limit=limit, cursor=cursor)
 
 
-@routes.get("/outbox/blocked", **needs(Permission.LOOK))
+@outbox_routes.get("/outbox/blocked", **needs(Permission.LOOK))
 async def list_blocked(asked: Asked, limit: Limit = 50) -> list[Blocked]:
     """Keys whose messages wait behind one that did not arrive, the oldest first."""
     return list(await asked.desk.outbox.blocked(limit=limit))
 
 
-@routes.get("/outbox/{id}", **needs(Permission.LOOK))
+@outbox_routes.get("/outbox/{id}", **needs(Permission.LOOK))
 async def show_message(asked: Asked, id: Id) -> OutboxMessage:
     """One message with its deliveries; what is hidden in its payload stays hidden."""
     return await asked.desk.outbox.get(id)
 
 
-@routes.post("/outbox/{id}/retry", **needs(Permission.DECIDE))
+@outbox_routes.post("/outbox/{id}/retry", **needs(Permission.DECIDE))
 async def retry_message(asked: Asked, id: Id, body: Choice | None = None) -> OutboxMessage:
     """Try at once what is dead or waits for its time."""
     body = body or Choice()
@@ -68,7 +68,7 @@ async def retry_message(asked: Asked, id: Id, body: Choice | None = None) -> Out
     )
 
 
-@routes.post("/outbox/{id}/skip", **needs(Permission.DECIDE))
+@outbox_routes.post("/outbox/{id}/skip", **needs(Permission.DECIDE))
 async def skip_message(asked: Asked, id: Id, body: Choice | None = None) -> OutboxMessage:
     """Give up on a message; those behind it go on."""
     body = body or Choice()
@@ -77,13 +77,13 @@ async def skip_message(asked: Asked, id: Id, body: Choice | None = None) -> Outb
     )
 
 
-@routes.get("/sinks", **needs(Permission.MANAGE_SINKS))
+@outbox_routes.get("/sinks", **needs(Permission.MANAGE_SINKS))
 async def list_sinks(asked: Asked) -> list[SinkStatus]:
     """The sinks that messages of all tenants go to, and how many wait for each."""
     return list(await Sinks(asked.whole, asked.clock).list())
 
 
-@routes.delete("/sinks/{name}", status_code=204, **needs(Permission.MANAGE_SINKS))
+@outbox_routes.delete("/sinks/{name}", status_code=204, **needs(Permission.MANAGE_SINKS))
 async def remove_sink(asked: Asked, name: Name, reason: Text | None = None, dry_run: bool = False) -> None:
     """Forget a sink that no app has any more, and skip what waits for it."""
     await Sinks(asked.whole, asked.clock).remove(name, by=asked.by, reason=reason, dry_run=dry_run)

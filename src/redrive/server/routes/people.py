@@ -24,9 +24,9 @@ from redrive.server.once import SECRET
 from redrive.server.routes.shared import Body, Id, Name, Text, router
 from redrive.store.account_records import TenantRow, TokenKind, TokenRow, UserRow
 
-__all__ = ["routes"]
+__all__ = ["account_routes"]
 
-routes = router("people")
+account_routes = router("people")
 
 RoleName = Annotated[str, Field(max_length=20, description="OWNER, ADMIN, STAFF or VIEWER, or an alias.")]
 
@@ -52,20 +52,20 @@ class Me(Body):
     permissions: list[str]
 
 
-@routes.post("/login", openapi_extra={"x-own-key": True, "x-open": True})
+@account_routes.post("/login", openapi_extra={"x-own-key": True, "x-open": True})
 async def sign_in(request: Request, response: Response, body: SignIn) -> Me:
     """Sign in with a password or a code; the answer sets a cookie that holds for twelve hours."""
     principal = await signing.sign_in(request, response, Login(**body.model_dump()))
     return _me(Asking(service_of(request), principal, principal.tenant))
 
 
-@routes.post("/logout", status_code=204, openapi_extra={"x-own-key": True, "x-open": True})
+@account_routes.post("/logout", status_code=204, openapi_extra={"x-own-key": True, "x-open": True})
 async def sign_out(request: Request, response: Response) -> None:
     """End the session whose cookie came along."""
     await signing.sign_out(request, response)
 
 
-@routes.get("/me", **needs(Permission.LOOK))
+@account_routes.get("/me", **needs(Permission.LOOK))
 async def show_me(asked: Asked) -> Me:
     """Who is asking."""
     return _me(asked)
@@ -107,19 +107,19 @@ class Erased(Body):
     rows: int
 
 
-@routes.get("/tenants", **needs(Permission.LOOK))
+@account_routes.get("/tenants", **needs(Permission.LOOK))
 async def list_tenants(asked: Asked) -> list[Tenant]:
     """All tenants for an owner, one's own for everybody else."""
     return [_tenant(row) for row in await asked.access.tenants()]
 
 
-@routes.post("/tenants", status_code=201, **needs(Permission.MANAGE_TENANTS))
+@account_routes.post("/tenants", status_code=201, **needs(Permission.MANAGE_TENANTS))
 async def create_tenant(asked: Asked, body: TenantName) -> Tenant:
     """Register a tenant; registering it again changes nothing."""
     return _tenant(await asked.access.create_tenant(body.name))
 
 
-@routes.post("/tenants/{name}/disable", **needs(Permission.MANAGE_TENANTS))
+@account_routes.post("/tenants/{name}/disable", **needs(Permission.MANAGE_TENANTS))
 async def disable_tenant(asked: Asked, name: Name) -> Tenant:
     """Let no credential of a tenant hold. Its data stays, and its runs go on."""
     if name == asked.principal.tenant:
@@ -127,13 +127,13 @@ async def disable_tenant(asked: Asked, name: Name) -> Tenant:
     return _tenant(await asked.access.disable_tenant(name, disabled=True))
 
 
-@routes.post("/tenants/{name}/enable", **needs(Permission.MANAGE_TENANTS))
+@account_routes.post("/tenants/{name}/enable", **needs(Permission.MANAGE_TENANTS))
 async def enable_tenant(asked: Asked, name: Name) -> Tenant:
     """Let the credentials of a tenant hold again."""
     return _tenant(await asked.access.disable_tenant(name, disabled=False))
 
 
-@routes.delete("/tenants/{name}", **needs(Permission.MANAGE_TENANTS))
+@account_routes.delete("/tenants/{name}", **needs(Permission.MANAGE_TENANTS))
 async def erase_tenant(asked: Asked, name: Name, confirm: Text | None = None) -> Erased:
     """Remove everything a tenant has. `confirm` must repeat its name."""
     access = asked.access
@@ -143,7 +143,7 @@ async def erase_tenant(asked: Asked, name: Name, confirm: Text | None = None) ->
     return Erased(rows=await erased(asked.whole, access, name))
 
 
-@routes.get(
+@account_routes.get(
     "/tenants/{name}/export",
     response_class=StreamingResponse,
     responses={200: {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}}},
@@ -222,13 +222,13 @@ class Change(Body):
     active: bool | None = None
 
 
-@routes.get("/users", **needs(Permission.MANAGE_PEOPLE))
+@account_routes.get("/users", **needs(Permission.MANAGE_PEOPLE))
 async def list_users(asked: Asked) -> list[User]:
     """The people of this tenant."""
     return [_user(row) for row in await asked.access.users(asked.one_tenant)]
 
 
-@routes.post("/users", status_code=201, **needs(Permission.MANAGE_PEOPLE, **{SECRET: True}))
+@account_routes.post("/users", status_code=201, **needs(Permission.MANAGE_PEOPLE, **{SECRET: True}))
 async def create_user(asked: Asked, body: NewPerson) -> CreatedUser:
     """Make a person known to this tenant."""
     new = NewUser(
@@ -243,13 +243,13 @@ async def create_user(asked: Asked, body: NewPerson) -> CreatedUser:
     return CreatedUser(**_user(shown).model_dump(), code=code)
 
 
-@routes.get("/users/{id}", **needs(Permission.MANAGE_PEOPLE))
+@account_routes.get("/users/{id}", **needs(Permission.MANAGE_PEOPLE))
 async def show_user(asked: Asked, id: Id) -> User:
     """One of the people of this tenant."""
     return _user(await asked.access.user(asked.one_tenant, id))
 
 
-@routes.post("/users/{id}/role", **needs(Permission.MANAGE_PEOPLE, **{SECRET: True}))
+@account_routes.post("/users/{id}/role", **needs(Permission.MANAGE_PEOPLE, **{SECRET: True}))
 async def change_user(asked: Asked, id: Id, body: Change) -> CreatedUser:
     """Change what a person is to this tenant, or let them be nothing to it any more.
 
@@ -269,20 +269,20 @@ async def _person(asked: Asking, id: str) -> UserRow:
     return await asked.access.user(asked.home, id)
 
 
-@routes.post("/users/{id}/code", **needs(Permission.MANAGE_TENANTS, **{SECRET: True}))
+@account_routes.post("/users/{id}/code", **needs(Permission.MANAGE_TENANTS, **{SECRET: True}))
 async def make_code(asked: Asked, id: Id) -> Code:
     """A code with which a person can sign in once, within a day, and choose a new password."""
     user, code = await code_for(asked.access, id, asked.tenant)
     return Code(id=user.id, code=code)
 
 
-@routes.post("/users/{id}/disable", **needs(Permission.MANAGE_TENANTS))
+@account_routes.post("/users/{id}/disable", **needs(Permission.MANAGE_TENANTS))
 async def disable_user(asked: Asked, id: Id) -> User:
     """Let a person sign in nowhere; whoever is signed in no longer is."""
     return _user(await asked.access.disable_user(id, disabled=True))
 
 
-@routes.post("/users/{id}/enable", **needs(Permission.MANAGE_TENANTS))
+@account_routes.post("/users/{id}/enable", **needs(Permission.MANAGE_TENANTS))
 async def enable_user(asked: Asked, id: Id) -> User:
     """Let a person sign in again."""
     return _user(await asked.access.disable_user(id, disabled=False))
@@ -337,13 +337,13 @@ class CreatedToken(Token):
     secret: str
 
 
-@routes.get("/tokens", **needs(Permission.MANAGE_PEOPLE))
+@account_routes.get("/tokens", **needs(Permission.MANAGE_PEOPLE))
 async def list_tokens(asked: Asked) -> list[Token]:
     """The tokens of this tenant, newest first."""
     return [_token(row) for row in await asked.access.tokens(asked.one_tenant)]
 
 
-@routes.post("/tokens", status_code=201, **needs(Permission.MANAGE_PEOPLE, **{SECRET: True}))
+@account_routes.post("/tokens", status_code=201, **needs(Permission.MANAGE_PEOPLE, **{SECRET: True}))
 async def create_token(asked: Asked, body: WantedToken) -> CreatedToken:
     """Make a token. Its secret is in this answer and nowhere else."""
     new = NewToken(
@@ -359,13 +359,13 @@ async def create_token(asked: Asked, body: WantedToken) -> CreatedToken:
     return CreatedToken(**_token(made.token).model_dump(), secret=made.secret)
 
 
-@routes.get("/tokens/{id}", **needs(Permission.MANAGE_PEOPLE))
+@account_routes.get("/tokens/{id}", **needs(Permission.MANAGE_PEOPLE))
 async def show_token(asked: Asked, id: Id) -> Token:
     """One token."""
     return _token(await asked.access.token(asked.one_tenant, id))
 
 
-@routes.post("/tokens/{id}/revoke", **needs(Permission.MANAGE_PEOPLE))
+@account_routes.post("/tokens/{id}/revoke", **needs(Permission.MANAGE_PEOPLE))
 async def revoke_token(asked: Asked, id: Id) -> Token:
     """Let a token hold no longer."""
     return _token(await asked.access.revoke_token(asked.one_tenant, id))

@@ -36,9 +36,9 @@ from redrive.server.routes.shared import (
 from redrive.store.records import Page
 from redrive.store.selection import RunFilter
 
-__all__ = ["indexed", "routes"]
+__all__ = ["indexed", "run_routes"]
 
-routes = router("runs")
+run_routes = router("runs")
 
 
 _OPTIONS = frozenset({"delay", "deadline", "priority", "queue", "correlation_id"})
@@ -118,14 +118,14 @@ class Retry(Reason):
     dry_run: bool = False
 
 
-@routes.post("/runs", status_code=201, **needs(Permission.START, **{"x-own-key": True}))
+@run_routes.post("/runs", status_code=201, **needs(Permission.START, **{"x-own-key": True}))
 async def start_run(asked: Asked, body: NewRun, key: Key = None) -> Accepted:
     """Start a run. The header Idempotency-Key is the run's key: the same key is the same run."""
     (started,) = await _start(asked, [body.wanted(asked.home, key)])
     return started
 
 
-@routes.post("/runs:batch", status_code=201, **needs(Permission.START))
+@run_routes.post("/runs:batch", status_code=201, **needs(Permission.START))
 async def start_runs(asked: Asked, body: Batch) -> AcceptedBatch:
     """Start up to a thousand runs in one commit; one that does not fit lets none be started."""
     tenant = asked.home
@@ -146,7 +146,7 @@ async def _start(asked: Asking, wanted: list[Wanted]) -> list[Accepted]:
     return [made(id=one.public_id, workflow=each.workflow, new=one.new) for each, one in pairs]
 
 
-@routes.get("/runs", **needs(Permission.LOOK))
+@run_routes.get("/runs", **needs(Permission.LOOK))
 async def list_runs(
     asked: Asked,
     workflow: Text | None = None,
@@ -187,38 +187,38 @@ def indexed(given: list[str] | None) -> dict[str, str] | None:
     return found or None
 
 
-@routes.get("/runs/{id}", **needs(Permission.LOOK))
+@run_routes.get("/runs/{id}", **needs(Permission.LOOK))
 async def show_run(asked: Asked, id: Id) -> Run:
     """One run with its input, result, steps and every attempt."""
     return await asked.desk.runs.get(id)
 
 
-@routes.get("/runs/{id}/steps", **needs(Permission.LOOK))
+@run_routes.get("/runs/{id}/steps", **needs(Permission.LOOK))
 async def list_steps(asked: Asked, id: Id) -> list[StepRecord]:
     """The steps of a run, with every attempt, in order of their first begin."""
     return list((await asked.desk.runs.get(id)).steps)
 
 
-@routes.get("/runs/{id}/attempts", **needs(Permission.LOOK))
+@run_routes.get("/runs/{id}/attempts", **needs(Permission.LOOK))
 async def list_attempts(asked: Asked, id: Id) -> list[AttemptRecord]:
     """All attempts of a run's steps, in order of time."""
     steps = (await asked.desk.runs.get(id)).steps
     return sorted((each for step in steps for each in step.attempts), key=lambda each: each.began_at)
 
 
-@routes.get("/runs/{id}/around", **needs(Permission.LOOK))
+@run_routes.get("/runs/{id}/around", **needs(Permission.LOOK))
 async def show_around(asked: Asked, id: Id) -> Surroundings:
     """What else decides how a run goes on: pauses, workers that are alive, the circuit it waits for."""
     return await asked.desk.runs.around(id)
 
 
-@routes.post("/runs/{id}/cancel", **needs(Permission.CANCEL))
+@run_routes.post("/runs/{id}/cancel", **needs(Permission.CANCEL))
 async def cancel_run(asked: Asked, id: Id, body: Reason | None = None) -> Run:
     """Cancel a run for good; cancelling it again changes nothing."""
     return await asked.desk.runs.cancel(id, by=asked.by, reason=(body and body.reason) or "")
 
 
-@routes.post("/runs/{id}/retry", **needs(Permission.DECIDE))
+@run_routes.post("/runs/{id}/retry", **needs(Permission.DECIDE))
 async def retry_run(asked: Asked, id: Id, body: Retry | None = None, key: Key = None) -> Replay | DryRun:
     """Run a failed or partial run again; `dry_run` says what that would do."""
     body = body or Retry()

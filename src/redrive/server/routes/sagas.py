@@ -15,9 +15,9 @@ from redrive.errors import InputError, NotFound
 from redrive.server.asking import Asked, Asking, needs
 from redrive.server.routes.shared import Id, Key, Reason, router
 
-__all__ = ["routes"]
+__all__ = ["saga_routes"]
 
-routes = router("rollbacks")
+saga_routes = router("rollbacks")
 
 Step = Annotated[str, Path(pattern=r"^[^\x00-\x1f]{1,1000}$", description="A step's name or key.")]
 
@@ -28,7 +28,7 @@ class Choice(Reason):
     dry_run: bool = False
 
 
-@routes.post("/runs/{id}/rollback", **needs(Permission.DECIDE))
+@saga_routes.post("/runs/{id}/rollback", **needs(Permission.DECIDE))
 async def roll_back(asked: Asked, id: Id, body: Choice | None = None, key: Key = None) -> Replay | DryRun:
     """Undo what a failed run did; `dry_run` says what would be undone."""
     body = body or Choice()
@@ -37,7 +37,7 @@ async def roll_back(asked: Asked, id: Id, body: Choice | None = None, key: Key =
     )
 
 
-@routes.get("/runs/{id}/saga", **needs(Permission.LOOK))
+@saga_routes.get("/runs/{id}/saga", **needs(Permission.LOOK))
 async def show_saga(asked: Asked, id: Id) -> Saga:
     """What of a run is undone, and what is left; one that is not rolled back has no entries."""
     found = await asked.desk.sagas.get(id)
@@ -52,7 +52,7 @@ async def show_saga(asked: Asked, id: Id) -> Saga:
     )
 
 
-@routes.post("/runs/{id}/saga/{step:path}/resume", **needs(Permission.DECIDE))
+@saga_routes.post("/runs/{id}/saga/{step:path}/resume", **needs(Permission.DECIDE))
 async def resume_saga(
     asked: Asked, id: Id, step: Step, body: Choice | None = None, key: Key = None
 ) -> Replay | DryRun:
@@ -70,7 +70,7 @@ def _names(entry: SagaEntry) -> tuple[str, ...]:
     return entry.step, entry.step_key, entry.action
 
 
-@routes.post("/runs/{id}/saga/{step:path}/skip", **needs(Permission.DECIDE))
+@saga_routes.post("/runs/{id}/saga/{step:path}/skip", **needs(Permission.DECIDE))
 async def skip_in_saga(
     asked: Asked, id: Id, step: Step, body: Choice | None = None, key: Key = None
 ) -> Replay | DryRun:
@@ -78,7 +78,7 @@ async def skip_in_saga(
     return await _decide(asked, id, "skip_failed", body, key, undo=step)
 
 
-@routes.post("/runs/{id}/saga/{step:path}/mark-done", **needs(Permission.DECIDE))
+@saga_routes.post("/runs/{id}/saga/{step:path}/mark-done", **needs(Permission.DECIDE))
 async def mark_done_in_saga(
     asked: Asked, id: Id, step: Step, body: Choice | None = None, key: Key = None
 ) -> Replay | DryRun:

@@ -7,9 +7,9 @@ from redrive.desk.schedules import KnownSchedule
 from redrive.server.asking import Asked, needs
 from redrive.server.routes.shared import Body, Name, Reason, Text, router
 
-__all__ = ["routes"]
+__all__ = ["schedule_routes"]
 
-routes = router("schedules")
+schedule_routes = router("schedules")
 
 
 class Pausing(Reason):
@@ -24,13 +24,13 @@ class Changed(Body):
     changed: bool
 
 
-@routes.get("/schedules", **needs(Permission.LOOK))
+@schedule_routes.get("/schedules", **needs(Permission.LOOK))
 async def list_schedules(asked: Asked) -> list[KnownSchedule]:
     """All schedules with their next times, in their own zones, and their last runs."""
     return list(await asked.desk.schedules.list())
 
 
-@routes.post("/schedules/{workflow}/{name}/pause", **needs(Permission.DECIDE))
+@schedule_routes.post("/schedules/{workflow}/{name}/pause", **needs(Permission.DECIDE))
 async def pause_schedule(asked: Asked, workflow: Name, name: Name, body: Pausing | None = None) -> Changed:
     """Start nothing for a schedule until it is resumed."""
     body = body or Pausing()
@@ -40,7 +40,7 @@ async def pause_schedule(asked: Asked, workflow: Name, name: Name, body: Pausing
     return Changed(changed=changed)
 
 
-@routes.post("/schedules/{workflow}/{name}/resume", **needs(Permission.DECIDE))
+@schedule_routes.post("/schedules/{workflow}/{name}/resume", **needs(Permission.DECIDE))
 async def resume_schedule(asked: Asked, workflow: Name, name: Name, body: Pausing | None = None) -> Changed:
     """Go on with its next time; those that came meanwhile are not made up for."""
     body = body or Pausing()
@@ -50,7 +50,7 @@ async def resume_schedule(asked: Asked, workflow: Name, name: Name, body: Pausin
     return Changed(changed=changed)
 
 
-@routes.delete("/schedules/{workflow}/{name}", status_code=204, **needs(Permission.DECIDE))
+@schedule_routes.delete("/schedules/{workflow}/{name}", status_code=204, **needs(Permission.DECIDE))
 async def remove_schedule(
     asked: Asked, workflow: Name, name: Name, reason: Text | None = None, dry_run: bool = False
 ) -> None:

@@ -18,9 +18,9 @@ from redrive.store.bulk import SetItemStatus
 from redrive.store.records import Page
 from redrive.store.selection import LetterFilter
 
-__all__ = ["routes"]
+__all__ = ["bulk_routes"]
 
-routes = router("decisions on many")
+bulk_routes = router("decisions on many")
 
 
 class Filter(Body):
@@ -85,7 +85,7 @@ class ReplayMany(Many):
     dry_run: bool = False
 
 
-@routes.post("/workflow-dlq/replay", status_code=202, **needs(Permission.DECIDE))
+@bulk_routes.post("/workflow-dlq/replay", status_code=202, **needs(Permission.DECIDE))
 async def replay_letters(asked: Asked, body: ReplayMany) -> LetterSet | DryRunOfMany:
     """Replay many letters, each at most once; workers carry it out. `dry_run` counts and checks."""
     return await asked.desk.dlq.replay_many(
@@ -104,7 +104,7 @@ async def replay_letters(asked: Asked, body: ReplayMany) -> LetterSet | DryRunOf
     )
 
 
-@routes.post("/workflow-dlq/resolve", status_code=202, **needs(Permission.DECIDE))
+@bulk_routes.post("/workflow-dlq/resolve", status_code=202, **needs(Permission.DECIDE))
 async def resolve_letters(asked: Asked, body: Many) -> LetterSet:
     """Resolve many letters."""
     return await asked.desk.dlq.resolve_many(
@@ -112,7 +112,7 @@ async def resolve_letters(asked: Asked, body: Many) -> LetterSet:
     )
 
 
-@routes.post("/workflow-dlq/ignore", status_code=202, **needs(Permission.DECIDE))
+@bulk_routes.post("/workflow-dlq/ignore", status_code=202, **needs(Permission.DECIDE))
 async def ignore_letters(asked: Asked, body: Many) -> LetterSet:
     """Ignore many letters."""
     return await asked.desk.dlq.ignore_many(
@@ -120,19 +120,19 @@ async def ignore_letters(asked: Asked, body: Many) -> LetterSet:
     )
 
 
-@routes.get("/bulk-replays", **needs(Permission.LOOK))
+@bulk_routes.get("/bulk-replays", **needs(Permission.LOOK))
 async def list_sets(asked: Asked, limit: Limit = 50, cursor: Cursor = None) -> Page[LetterSet]:
     """A page of decisions on many letters, the newest first."""
     return await asked.desk.dlq.sets(limit=limit, cursor=cursor)
 
 
-@routes.get("/bulk-replays/{id}", **needs(Permission.LOOK))
+@bulk_routes.get("/bulk-replays/{id}", **needs(Permission.LOOK))
 async def show_set(asked: Asked, id: Id) -> LetterSet:
     """A decision on many letters and how far it is."""
     return await asked.desk.dlq.set(id)
 
 
-@routes.get("/bulk-replays/{id}/items", **needs(Permission.LOOK))
+@bulk_routes.get("/bulk-replays/{id}/items", **needs(Permission.LOOK))
 async def list_set_items(
     asked: Asked,
     id: Id,
@@ -144,25 +144,25 @@ async def list_set_items(
     return await asked.desk.dlq.set_items(id, status=status, limit=limit, cursor=cursor)
 
 
-@routes.post("/bulk-replays/{id}/stop", **needs(Permission.DECIDE))
+@bulk_routes.post("/bulk-replays/{id}/stop", **needs(Permission.DECIDE))
 async def stop_set(asked: Asked, id: Id) -> LetterSet:
     """Decide on no further letter. What was decided stays so."""
     return await asked.desk.dlq.stop_set(id, by=asked.by)
 
 
-@routes.post("/bulk-replays/{id}/pause", **needs(Permission.DECIDE))
+@bulk_routes.post("/bulk-replays/{id}/pause", **needs(Permission.DECIDE))
 async def pause_set(asked: Asked, id: Id) -> LetterSet:
     """Decide on no further letter until it is resumed. What is in hand is finished."""
     return await asked.desk.dlq.pause_set(id, by=asked.by)
 
 
-@routes.post("/bulk-replays/{id}/resume", **needs(Permission.DECIDE))
+@bulk_routes.post("/bulk-replays/{id}/resume", **needs(Permission.DECIDE))
 async def resume_set(asked: Asked, id: Id) -> LetterSet:
     """Go on where it was paused."""
     return await asked.desk.dlq.resume_set(id, by=asked.by)
 
 
-@routes.post("/bulk-replays/{id}/rate", **needs(Permission.DECIDE))
+@bulk_routes.post("/bulk-replays/{id}/rate", **needs(Permission.DECIDE))
 async def rate_set(asked: Asked, id: Id, body: Pace) -> LetterSet:
     """Let it decide on at most so many letters from now on."""
     return await asked.desk.dlq.rate_set(id, body.rate, by=asked.by)

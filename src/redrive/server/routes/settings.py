@@ -29,9 +29,9 @@ from redrive.server.workflows import desk_of, known
 from redrive.store.records import Page
 from redrive.store.selection import AuditFilter
 
-__all__ = ["routes"]
+__all__ = ["settings_routes"]
 
-routes = router("settings and log")
+settings_routes = router("settings and log")
 
 
 class NewPolicy(Body):
@@ -53,13 +53,13 @@ class Policy(Body):
     updated_by: str
 
 
-@routes.get("/policies", **needs(Permission.LOOK))
+@settings_routes.get("/policies", **needs(Permission.LOOK))
 async def list_policies(asked: Asked) -> list[Policy]:
     """The stored retry policies that hold for this tenant."""
     return [_policy(each) for each in await asked.desk.policies.list()]
 
 
-@routes.put("/policies", **needs(Permission.SET_POLICIES))
+@settings_routes.put("/policies", **needs(Permission.SET_POLICIES))
 async def set_policy(asked: Asked, body: NewPolicy) -> Policy:
     """Store a policy, replacing the one for the same place; in force from the next attempt on."""
     policy = policy_of(body.policy)
@@ -68,7 +68,7 @@ async def set_policy(asked: Asked, body: NewPolicy) -> Policy:
     return _policy(await asked.desk.policies.set(policy, **place, by=asked.by))
 
 
-@routes.delete("/policies", status_code=204, **needs(Permission.SET_POLICIES))
+@settings_routes.delete("/policies", status_code=204, **needs(Permission.SET_POLICIES))
 async def delete_policy(asked: Asked, workflow: Text | None = None, step: Text | None = None) -> None:
     """Remove the policy stored for exactly this place."""
     if not workflow and not step:
@@ -89,7 +89,7 @@ def _policy(stored: StoredPolicy) -> Policy:
     )
 
 
-@routes.get("/workflows", **needs(Permission.LOOK))
+@settings_routes.get("/workflows", **needs(Permission.LOOK))
 async def list_workflows(asked: Asked) -> list[KnownWorkflow]:
     """The workflows that code registered here, whether they are paused, and who can execute them.
 
@@ -99,13 +99,13 @@ async def list_workflows(asked: Asked) -> list[KnownWorkflow]:
     return await known(asked)
 
 
-@routes.post("/workflows/{name}/pause", status_code=204, **needs(Permission.PAUSE))
+@settings_routes.post("/workflows/{name}/pause", status_code=204, **needs(Permission.PAUSE))
 async def pause_workflow(asked: Asked, name: Name) -> None:
     """Let no run of a workflow be taken, of any tenant; those under way go on until they wait."""
     await (await _known(asked, name)).pause(name, by=asked.by)
 
 
-@routes.post("/workflows/{name}/resume", status_code=204, **needs(Permission.PAUSE))
+@settings_routes.post("/workflows/{name}/resume", status_code=204, **needs(Permission.PAUSE))
 async def resume_workflow(asked: Asked, name: Name) -> None:
     """Let its runs be taken again."""
     await (await _known(asked, name)).resume(name, by=asked.by)
@@ -117,7 +117,7 @@ async def _known(asked: Asking, name: str) -> Workflows:
     return desk_of(asked)
 
 
-@routes.get("/audit", **needs(Permission.LOOK))
+@settings_routes.get("/audit", **needs(Permission.LOOK))
 async def list_audit(
     asked: Asked,
     event: Text | None = None,
@@ -148,7 +148,7 @@ async def list_audit(
     return await asked.desk.audit.list(where, limit=limit, cursor=cursor, language=language)
 
 
-@routes.get(
+@settings_routes.get(
     "/events",
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},

@@ -12,9 +12,9 @@ from redrive.desk.views import ListName, SavedView
 from redrive.server.asking import Asked, needs
 from redrive.server.routes.shared import Body, router
 
-__all__ = ["routes"]
+__all__ = ["view_routes"]
 
-routes = router("saved views")
+view_routes = router("saved views")
 
 Name = Annotated[str, Path(pattern=r"^[^/\x00-\x1f]{1,255}$", description="Its name.")]
 Of = Annotated[ListName, Path(alias="list", description="Which list it narrows.")]
@@ -30,7 +30,7 @@ class Filter(Body):
     )
 
 
-@routes.get("/views", **needs(Permission.LOOK))
+@view_routes.get("/views", **needs(Permission.LOOK))
 async def list_views(
     asked: Asked, of: Annotated[ListName | None, Query(alias="list")] = None
 ) -> list[SavedView]:
@@ -38,25 +38,25 @@ async def list_views(
     return await asked.desk.views.list(of, reader=asked.by, tenant=asked.tenant)
 
 
-@routes.put("/views/{list}/{name}", **needs(Permission.LOOK))
+@view_routes.put("/views/{list}/{name}", **needs(Permission.LOOK))
 async def save_view(asked: Asked, of: Of, name: Name, body: Filter) -> SavedView:
     """Keep a filter for oneself, in place of the one with that name."""
     return await asked.desk.views.save(of, name, body.query, by=asked.by, tenant=asked.tenant)
 
 
-@routes.delete("/views/{list}/{name}", status_code=204, **needs(Permission.LOOK))
+@view_routes.delete("/views/{list}/{name}", status_code=204, **needs(Permission.LOOK))
 async def remove_view(asked: Asked, of: Of, name: Name) -> None:
     """Forget a view of one's own."""
     await asked.desk.views.remove(of, name, by=asked.by, tenant=asked.tenant)
 
 
-@routes.put("/shared-views/{list}/{name}", **needs(Permission.NOTE))
+@view_routes.put("/shared-views/{list}/{name}", **needs(Permission.NOTE))
 async def share_view(asked: Asked, of: Of, name: Name, body: Filter) -> SavedView:
     """Keep a filter for everybody in the tenant, in place of the one with that name."""
     return await asked.desk.views.save(of, name, body.query, by=asked.by, tenant=asked.tenant, shared=True)
 
 
-@routes.delete("/shared-views/{list}/{name}", status_code=204, **needs(Permission.NOTE))
+@view_routes.delete("/shared-views/{list}/{name}", status_code=204, **needs(Permission.NOTE))
 async def remove_shared_view(asked: Asked, of: Of, name: Name) -> None:
     """Forget a view of the tenant."""
     await asked.desk.views.remove(of, name, by=asked.by, tenant=asked.tenant, shared=True)

@@ -10,13 +10,13 @@ import asyncpg
 
 from redrive.clock import SystemClock
 from redrive.errors import SchemaMismatch
-from redrive.store.postgres import schema
 from redrive.store.postgres.address import Address, locate
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line, connect, hang_up, put_in_force
 from redrive.store.postgres.lines import until_it_answers
 from redrive.store.postgres.refusals import NOTHING_LOST, ONCE, meaning
 from redrive.store.postgres.roles import ENGINE, prove_confined
+from redrive.store.postgres.schema import SQL, bring_up_to_date, check, names, pending
 from redrive.store.postgres.session import PostgresSession
 
 __all__ = ["migrate", "prepare"]
@@ -41,12 +41,12 @@ async def _prepare(
     address: Address, clock: DatabaseClock, settings: Mapping[str, str], *, migrate: bool
 ) -> asyncpg.Connection:
     async with _plain_line(address, NOTHING_LOST if migrate else ONCE, stays=True) as line:
-        if not await schema.check(line, address):
+        if not await check(line, address):
             if not migrate:
                 raise SchemaMismatch(
                     f"{address.where} has no schema {address.schema!r} yet: run `redrive migrate`"
                 )
-            await schema.bring_up_to_date(line, address, clock)
+            await bring_up_to_date(line, address, clock)
         await prove_confined(line, address)
         await _mention_pooler(line, address)
         await _mention_inheritance(line, address)
@@ -58,7 +58,7 @@ async def _prepare(
 
 async def _mention_pooler(line: Line, address: Address) -> None:
     """A pooler in transaction mode that the URL does not mention would mix up connections: say so."""
-    if not address.pooled and await line.value(schema.SQL["backend"]) != line.con.get_server_pid():
+    if not address.pooled and await line.value(SQL["backend"]) != line.con.get_server_pid():
         log.warning(
             "%s seems to stand behind a pooler; if that works in transaction mode, the URL needs "
             "statement_cache_size=0",
@@ -68,7 +68,7 @@ async def _mention_pooler(line: Line, address: Address) -> None:
 
 async def _mention_inheritance(line: Line, address: Address) -> None:
     """Warn about a login whose own statements see the rows of all tenants."""
-    if await line.value(schema.SQL["inherits_engine"]):
+    if await line.value(SQL["inherits_engine"]):
         log.warning(
             "the user of %s inherits redrive_engine, so that its own statements see all tenants: as an "
             "administrator, REVOKE redrive_engine, redrive_app from it and GRANT redrive_login to it",
@@ -81,8 +81,8 @@ async def migrate(url: str, *, plan: bool = False) -> list[str]:
     address = locate(url)
     async with _plain_line(address, ONCE) as line:
         if plan:
-            return schema.names(await schema.pending(line, address))
-        return schema.names(await schema.bring_up_to_date(line, address, DatabaseClock(SystemClock())))
+            return names(await pending(line, address))
+        return names(await bring_up_to_date(line, address, DatabaseClock(SystemClock())))
 
 
 @asynccontextmanager
