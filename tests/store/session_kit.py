@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
+from redrive.store.encryption.codec import Codec
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line
 from redrive.store.postgres.session import PostgresSession
@@ -22,6 +23,7 @@ class OneSession:
     """A database that is one session."""
 
     def __init__(self, session: Session) -> None:
+        self.codec = Codec()
         self._session = session
 
     async def read(self, work: Work[Result], *, snapshot: bool) -> Result:

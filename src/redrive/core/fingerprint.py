@@ -20,7 +20,7 @@ from functools import lru_cache
 
 from redrive.core.failure import Failure
 from redrive.core.keys import encode
-from redrive.core.redact import Redactor
+from redrive.core.redact import MASK, Redactor
 
 __all__ = ["derive_key", "fingerprint", "normalise"]
 
@@ -56,7 +56,8 @@ def derive_key(secret: str, tenant: str) -> bytes:
 def fingerprint(failure: Failure, *, workflow: str, step: str | None, key: bytes) -> str:
     """Return 16 hexadecimal digits, the same for failures that look like one cause."""
     where = () if step is None else (step,)
-    message = normalise(_redactor().text(failure.message))
+    # A card number is masked and any other number becomes a placeholder: which of them must not matter.
+    message = normalise(_redactor().text(failure.message).replace(MASK, "0"))
     text = encode(
         "fingerprint", failure.category, failure.error_type, message, failure.frame or "", workflow, *where
     )

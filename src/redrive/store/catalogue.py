@@ -6,13 +6,20 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
-from redrive.store.rows import known_item
 from redrive.store.session import Database, Session, Statements, reads
 from redrive.store.workers import KnownItem
 
 __all__ = ["CatalogueCalls"]
 
 SQL = Statements("catalogue.sql")
+
+
+_KNOWN = ("kind", "name", "version", "options", "schema_in", "schema_out")
+
+
+def known_item(row: Sequence[Any]) -> KnownItem:
+    """One row of `catalogue`."""
+    return KnownItem(**dict(zip(_KNOWN, row, strict=True)))
 
 
 class CatalogueCalls:

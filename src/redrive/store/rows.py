@@ -12,13 +12,11 @@ from redrive.core.quick import in_order
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transition import AttemptEnd
 from redrive.store.records import AttemptRow, AuditRow, LetterRow, LetterState, PolicyRow, ReplayRow, RunRow
-from redrive.store.workers import KnownItem
 
 __all__ = [
     "attempt_row",
     "audit_row",
     "entry_row",
-    "known_item",
     "letter_row",
     "letter_state",
     "policy_row",
@@ -39,7 +37,6 @@ _REPLAY = (
     "ended_at", "outcome",
 )  # fmt: skip
 _AUDIT = ("id", "tenant", "at", "event", "by", "subject", "letter", "before", "after", "reason")
-_KNOWN = ("kind", "name", "version", "options", "schema_in", "schema_out")
 
 
 def entry_row(row: Sequence[Any]) -> EntryRow:
@@ -104,8 +101,3 @@ def replay_row(row: Sequence[Any]) -> ReplayRow:
 def audit_row(row: Sequence[Any]) -> AuditRow:
     """One row of `audit`."""
     return AuditRow(**dict(zip(_AUDIT, row, strict=True)))
-
-
-def known_item(row: Sequence[Any]) -> KnownItem:
-    """One row of `catalogue`."""
-    return KnownItem(**dict(zip(_KNOWN, row, strict=True)))
