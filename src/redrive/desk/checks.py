@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from redrive.clock import MICROS
@@ -13,6 +14,7 @@ from redrive.core.misfit import said
 from redrive.core.payload import Signature, check_size
 from redrive.core.redact import MASK, masked_paths
 from redrive.core.schema import problems
+from redrive.desk.aside import LARGE, aside, length
 from redrive.errors import InputError, PayloadError, UnknownWorkflow
 from redrive.store.port import People
 from redrive.store.workers import KnownItem, WorkerRow, living
@@ -21,6 +23,7 @@ __all__ = ["Checker", "a_flag", "as_json", "is_id", "long_text", "person", "reas
 
 _NAMED = 5
 _SHORT, _LONG = 255, 10_000
+_FAR = 2  # times the largest payload that a text may have before it is checked: types may shorten it
 _TRUSTED = MICROS  # how long it is believed that somebody has a workflow: a set asks for each of its letters
 
 
@@ -53,32 +56,22 @@ class Checker:
         signature = self._workflow(workflow)
         if signature is None:
             schema = (await self._known("workflow", workflow)).schema_in
-            return self.fitting(value, json.loads(schema), what)
-        text = as_json(value, what)
-        try:
-            args, kwargs = signature.decode(text)
-        except PayloadError as error:
-            raise InputError(said(what, [error])) from None
-        return self._sized(signature.encode(args, kwargs), what)
+            return await self.fitting(value, json.loads(schema), what)
+        return await aside(partial(self._typed_input, signature, value, what), length(value))
 
     async def output(self, step: str, value: Any) -> str:
         """A step's output as it is stored."""
         what = f"the output of step {step!r}"
         signature = self._step(step)
-        if masked := masked_paths(value):
+        if masked := await aside(partial(masked_paths, value), length(value)):
             raise InputError(
                 f"{', '.join(masked[:_NAMED])}: {MASK} stands for a hidden value, which no step gives; "
                 f"type the real value into {what}"
             )
         if signature is None:
             schema = (await self._known("step", step)).schema_out
-            return self.fitting(value, json.loads(schema), what)
-        text = as_json(value, what)
-        try:
-            signature.decode_result(text)
-        except PayloadError as error:
-            raise InputError(said(what, [error])) from None
-        return self._sized(text, what)
+            return await self.fitting(value, json.loads(schema), what)
+        return await aside(partial(self._typed_output, signature, value, what), length(value))
 
     async def registered(self, workflow: str) -> None:
         """Refuse a workflow that nobody would execute: no code ever registered it, or none does any more."""
@@ -114,13 +107,39 @@ class Checker:
             "checked; start a worker that has it"
         )
 
-    def fitting(self, value: Any, schema: Any, what: str) -> str:
+    async def fitting(self, value: Any, schema: Any, what: str) -> str:
         """A value as it is stored, if it fits a schema; InputError says where it does not."""
+        return await aside(partial(self._fitting, value, schema, what), length(value))
+
+    def _typed_input(self, signature: Signature, value: Any, what: str) -> str:
+        text = self._text(value, what)
+        try:
+            args, kwargs = signature.decode(text)
+        except PayloadError as error:
+            raise InputError(said(what, [error])) from None
+        return self._sized(signature.encode(args, kwargs), what)
+
+    def _typed_output(self, signature: Signature, value: Any, what: str) -> str:
+        text = self._text(value, what)
+        try:
+            signature.decode_result(text)
+        except PayloadError as error:
+            raise InputError(said(what, [error])) from None
+        return self._sized(text, what)
+
+    def _fitting(self, value: Any, schema: Any, what: str) -> str:
+        text = self._text(value, what)
         found = problems(value, schema)
         if found:
             more = f" (and {len(found) - _NAMED} more)" if len(found) > _NAMED else ""
             raise InputError(said(what, found[:_NAMED]) + more)
-        return self._sized(as_json(value, what), what)
+        return self._sized(text, what)
+
+    def _text(self, value: Any, what: str) -> str:
+        """Write a value, and refuse one that is far too large before anything looks into it."""
+        text = as_json(value, what)
+        check_size(text, _FAR * self._max_payload, what)
+        return text
 
     def _sized(self, text: str, what: str) -> str:
         check_size(text, self._max_payload, what)
@@ -129,8 +148,12 @@ class Checker:
 
 def as_json(value: Any, what: str) -> str:
     """A value as it is stored; InputError if JSON or a database cannot hold it."""
+    encoder = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     try:
-        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        # The encoder in C holds the interpreter's lock until it has written everything, so that the event
+        # loop would wait for a thread as it would for itself. In pieces it is slower, and others run.
+        large = length(value) >= LARGE
+        text = "".join(encoder.iterencode(value)) if large else encoder.encode(value)
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{what} is not JSON: {error}") from None
