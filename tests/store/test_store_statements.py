@@ -72,7 +72,7 @@ TOGETHER = {
 ONLY_POSTGRES = {
     "lock_circuit",
     "one_at_a_time", "missing_roles", "me", "backend", "not_member_of", "tenant_tables", "strong_roles",
-    "probe", "foreign_rows", "moment", "hold", "cut_off", "publish",
+    "strong_login", "probe", "foreign_rows", "moment", "hold", "cut_off", "publish",
 }  # fmt: skip
 # SQLite migrates beside nobody; on PostgreSQL a person decides when. There, `unfold` drops what it unfolds,
 # one look at the fences serves everybody, and what a letter tells is in its row.

@@ -18,7 +18,7 @@ from redrive.store.postgres.lines import until_it_answers
 from redrive.store.postgres.refusals import NOTHING_LOST, ONCE, meaning
 from redrive.store.postgres.roles import prove_confined
 
-__all__ = ["migrate", "prepare"]
+__all__ = ["login_faults", "migrate", "prepare"]
 
 log = logging.getLogger("redrive.store")
 
@@ -70,6 +70,13 @@ async def migrate(url: str, *, plan: bool = False) -> list[str]:
         if plan:
             return schema.names(await schema.pending(line, address))
         return schema.names(await schema.bring_up_to_date(line, address, DatabaseClock(SystemClock())))
+
+
+async def login_faults(url: str) -> list[str]:
+    """Return what the login of a URL may do that a server or a worker does not need."""
+    address = locate(url)
+    async with _plain_line(address, ONCE) as line:
+        return [row["reason"] for row in await line.rows(schema.SQL["strong_login"], schema=address.schema)]
 
 
 @asynccontextmanager
