@@ -94,12 +94,14 @@ async def test_a_value_far_above_the_limit_is_refused_before_it_is_checked(
     async with engine(app) as e:
         run = await importing.start([1])
         await e.settle()
-        threads = Threads(monkeypatch, (Signature, "decode"), (Signature, "decode_result"), (checks, "problems"))
+        threads = Threads(
+            monkeypatch, (Signature, "decode"), (Signature, "decode_result"), (checks, "problems")
+        )
         huge = ["x" * (3 << 20)]
         desk = app.runtime.desk(app.runtime.store, app.runtime.clock)
-        with pytest.raises(PayloadTooLarge, match="the input of workflow 'importing' takes 3.0 MiB"):
+        with pytest.raises(PayloadTooLarge, match=r"the input of workflow 'importing' takes 3\.0 MiB"):
             await desk.starter.start([Wanted(workflow="importing", input={"rows": huge})])
-        with pytest.raises(PayloadTooLarge, match="the output of step 'load' takes 3.0 MiB"):
+        with pytest.raises(PayloadTooLarge, match=r"the output of step 'load' takes 3\.0 MiB"):
             await app.dlq.replay(run.id, "SKIP", output=huge)
         del app.registered_workflows["importing"]
         with pytest.raises(PayloadTooLarge):

@@ -359,7 +359,9 @@ async def test_a_number_with_too_many_digits_is_not_parsed(
         assert never.calls == ["parse_json"] * 2
 
 
-async def test_a_thread_reads_a_large_field_of_a_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_thread_reads_a_large_field_of_a_form(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spy = Spy(monkeypatch, (wishes, "read_typed"))
     spy.go_on.set()
     async with served_here(tmp_path, Limits()) as world, signed_in(world) as browser:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
@@ -29,7 +29,7 @@ CHECKLIST = {
     "keys": "Encryption keys are set, and the first one is not `plain`.",
     "redaction": "The redaction setting can be read.",
     "file": "An SQLite file can be opened by its own user only.",
-    "login": "The PostgreSQL login is no superuser, bypasses no row level security, and owns no table of Redrive.",
+    "login": "The PostgreSQL login is no superuser, bypasses no row security, and owns no table of Redrive.",
     "tls": "Connections to PostgreSQL on another machine use TLS and check the certificate.",
     "smtp": "Mail to another machine is sent with TLS.",
     "proxies": "Trusted proxies are single addresses or small networks.",
@@ -150,7 +150,9 @@ def _redaction(settings: Settings) -> Finding:
     try:
         Redactor.parse(settings.redact)
     except ConfigurationError as error:
-        return _wrong("redaction", str(error), f"correct {VARIABLES['redact']}: processes do not start with it")
+        return _wrong(
+            "redaction", str(error), f"correct {VARIABLES['redact']}: processes do not start with it"
+        )
     return _ok("redaction", "the setting can be read" if settings.redact else "as built in")
 
 

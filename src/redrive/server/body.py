@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Upper bounds for one JSON text: nesting, keys, objects and arrays, values of any kind, digits of a number."""
+    """Upper bounds for one JSON text: nesting, keys, objects and arrays, values, digits of a number."""
 
     depth: int
     keys: int
