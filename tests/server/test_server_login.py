@@ -320,6 +320,11 @@ async def test_answers_tell_browsers_to_keep_to_themselves(tmp_path: Path) -> No
         for path in ("/healthz", "/app/login", f"{PREFIX}/me", "/nowhere"):
             headers = (await client.get(path)).headers
             assert headers["strict-transport-security"] == "max-age=31536000"
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["x-frame-options"] == "DENY"
+            assert headers["referrer-policy"] in ("no-referrer", "same-origin")
+            assert "no-store" in headers["cache-control"]
+            assert "frame-ancestors 'none'" in headers["content-security-policy"]
             assert headers["cross-origin-opener-policy"] == "same-origin"
             assert headers["cross-origin-resource-policy"] == "same-origin"
             assert "camera=()" in headers["permissions-policy"]
