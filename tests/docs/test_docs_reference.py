@@ -13,6 +13,7 @@ import redrive
 import redrive.errors
 import redrive.testing
 from redrive.cli import main
+from redrive.cli.hardening import CHECKLIST
 from redrive.core.classify import RETRYABLE
 from redrive.core.ending import LetterCode
 from redrive.core.roles import GRANTS, Permission, Role
@@ -190,3 +191,8 @@ def _exists(name: str) -> bool:
         parent, _, last = name.rpartition(".")
         return hasattr(import_module(parent), last)
     return True
+
+
+def test_the_hardening_checklist_is_what_the_doctor_checks() -> None:
+    page = read(ROOT / "docs/security.md").partition("## Hardening checklist")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE) == list(CHECKLIST.items())

@@ -53,7 +53,7 @@ async def ask(
     async def identify(request: Any) -> Sender:
         return Sender("ann", known=True)
 
-    await Guard(application, SMALL, identify)(scope, receive, send)
+    await Guard(application, SMALL, identify, max_payload=1 << 20)(scope, receive, send)
     return sent[0]["status"], seen[0] if seen else b""
 
 

@@ -44,7 +44,7 @@ from redrive.desk.saga import Sagas
 from redrive.desk.schedules import Schedules
 from redrive.desk.shaping import Shaper
 from redrive.desk.sinks import Sinks
-from redrive.desk.starting import Starter
+from redrive.desk.starting import Caller, Starter
 from redrive.desk.views import Views
 from redrive.desk.workflows import Workflows
 from redrive.errors import ConfigurationError
@@ -149,7 +149,9 @@ class Runtime:
 
     def new_set_worker(self, store: Store) -> SetWorker:
         """The chore that carries out sets, on the store or on another face of it."""
-        return SetWorker(store, Batches(store, self.clock, self._replayer(store, self.clock)).decide)
+        # What the user who began a set may see is not known here, so it counts as nothing.
+        replayer = self._replayer(store, self.clock, Caller(sees_payloads=False))
+        return SetWorker(store, Batches(store, self.clock, replayer).decide)
 
     async def _until_a_set(self, most: float) -> None:
         """Wait until somebody here begins a set or lets one go on, or until a rate allows more of one."""
@@ -193,10 +195,10 @@ class Runtime:
         """The chore that removes what was kept long enough, on the store or on another face of it."""
         return Purger(store, self.clock, self._app.settings)
 
-    def desk(self, store: People, clock: Clock) -> Desk:
-        """What people can do, on the store or on a view of it."""
+    def desk(self, store: People, clock: Clock, caller: Caller | None = None) -> Desk:
+        """What people can do, on the store or on a view of it; a caller over HTTP may see less."""
         shaper = Shaper(self._redactor)
-        replayer = self._replayer(store, clock)
+        replayer = self._replayer(store, clock, caller)
         previewer = Previewer(store, replayer, shaper)
         return Desk(
             runs=Runs(
@@ -215,7 +217,7 @@ class Runtime:
             circuits=Circuits(store, clock, self.turned),
             outbox=Outbox(store, clock, shaper, self.ring_all),
             audit=Audit(store, shaper),
-            starter=self._starter(store, clock),
+            starter=self._starter(store, clock, caller),
             notifications=Notifications(store, clock, self._showing(), self._rules_changed),
             schedules=Schedules(store, clock),
             views=Views(store, clock),
@@ -224,17 +226,18 @@ class Runtime:
     def _showing(self) -> Showing:
         return Showing(redactor=self._redactor, base_url=self._app.settings.base_url)
 
-    def _starter(self, store: People, clock: Clock) -> Starter:
+    def _starter(self, store: People, clock: Clock, caller: Caller | None) -> Starter:
         keeps = int(self._app.settings.idempotency_retention * MICROS)
         checker = self._checker(store)
-        return Starter(store, clock, checker, self._startable, self.ring, keeps)
+        return Starter(store, clock, checker, self._startable, self.ring, keeps, caller)
 
     def _startable(self, name: str) -> Startable | None:
         workflow = self._app.registered_workflows.get(name)
         return None if workflow is None else workflow.startable()
 
-    def _replayer(self, store: People, clock: Clock) -> Replayer:
-        return Replayer(store, clock, self._checker(store), self._redactor, self.changed, self.tally)
+    def _replayer(self, store: People, clock: Clock, caller: Caller | None = None) -> Replayer:
+        checker = self._checker(store)
+        return Replayer(store, clock, checker, self._redactor, self.changed, self.tally, caller)
 
     def _checker(self, store: People) -> Checker:
         workflows, steps = self._app.registered_workflows, self._app.registered_steps

@@ -24,7 +24,7 @@ _SIGNS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗", "red
 @shown
 @at_a_place
 def doctor(place: Place, output: Output) -> None:
-    """Check store, schema, roles, clock, workers, runs that do not move, schedules, messages, mail, webhooks.
+    """Check store, schema, clock, workers, late runs, schedules, messages, mail, webhooks, and security.
 
     Exit code 1 if something is wrong; each finding says what to do. --quiet prints what is wrong only.
     Of a server: whether it answers, what the token allows, and what waits.
@@ -64,7 +64,11 @@ def _examined(place: Place) -> list[Finding]:
     findings = asyncio.run(examine(app.settings.url))
     if any(each.level == "wrong" and each.check in ("store", "schema") for each in findings):
         return findings
-    return findings + asyncio.run(examine_telling(app))
+    from redrive.cli.hardening import examine_hardening
+
+    # A setting that cannot be read keeps the app itself from looking further.
+    hardening = asyncio.run(examine_hardening(app))
+    return [*findings, *hardening, *asyncio.run(examine_telling(app))]
 
 
 def _print(finding: Finding) -> None:

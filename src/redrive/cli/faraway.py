@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from redrive.cli.hardening import check_address
 from redrive.cli.health import Finding, late_schedules
 from redrive.cli.hints import circuit_hint, hint, worker_hint
 from redrive.core.circuit import CircuitStatus
@@ -37,6 +38,7 @@ async def examine_server(server: Remote) -> list[Finding]:
 async def _checks(server: Remote) -> AsyncIterator[Finding]:
     me = await server.me()
     yield Finding(check="server", level="ok", text=f"{server.address} answers")
+    yield check_address(server.address)
     yield Finding(check="token", level="ok", text=f"{me['who']}, {me['role']} of {me['tenant']}")
     for finding in _workflows(await server.workflows.list()):
         yield finding

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
@@ -102,8 +101,6 @@ async def _checks(store: Store, url: str) -> AsyncIterator[Finding]:
         yield finding
     yield await _letters(store)
     async for finding in _tokens(store):
-        yield finding
-    for finding in _file_mode(url):
         yield finding
     yield _disk(url)
 
@@ -272,20 +269,6 @@ async def _tokens(store: Store) -> AsyncIterator[Finding]:
         )
     if len(lapsed) > _NAMED:
         yield _note("tokens", f"{len(lapsed) - _NAMED} more do not work", hint("tokens", "list"))
-
-
-def _file_mode(url: str) -> Iterator[Finding]:
-    """Report a file that other users of the machine can read. New files are private."""
-    path = _file(url)
-    if path is None or os.name != "posix":
-        return
-    mode = path.stat().st_mode & 0o777
-    if mode & 0o077:
-        yield _note(
-            "file",
-            f"{path} has mode {mode:04o}: other users of this machine can open it",
-            f"chmod 600 {path}*",
-        )
 
 
 def _disk(url: str) -> Finding:

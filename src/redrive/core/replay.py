@@ -98,6 +98,11 @@ class ReplayRequest:
         """True if it says what the failed step, or a compensation, shall have given."""
         return self.mode in _OUTPUT
 
+    @property
+    def has_values(self) -> bool:
+        """True if it says an input, or what steps shall have given."""
+        return self.edits or bool(self.skip_steps) or self.output is not None
+
     def to_json(self) -> dict[str, Any]:
         """The decision as it is stored, and as equal ones are told; what was not said is left out."""
         said = {
@@ -128,8 +133,10 @@ class ReplayRequest:
         """Text and digest. Remembered: a set takes the same decision a hundred thousand times."""
         if not self._told:
             said = self.to_json()
-            digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-            self._told[:] = [json.dumps(said), digest]
+            # Written in pieces, so that a thread that writes a large one lets others run in between.
+            text = "".join(json.JSONEncoder().iterencode(said))
+            ordered = "".join(json.JSONEncoder(sort_keys=True).iterencode(said))
+            self._told[:] = [text, hashlib.sha256(ordered.encode()).hexdigest()]
         return self._told
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from redrive.clock import MICROS
@@ -12,6 +13,7 @@ from redrive.core.auditing import ENGINE
 from redrive.core.json_schema import problems
 from redrive.core.payload import Signature, check_size
 from redrive.core.redact import MASK, masked_paths
+from redrive.desk.aside import LARGE, aside, length
 from redrive.errors import InputError, PayloadError, UnknownWorkflow
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.store.port import People
@@ -31,6 +33,7 @@ __all__ = [
 
 _NAMED = 5
 _SHORT, _LONG = 255, 10_000
+_FAR = 2  # times the largest payload that a text may have before it is checked: types may shorten it
 _TRUSTED = MICROS  # how long it is believed that somebody has a workflow: a set asks for each of its letters
 
 
@@ -63,30 +66,20 @@ class Checker:
         signature = self._workflow(workflow)
         if signature is None:
             schema = (await self._known("workflow", workflow)).schema_in
-            return self.fitting(value, json.loads(schema), what)
-        text = as_json(value, what)
-        try:
-            args, kwargs = signature.decode(text)
-        except PayloadError as error:
-            raise InputError(_unfitting(what, error)) from None
-        return self._sized(signature.encode(args, kwargs), what)
+            return await self.fitting(value, json.loads(schema), what)
+        return await aside(partial(self._typed_input, signature, value, what), length(value))
 
     async def output(self, step: str, value: Any) -> str:
         """A step's output as it is stored."""
         what = Reason(ReasonCode.STEP_OUTPUT, step=step)
         signature = self._step(step)
-        if masked := masked_paths(value):
+        if masked := await aside(partial(masked_paths, value), length(value)):
             paths = tuple(masked[:_NAMED])
             raise InputError(Reason(ReasonCode.MASKED_OUTPUT, paths=paths, mask=MASK, what=what))
         if signature is None:
             schema = (await self._known("step", step)).schema_out
-            return self.fitting(value, json.loads(schema), what)
-        text = as_json(value, what)
-        try:
-            signature.decode_result(text)
-        except PayloadError as error:
-            raise InputError(_unfitting(what, error)) from None
-        return self._sized(text, what)
+            return await self.fitting(value, json.loads(schema), what)
+        return await aside(partial(self._typed_output, signature, value, what), length(value))
 
     async def registered(self, workflow: str) -> None:
         """Refuse a workflow that nobody would execute: no code ever registered it, or none does any more."""
@@ -113,12 +106,38 @@ class Checker:
                 return item
         raise UnknownWorkflow(Reason(ReasonCode.CODE_UNREGISTERED, kind=kind, name=name))
 
-    def fitting(self, value: Any, schema: Any, what: Reason) -> str:
+    async def fitting(self, value: Any, schema: Any, what: Reason) -> str:
         """A value as it is stored, if it fits a schema; InputError says where it does not."""
+        return await aside(partial(self._fitting, value, schema, what), length(value))
+
+    def _typed_input(self, signature: Signature, value: Any, what: Reason) -> str:
+        text = self._text(value, what)
+        try:
+            args, kwargs = signature.decode(text)
+        except PayloadError as error:
+            raise InputError(_unfitting(what, error)) from None
+        return self._sized(signature.encode(args, kwargs), what)
+
+    def _typed_output(self, signature: Signature, value: Any, what: Reason) -> str:
+        text = self._text(value, what)
+        try:
+            signature.decode_result(text)
+        except PayloadError as error:
+            raise InputError(_unfitting(what, error)) from None
+        return self._sized(text, what)
+
+    def _fitting(self, value: Any, schema: Any, what: Reason) -> str:
+        text = self._text(value, what)
         found = problems(value, schema)
         if found:
             raise InputError(invalid(what, [each.reason for each in found]))
-        return self._sized(as_json(value, what), what)
+        return self._sized(text, what)
+
+    def _text(self, value: Any, what: Reason) -> str:
+        """Write a value, and refuse one that is far too large before anything looks into it."""
+        text = as_json(value, what)
+        check_size(text, _FAR * self._max_payload, what)
+        return text
 
     def _sized(self, text: str, what: Reason) -> str:
         check_size(text, self._max_payload, what)
@@ -141,8 +160,12 @@ def _unfitting(what: Reason, error: PayloadError) -> Reason:
 
 def as_json(value: Any, what: str | Reason) -> str:
     """A value as it is stored; InputError if JSON or a database cannot hold it."""
+    encoder = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     try:
-        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        # The encoder in C holds the interpreter's lock until it has written everything, so that the event
+        # loop would wait for a thread as it would for itself. In pieces it is slower, and others run.
+        large = length(value) >= LARGE
+        text = "".join(encoder.iterencode(value)) if large else encoder.encode(value)
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(Reason(ReasonCode.NOT_JSON, what=what, why=str(error))) from None

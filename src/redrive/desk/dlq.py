@@ -20,7 +20,7 @@ from redrive.desk.closing import closed_before, closing
 from redrive.desk.groups import GroupList, list_groups
 from redrive.desk.handling import handled_by
 from redrive.desk.preview import DryRun, Previewer
-from redrive.desk.replaying import Order, Replay, Replayer, request_of
+from redrive.desk.replaying import Order, Replay, Replayer, make_request
 from redrive.desk.sets import DryRunOfMany, LetterSet, SetItem, Sets
 from redrive.desk.shapes import DeadLetter
 from redrive.desk.shaping import Shaper
@@ -190,7 +190,8 @@ class DeadLetters:
         answer.
         """
         _, letter = await self._replayer.letter(id, tenant=tenant)
-        order = Order(request=request_of(mode, **options), by=by, reason=reason, key=idempotency_key)
+        request = await make_request(mode, **options)
+        order = Order(request=request, by=by, reason=reason, key=idempotency_key)
         if a_flag("dry_run", dry_run):
             return await self._previewer.preview(letter.public_id, order)
         return await self._replayer.replay(letter.public_id, order)
@@ -206,7 +207,7 @@ class DeadLetters:
     ) -> Replay:
         """Give the failed step's result by hand, and let the run go on with it."""
         _, letter = await self._replayer.letter(id, tenant=tenant)
-        request = request_of(Mode.COMPLETE, output=output)
+        request = await make_request(Mode.COMPLETE, output=output)
         return await self._replayer.replay(letter.public_id, Order(request=request, by=by, reason=reason))
 
     async def resolve(
@@ -266,7 +267,7 @@ class DeadLetters:
         carries it out; `rate_set` changes it on the way, `pause_set` and `resume_set` hold it up.
         `dry_run` says how many match, and for the first 500 what would be refused; it changes nothing.
         """
-        order = Order(request=request_of(mode, **options), by=by, reason=reason)
+        order = Order(request=await make_request(mode, **options), by=by, reason=reason)
         if a_flag("dry_run", dry_run):
             return await self._sets.preview(letters, order, tenant)
         return await self._sets.begin(

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 from redrive.clock import Clock
@@ -32,6 +32,7 @@ from redrive.desk.checks import Checker, a_flag, as_json, invalid, is_id, person
 from redrive.desk.closing import resolution_of
 from redrive.desk.effects import effects_of
 from redrive.desk.shaping import changes_of
+from redrive.desk.starting import Caller
 from redrive.duration import moment
 from redrive.errors import ConfigurationError, Conflict, InputError, NotFound
 from redrive.frozen import dataclass
@@ -44,7 +45,7 @@ from redrive.store.encryption.keyring import SEALED_ERROR, Unreadable
 from redrive.store.port import People
 from redrive.store.records import Case, LetterState, ReplayRow
 
-__all__ = ["GOOD", "Order", "Prepared", "Replay", "Replayer", "request_of"]
+__all__ = ["GOOD", "Order", "Prepared", "Replay", "Replayer", "make_request"]
 
 _Subject = quick(Subject)  # a set of letters makes a hundred thousand
 _OBJECTS = frozenset({"input", "patch", "skip_steps"})
@@ -101,7 +102,7 @@ _Prepared, _Decision = quick(Prepared), quick(Decision)  # a set makes a hundred
 
 
 class Replayer:
-    """Plans and applies replays, one or many at a time."""
+    """Plans and applies replays, one or many at a time, for a caller."""
 
     def __init__(
         self,
@@ -111,8 +112,10 @@ class Replayer:
         redactor: Redactor,
         on_change: Callable[[str], None],
         tally: Tally | None = None,
+        caller: Caller | None = None,
     ) -> None:
         self._store = store
+        self._caller = caller or Caller()
         self._clock = clock
         self._tally = tally
         self._checker = checker
@@ -170,14 +173,18 @@ class Replayer:
         return replays
 
     async def answered_before(self, case: Case, order: Order) -> Replay | None:
-        """The answer that the same decision got; Conflict if another one is in force."""
+        """The answer that the same decision got; Conflict if another one is in force.
+
+        A decision with values of another caller is never the same one for a caller who may not see
+        payloads: an answer that depended on the values would let that caller guess them.
+        """
         for row in case.replays:
             if order.key is not None and row.key == order.key:
-                if row.digest != order.request.digest:
+                if not self._is_same(row, order):
                     raise Conflict(Reason(ReasonCode.KEY_USED, key=order.key, id=case.subject))
                 return _told(row, row.number, row.at)
         if order.request.undo is not None:
-            before = _decided_before(case, order.request)
+            before = self._decided_before(case, order)
             if before is not None or case.run.status is RunStatus.COMPENSATING:
                 return before
         last = case.replays[-1] if case.replays else None
@@ -185,13 +192,28 @@ class Replayer:
         if order.of_run and letter is not None and letter.status in CLOSED:
             letter = None
         became = None if last is None else await self._status(case, last)
-        if last is not None and last.digest == order.request.digest and _in_force(letter, last, became):
+        if last is not None and self._is_same(last, order) and _in_force(letter, last, became):
             return _told(last, last.number, last.at)
         _refuse(letter)
         elsewhere = last is not None and last.run_id != case.run.public_id
         if letter is None and last is not None and elsewhere and became is not RunStatus.CANCELLED:
             raise Conflict(Reason(ReasonCode.RUN_REPLAYED_AS, run=case.run.public_id, other=last.run_id))
         return None
+
+    def _is_same(self, row: ReplayRow, order: Order) -> bool:
+        """Return True if a decision that was made is the one that is asked for."""
+        if order.request.has_values and not (self._caller.sees_payloads or row.by == order.by):
+            return False
+        return row.digest == order.request.digest
+
+    def _decided_before(self, case: Case, order: Order) -> Replay | None:
+        """Return the answer to the same decision on a compensation; its run may be at the next one by now."""
+        row = unfinished(ledger(case.journal))
+        names = () if row is None else (row.undone.name, row.undone.key, row.entry.name, row.entry.key)
+        if order.request.undo in names:
+            return None
+        same = (each for each in reversed(case.replays) if self._is_same(each, order))
+        return next((_told(each, each.number, each.at) for each in same), None)
 
     async def _status(self, case: Case, last: ReplayRow) -> RunStatus | None:
         """How the run stands that the last replay let go on or started; None if it was purged."""
@@ -239,21 +261,26 @@ class Replayer:
         return restarted(view, status, decision, _again(case, self._clock.new_id()))
 
     async def _edited(self, case: Case, request: ReplayRequest) -> tuple[str, tuple[Change, ...]]:
-        original, redactor = json.loads(case.run.input or "null"), self._redactor
+        redactor = self._redactor
 
-        def meant() -> tuple[Any, Any]:
-            """Return the input that the user means, and the same with the masks that the user left in it."""
+        def meant() -> tuple[Any, Any, Any]:
+            """Return the input of the run, the one that the user means, and that with the user's masks."""
+            original = json.loads(case.run.input or "null")
             if request.patch is None:
-                return unmask(request.input, original, redactor), request.input
+                return original, unmask(request.input, original, redactor), request.input
             wanted = merge_patch(original, unmask(request.patch, original, redactor))
-            return wanted, merge_patch(redactor.redact(original), request.patch)
+            return original, wanted, merge_patch(redactor.redact(original), request.patch)
 
         size = length(case.run.input, request.patch, request.input)
-        wanted, sent = await aside(meant, size)
+        original, wanted, sent = await aside(meant, size)
         text = await self._checker.input(case.run.workflow, wanted)
-        became = json.loads(text)
-        _refuse_lost(case, original, wanted, became)
-        return text, await aside(partial(changes, original, became, redactor, sent=sent), size + len(text))
+
+        def compare() -> tuple[Change, ...]:
+            became = json.loads(text)
+            _refuse_lost(case, original, wanted, became)
+            return changes(original, became, redactor, sent=sent)
+
+        return text, await aside(compare, size + len(text))
 
     async def _output(self, intended: Plan, request: ReplayRequest) -> str | None:
         if intended.failed is None or intended.undo:
@@ -279,16 +306,6 @@ def _refuse_lost(case: Case, original: Any, wanted: Any, became: Any) -> None:
         raise InputError(invalid(what, [Reason(ReasonCode.FAULT, path=path, why=unknown) for path in lost]))
 
 
-def _decided_before(case: Case, request: ReplayRequest) -> Replay | None:
-    """The answer that the same decision on a compensation got; its run may have gone on to the next one."""
-    row = unfinished(ledger(case.journal))
-    if row is not None and request.undo in (row.undone.name, row.undone.key, row.entry.name, row.entry.key):
-        return None
-    rows = [each for each in reversed(case.replays) if each.digest == request.digest]
-    same = (_told(each, each.number, each.at) for each in rows)
-    return next(same, None)
-
-
 def _in_force(letter: LetterState | None, last: ReplayRow, became: RunStatus | None) -> bool:
     """True while a replay goes on, and ever after if it ended well; a failed one is history."""
     if letter is not None:
@@ -299,7 +316,18 @@ def _in_force(letter: LetterState | None, last: ReplayRow, became: RunStatus | N
     return became is not None and (became not in FINAL or became in GOOD)
 
 
-def request_of(mode: str, **options: Any) -> ReplayRequest:
+async def make_request(mode: str, **options: Any) -> ReplayRequest:
+    """Read a request as people and programs write it; a thread reads a large one."""
+
+    def make() -> ReplayRequest:
+        request = _request_of(mode, **options)
+        _ = request.digest  # computed in the same thread, and remembered
+        return request
+
+    return await aside(make, length(options))
+
+
+def _request_of(mode: str, **options: Any) -> ReplayRequest:
     """A request as people and programs write it."""
     if unknown := ", ".join(sorted(options.keys() - _OPTIONS)):
         known = tuple(sorted(_OPTIONS))

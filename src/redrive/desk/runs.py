@@ -15,7 +15,7 @@ from redrive.desk.aside import aside, length
 from redrive.desk.checks import a_flag, is_id, long_text, person
 from redrive.desk.handling import handled_by
 from redrive.desk.preview import DryRun, Previewer
-from redrive.desk.replaying import Order, Replay, Replayer, request_of
+from redrive.desk.replaying import Order, Replay, Replayer, make_request
 from redrive.desk.shapes import Run
 from redrive.desk.shaping import Shaper
 from redrive.errors import Conflict, NotFound
@@ -131,7 +131,7 @@ class Runs:
         a run with an open dead letter is replayed through it.
         """
         chosen = _MODES.get(mode.lower(), mode) if isinstance(mode, str) else mode
-        request = request_of(chosen, skip_steps=skip_steps, **options)
+        request = await make_request(chosen, skip_steps=skip_steps, **options)
         order = Order(request=request, by=by, reason=reason, key=idempotency_key, of_run=True)
         return await self._carry_out(run_id, order, tenant, dry_run=dry_run)
 
@@ -149,7 +149,7 @@ class Runs:
 
         Refused if the run passed a pivot. `dry_run` says what would be undone, and undoes nothing.
         """
-        request = request_of(Mode.ROLLBACK)
+        request = await make_request(Mode.ROLLBACK)
         order = Order(request=request, by=by, reason=reason, key=idempotency_key, of_run=True)
         return await self._carry_out(run_id, order, tenant, dry_run=dry_run)
 

@@ -66,6 +66,7 @@ class Starter:
         here: Callable[[str], Startable | None],
         on_start: Callable[[], None],
         key_keeps: int,
+        caller: Caller | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -73,7 +74,7 @@ class Starter:
         self._here = here
         self._on_start = on_start
         self._key_keeps = key_keeps
-        self.caller = Caller()
+        self._caller = caller or Caller()
 
     async def start(self, wanted: Sequence[Wanted]) -> list[Started]:
         """Accept runs, all or none of them; a key that was used for another input is a Conflict.
@@ -86,7 +87,7 @@ class Starter:
         started = await self._store.start(runs)
         self._on_start()
         for run, answer, each in zip(runs, started, wanted, strict=True):
-            if not (answer.new or self.caller.sees_payloads or answer.maker == self.caller.name):
+            if not (answer.new or self._caller.sees_payloads or answer.maker == self._caller.name):
                 raise Conflict(
                     f"the idempotency key of this start is bound to run {answer.public_id} by another "
                     "credential: use that one, a credential that may see payloads, or a new key "
@@ -101,7 +102,7 @@ class Starter:
             text = await self._checker.input(wanted.workflow, dict(wanted.input))
         else:
             what = Reason(ReasonCode.WORKFLOW_INPUT, workflow=wanted.workflow)
-            text = self._checker.fitting(dict(wanted.input), known.schema, what)
+            text = await self._checker.fitting(dict(wanted.input), known.schema, what)
         if wanted.event is not None and "idempotency_key" in wanted.options:
             raise InputError("an event is its own idempotency key; leave idempotency_key out")
         run = new_run(
@@ -115,7 +116,7 @@ class Starter:
         )
         if wanted.event is not None:
             run = for_event(run, wanted.event)
-        return run if run.key is None else replace(run, key_maker=self.caller.name)
+        return run if run.key is None else replace(run, key_maker=self._caller.name)
 
     async def _known(self, names: set[str]) -> dict[str, _Known]:
         found = {name: _Known(here, None) for name in names if (here := self._here(name)) is not None}

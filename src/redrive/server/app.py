@@ -69,6 +69,7 @@ def build(app: Redrive, *, limits: Limits | None = None, poll: float = 1.0) -> F
         guard,
         limits=limits,
         identify=partial(identify_sender, api.state.service),
+        max_payload=app.settings.max_payload,
         strict_transport=app.settings.base_url.startswith("https:"),
     )
     return api

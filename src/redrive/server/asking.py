@@ -6,6 +6,7 @@ is noted in that tenant's audit log, or in the log of all.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,7 @@ from redrive.core.events import Event
 from redrive.core.roles import ALL_TENANTS, Permission, Principal
 from redrive.core.transition import AuditWrite
 from redrive.desk.checks import short_text
+from redrive.desk.starting import Caller
 from redrive.errors import InputError, NotAllowed, NotSignedIn, RedriveError
 from redrive.server.auth.access import Access
 from redrive.server.limits import BODIES, Sender, is_open
@@ -105,7 +107,11 @@ class Asking:
     @property
     def desk(self) -> Desk:
         """What can be done, for this tenant only."""
-        return self.runtime.desk(self.view, self.clock)
+        who = self.principal
+        # A digest: the key of a credential names the user or the token.
+        name = hashlib.sha256(who.key.encode()).hexdigest()[:32]
+        caller = Caller(name, sees_payloads=who.may(Permission.SEE_PAYLOADS))
+        return self.runtime.desk(self.view, self.clock, caller)
 
     @property
     def accounts(self) -> Accounts:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 
 from redrive.errors import InputError
-from redrive.server.body import off_loop, parse_form
+from redrive.server.body import INLINE, Shape, measure, off_loop, parse_form
 from redrive.server.once import FORMS, OnceRoute
 from redrive.server.pages.entering import enter
 
@@ -24,6 +24,7 @@ class Form:
 
     def __init__(self, fields: Sequence[tuple[str, str]]) -> None:
         self._fields = fields
+        self.size = sum(len(value) for _, value in fields)
 
     def get(self, name: str, default: str = "") -> str:
         """The value of a field; the default where it is missing or blank."""
@@ -53,11 +54,20 @@ async def form_of(request: Request) -> Form:
     if known is None:
         try:
             body = await request.body()
-            fields = await off_loop(len(body), parse_form, body)
+            fields = await off_loop(len(body), _read, body, request.app.state.service.limits.shape)
         except ValueError:
             raise InputError("the form cannot be read; load the page again and send it anew") from None
-        known = request.state.form = Form([(key, value.replace("\r\n", "\n")) for key, value in fields])
+        known = request.state.form = Form(fields)
     return known
+
+
+def _read(body: bytes, most: Shape) -> list[tuple[str, str]]:
+    """Return the fields of a form. A large one may hold JSON, and is measured before that is parsed."""
+    fields = [(name, value.replace("\r\n", "\n")) for name, value in parse_form(body)]
+    for name, value in fields:
+        if len(value) > INLINE and (wrong := measure(value.encode(), most)) is not None:
+            raise InputError(f"field {name!r:.60} cannot be read: {wrong}")
+    return fields
 
 
 Sent = Annotated[Form, Depends(form_of)]

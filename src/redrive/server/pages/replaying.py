@@ -23,7 +23,7 @@ from redrive.server.pages.forms import CHECK, DO, Form, Sent, pages, to
 from redrive.server.pages.leaves import Leaf, leaves
 from redrive.server.pages.letters import PATH
 from redrive.server.pages.values import pretty
-from redrive.server.pages.wishes import EDITABLE, Wish, faults_of, in_fields, wish_of
+from redrive.server.pages.wishes import EDITABLE, Wish, faults_of, in_fields, read_wish
 from redrive.server.routes.shared import Id
 
 __all__ = ["replaying_routes"]
@@ -39,7 +39,7 @@ _MODES = [Mode.FROM_FAILED, Mode.FROM_STEP, Mode.STEP_ONLY, Mode.FULL, Mode.SKIP
 async def ask(request: Request, asked: Asked, id: Id) -> Response:
     """What a replay would do, before anything is typed."""
     found, shown = await _case(asked, id)
-    wish = wish_of(Form(list(request.query_params.multi_items())), shown, begun=True)
+    wish = await read_wish(Form(list(request.query_params.multi_items())), shown, begun=True)
     return await _checked(request, asked, found, shown, wish)
 
 
@@ -48,10 +48,10 @@ async def decide(request: Request, asked: Asked, id: Id, sent: Sent) -> Response
     """Replay, if what would happen was looked at for just this wish; otherwise show it."""
     found, shown = await _case(asked, id)
     if form := sent.get(_AS):
-        wish = wish_of(sent, shown, begun=True)
+        wish = await read_wish(sent, shown, begun=True)
         turned = wish if form == _JSON else in_fields(wish, shown)
         return await _checked(request, asked, found, shown, turned, form=form)
-    wish = wish_of(sent, shown)
+    wish = await read_wish(sent, shown)
     if sent.get(DO) == CHECK or wish.unread or sent.get("seen") != wish.digest:
         return await _checked(request, asked, found, shown, wish, hurried=sent.get(DO) != CHECK)
     await asked.desk.dlq.replay(found.id, wish.mode.value, by=asked.by, reason=wish.reason, **wish.options())

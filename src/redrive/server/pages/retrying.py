@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fastapi import Request
@@ -9,6 +10,7 @@ from fastapi.responses import Response
 
 from redrive.core.roles import Permission
 from redrive.core.typed import read_typed
+from redrive.desk.aside import aside
 from redrive.desk.preview import DryRun
 from redrive.desk.replaying import Replay
 from redrive.errors import Conflict, InputError, NotFound
@@ -124,13 +126,13 @@ async def _ask(asked: Asking, id: str, way: str, output: str | None, **more: Any
     if way == "rollback":
         more.pop("new_operation", None)
         return await asked.desk.runs.rollback(id, by=asked.by, **more)
-    given = {"output": _json(output)} if way == "skip_failed" else {}
+    given = {"output": await _json(output)} if way == "skip_failed" else {}
     return await asked.desk.runs.retry(id, way, by=asked.by, **given, **more)
 
 
-def _json(text: str | None) -> Any:
+async def _json(text: str | None) -> Any:
     try:
-        return read_typed(text or "null").value
+        return (await aside(partial(read_typed, text or "null"), len(text or ""))).value
     except InputError as error:
         why = Reason.of_error(error)
         raise InputError(Reason(ReasonCode.OUTPUT_NOT_JSON, why=why, example='"like this"')) from None

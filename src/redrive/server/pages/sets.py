@@ -21,7 +21,7 @@ from redrive.server.asking import Asked, Asking, needs
 from redrive.server.pages import letters
 from redrive.server.pages.drawing import show, view_of
 from redrive.server.pages.forms import CHECK, DO, Form, Sent, pages, to
-from redrive.server.pages.wishes import OUTPUTS, Wish, wish_of
+from redrive.server.pages.wishes import OUTPUTS, Wish, read_wish
 from redrive.server.routes.shared import Id
 from redrive.store.bulk import SetItemStatus
 from redrive.store.selection import LetterFilter
@@ -115,7 +115,7 @@ async def ask(request: Request, asked: Asked) -> Response:
 async def decide(request: Request, asked: Asked, sent: Sent) -> Response:
     """Begin it, if what it would do was looked at and its number was confirmed; otherwise show it."""
     action, pace = _action(sent), _pace(sent)
-    wish = _wish(sent, action)
+    wish = await _wish(sent, action)
     if sent.get(DO) == CHECK or wish.unread or pace.wrong or sent.get("seen") != _digest(action, wish):
         return await _plan(request, asked, sent, hurried=sent.get(DO) != CHECK and not pace.wrong)
     meant = _meant(asked, sent)
@@ -141,9 +141,11 @@ def _action(sent: Form) -> str:
     return sent.get("action") if sent.get("action") in ACTIONS else ACTIONS[0]
 
 
-def _wish(sent: Form, action: str, *, begun: bool = False) -> Wish:
+async def _wish(sent: Form, action: str, *, begun: bool = False) -> Wish:
     """What each replay shall do; whatever else is decided needs a reason at most."""
-    return wish_of(sent, None, begun=begun) if action == "REPLAY" else Wish(reason=sent.maybe("reason"))
+    if action != "REPLAY":
+        return Wish(reason=sent.maybe("reason"))
+    return await read_wish(sent, None, begun=begun)
 
 
 def _options(wish: Wish) -> dict[str, Any]:
@@ -167,7 +169,7 @@ async def _plan(
     unconfirmed: bool = False,
 ) -> Response:
     meant, action, pace = _meant(asked, sent), _action(sent), _pace(sent)
-    wish = _wish(sent, action, begun=begun)
+    wish = await _wish(sent, action, begun=begun)
     total = await _count(asked, meant)
     plan, wrong = None, None
     if action == "REPLAY" and wish.is_whole:

@@ -10,6 +10,7 @@ from typing import Any
 
 from redrive.core.replay import Mode
 from redrive.core.typed import read_typed
+from redrive.desk.aside import aside, length
 from redrive.errors import InputError
 from redrive.frozen import dataclass
 from redrive.reasons import Reason, ReasonCode
@@ -17,7 +18,7 @@ from redrive.server.pages.forms import Form
 from redrive.server.pages.leaves import filled, leaves
 from redrive.server.routes.shared import policy_of
 
-__all__ = ["EDITABLE", "FIELD", "OUTPUTS", "Wish", "faults_of", "in_fields", "wish_of"]
+__all__ = ["EDITABLE", "FIELD", "OUTPUTS", "Wish", "faults_of", "in_fields", "read_wish"]
 
 FIELD = "f:"
 """What the name of a form's field begins with that is a field of the input."""
@@ -46,6 +47,8 @@ class Wish:
     unread: Mapping[str, Reason] = field(default_factory=dict)
     """By place (`input`, `from_step`, `output`, `retry`), what cannot be read, or is missing."""
 
+    _digest: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+
     @property
     def is_whole(self) -> bool:
         """True if it can be tried: all that its way needs was given, and could be read."""
@@ -64,11 +67,24 @@ class Wish:
     @property
     def digest(self) -> str:
         """Tells this wish from another, so that nobody decides on what they have not seen checked."""
-        said = [self.mode.value, self.from_step, self.input, self.output, self.retry, self.new_operation]
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:24]
+        if not self._digest:
+            said = [self.mode.value, self.from_step, self.input, self.output, self.retry, self.new_operation]
+            self._digest.append(hashlib.sha256(_in_order(said).encode()).hexdigest()[:24])
+        return self._digest[0]
 
 
-def wish_of(sent: Form, shown: Any, *, begun: bool = False) -> Wish:
+async def read_wish(sent: Form, shown: Any, *, begun: bool = False) -> Wish:
+    """Read a form about an input that was shown like this; a thread reads a large one."""
+
+    def read() -> Wish:
+        wish = _wish_of(sent, shown, begun=begun)
+        _ = wish.digest  # computed in the same thread, and remembered
+        return wish
+
+    return await aside(read, sent.size + length(shown))
+
+
+def _wish_of(sent: Form, shown: Any, *, begun: bool = False) -> Wish:
     """Read a form about an input that was shown like this; one that is only `begun` may lack something."""
     unread: dict[str, Reason] = {}
     mode = _mode(sent.get("mode"))
@@ -143,12 +159,15 @@ def _has_input(sent: Form, shown: Any) -> bool:
 
 
 def _is_same(meant: Any, shown: Any) -> bool:
-    return bool(meant == shown) and json.dumps(meant) == json.dumps(shown)
+    return bool(meant == shown) and _in_order(meant, sort=False) == _in_order(shown, sort=False)
 
 
-def _in_order(value: Any) -> str:
-    """The value, whatever the order of names in it."""
-    return json.dumps(value, sort_keys=True)
+def _in_order(value: Any, *, sort: bool = True) -> str:
+    """Return a value as text, whatever the order of names in it.
+
+    It is written in pieces: a thread that writes a large one lets others run in between.
+    """
+    return "".join(json.JSONEncoder(sort_keys=sort).iterencode(value))
 
 
 def _output(sent: Form, unread: dict[str, Reason]) -> Any:

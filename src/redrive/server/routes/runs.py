@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Annotated, Any, Literal
 
 from fastapi import Query
@@ -14,7 +13,7 @@ from redrive.desk.around import Surroundings
 from redrive.desk.preview import DryRun
 from redrive.desk.replaying import Replay
 from redrive.desk.shapes import AttemptRecord, Run, StepRecord
-from redrive.desk.starting import Caller, Wanted
+from redrive.desk.starting import Wanted
 from redrive.errors import InputError
 from redrive.server.asking import Asked, Asking, needs
 from redrive.server.routes.shared import (
@@ -135,12 +134,7 @@ async def start_runs(asked: Asked, body: Batch) -> AcceptedBatch:
 
 
 async def _start(asked: Asking, wanted: list[Wanted]) -> list[Accepted]:
-    who = asked.principal
-    # A digest: the key of a credential names the user or the token.
-    name = hashlib.sha256(who.key.encode()).hexdigest()[:32]
-    starter = asked.desk.starter
-    starter.caller = Caller(name, sees_payloads=who.may(Permission.SEE_PAYLOADS))
-    started = await starter.start(wanted)
+    started = await asked.desk.starter.start(wanted)
     pairs = zip(wanted, started, strict=True)
     made = Accepted.model_construct  # of what is known to fit
     return [made(id=one.public_id, workflow=each.workflow, new=one.new) for each, one in pairs]

@@ -19,7 +19,7 @@ from redrive.store.postgres.roles import ENGINE, prove_confined
 from redrive.store.postgres.schema import SQL, bring_up_to_date, check, names, pending
 from redrive.store.postgres.session import PostgresSession
 
-__all__ = ["migrate", "prepare"]
+__all__ = ["login_faults", "migrate", "prepare"]
 
 log = logging.getLogger("redrive.store")
 
@@ -83,6 +83,13 @@ async def migrate(url: str, *, plan: bool = False) -> list[str]:
         if plan:
             return names(await pending(line, address))
         return names(await bring_up_to_date(line, address, DatabaseClock(SystemClock())))
+
+
+async def login_faults(url: str) -> list[str]:
+    """Return what the login of a URL may do that a server or a worker does not need."""
+    address = locate(url)
+    async with _plain_line(address, ONCE) as line:
+        return [row["reason"] for row in await line.rows(SQL["strong_login"], schema=address.schema)]
 
 
 @asynccontextmanager
