@@ -14,7 +14,7 @@ import click.testing
 import pytest
 
 from redrive import NonRetryable, Redrive, RunFailed, step_info
-from redrive.app.opening import make_store
+from redrive.app.runtime import make_store
 from redrive.cli import main
 from redrive.clock import SystemClock
 from redrive.errors import ConfigurationError

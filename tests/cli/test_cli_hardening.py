@@ -10,14 +10,13 @@ import asyncpg
 import pytest
 
 from redrive import Redrive
+from redrive.cli.doctor_checks import Finding
 from redrive.cli.hardening import CHECKLIST, _database_tls, _file, check_address, examine_hardening
-from redrive.cli.health import Finding
 from redrive.core.roles import Role
-from redrive.server.auth.access import Access
-from redrive.server.auth.first import operator
-from redrive.server.auth.wanted import NewToken, NewUser
+from redrive.server.auth.admin import Access, operator
+from redrive.server.contract import NewToken, NewUser
 from redrive.store.account_records import TokenKind
-from redrive.store.postgres.address import locate
+from redrive.store.postgres.connection import locate
 
 KEY = "M4mCsM6Rm3RsqCAPdBmBWFJ8iAOcaR3mzQzIX1DCbTM="
 SECRET = "7Hq2mB9xVd4LrT6wYk1Zc8NfPj3Gs5Ua0EoRiQt"

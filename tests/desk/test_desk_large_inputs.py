@@ -11,10 +11,11 @@ from desk_kit import ONCE, new_app
 from redrive import NonRetryable, Redrive
 from redrive.app import Workflow
 from redrive.core.payload import Signature
-from redrive.desk import checks, replaying
-from redrive.desk.aside import LARGE, length
-from redrive.desk.checks import Checker
-from redrive.desk.starting import Wanted
+from redrive.desk import decisions as replaying
+from redrive.desk import validation as checks
+from redrive.desk.presenter import LARGE, length
+from redrive.desk.runs import Wanted
+from redrive.desk.validation import Checker
 from redrive.errors import PayloadTooLarge
 from redrive.testing import engine
 

@@ -16,12 +16,12 @@ from redrive import Redrive, RetryPolicy
 from redrive.app import Workflow
 from redrive.chores import SetWorker
 from redrive.core.states import LetterStatus
-from redrive.desk.sets import DryRunOfMany, LetterSet
-from redrive.desk.shapes import DeadLetter
+from redrive.desk.bulk import DryRunOfMany, LetterSet
+from redrive.desk.models import DeadLetter
 from redrive.errors import Conflict, InputError, NotFound, StoreUnavailable
 from redrive.store import open_store
 from redrive.store.encryption.keyring import Keyring
-from redrive.store.selection import AuditFilter, LetterFilter
+from redrive.store.filters import AuditFilter, LetterFilter
 from redrive.testing import Crash, Engine, engine
 from redrive.testing.clock import VirtualClock
 from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, crash_after, crash_before

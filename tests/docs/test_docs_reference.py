@@ -15,7 +15,7 @@ import redrive.testing
 from redrive.cli import main
 from redrive.cli.hardening import CHECKLIST
 from redrive.core.classify import RETRYABLE
-from redrive.core.ending import LetterCode
+from redrive.core.failure_reason import LetterCode
 from redrive.core.roles import GRANTS, Permission, Role
 from redrive.policy import Category
 from redrive.reasons import ReasonCode

@@ -18,9 +18,10 @@ from server_kit import PATIENCE, PREFIX, World, access_of, caller, opened, serve
 from redrive.core.roles import Role
 from redrive.server import body as bodies
 from redrive.server import limits as limits_module
-from redrive.server.auth.wanted import NewUser
+from redrive.server.contract import NewUser
 from redrive.server.limits import Limits
-from redrive.server.pages import forms, wishes
+from redrive.server.pages import forms
+from redrive.server.pages import replay_form as wishes
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "same-origin"}
 JSON = {"Content-Type": "application/json"}

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from redrive.errors import NotFound
 from redrive.server.body import Shape, measure, parse_form
-from redrive.server.events import Hub
 from redrive.server.limits import Guard, Limits, Rates, Sender, Tries
+from redrive.server.live_updates import Hub
 from redrive.server.problems import ProblemError
 from redrive.testing import VirtualClock
 

@@ -17,10 +17,10 @@ from redrive import Redrive
 from redrive.clock import SystemClock
 from redrive.core.roles import Role
 from redrive.errors import NotSignedIn
-from redrive.server import service
-from redrive.server.auth import passwords
+from redrive.server import request as service
+from redrive.server.auth import secrets as passwords
 from redrive.server.auth.sessions import BEAT, Login, Sessions
-from redrive.server.auth.wanted import NewUser
+from redrive.server.contract import NewUser
 from redrive.server.limits import Limits
 
 PASSWORD = "a good password"

@@ -17,7 +17,7 @@ from test_server_events import lines, until
 from test_server_tokens import on
 
 from redrive.core.roles import Role
-from redrive.server.auth.wanted import NewToken
+from redrive.server.contract import NewToken
 from redrive.server.pages.site import ROUTES
 from redrive.store.account_records import TokenKind
 

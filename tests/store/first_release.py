@@ -9,8 +9,8 @@ from letter_kit import answers, audited, case_of, reopens
 from store_kit import DAY, HOUR, Kit
 
 from redrive.core.states import LetterStatus, RunStatus
+from redrive.store.filters import LetterFilter
 from redrive.store.records import Purge
-from redrive.store.selection import LetterFilter
 
 STATEMENTS = """
 INSERT INTO redrive.runs

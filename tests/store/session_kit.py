@@ -8,8 +8,7 @@ from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from redrive.store.encryption.codec import Codec
-from redrive.store.postgres.database_clock import DatabaseClock
-from redrive.store.postgres.line import Line
+from redrive.store.postgres.connection import DatabaseClock, Line
 from redrive.store.postgres.session import PostgresSession
 from redrive.store.session import Session, run_inline
 from redrive.store.sqlite.session import SqliteSession

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redrive.cli.exits import FAILED
-from redrive.cli.folding import folded
-from redrive.cli.output import Output, clean, echo, shown, styled
+from redrive.cli.messages import FAILED
+from redrive.cli.output import Output, clean, echo, folded, shown, styled
 from redrive.cli.place import Place, at_a_place
 
 if TYPE_CHECKING:
-    from redrive.cli.health import Finding
+    from redrive.cli.doctor_checks import Finding
 
 __all__ = ["doctor"]
 
@@ -34,7 +33,7 @@ def doctor(place: Place, output: Output) -> None:
       redrive doctor
       redrive doctor --json --url postgresql://shop@db/shop
     """
-    from redrive.cli.exits import explained
+    from redrive.cli.messages import explained
 
     with explained():
         findings = _examined(place)
@@ -52,12 +51,12 @@ def doctor(place: Place, output: Output) -> None:
 def _examined(place: Place) -> list[Finding]:
     import asyncio
 
-    from redrive.cli.health import examine
-    from redrive.cli.telling import examine_telling
+    from redrive.cli.doctor_checks import examine
+    from redrive.cli.doctor_remote import examine_telling
 
     server = place.server()
     if server is not None:
-        from redrive.cli.faraway import examine_server
+        from redrive.cli.doctor_remote import examine_server
 
         return asyncio.run(examine_server(server))
     app = place.app()

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
-from redrive.cli.health import Finding
-from redrive.cli.hints import hint
+from redrive.cli.doctor_checks import Finding
+from redrive.cli.messages import hint
 from redrive.core.redact import Redactor
 from redrive.errors import ConfigurationError
-from redrive.settings import PLAIN, VARIABLES, Settings, listening
+from redrive.settings import PLAIN, VARIABLES, Settings, listening, read_trusted
 from redrive.store.account_records import TokenKind, TokenRow, UserRow
 from redrive.store.sqlite.connection import locate
-from redrive.trusted import read_trusted
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -70,7 +69,7 @@ async def examine_hardening(app: Redrive) -> list[Finding]:
 
 async def _accounts(app: Redrive) -> tuple[list[UserRow], list[TokenRow]]:
     """Return the users, and the tokens that still work."""
-    from redrive.app.opening import make_store
+    from redrive.app.runtime import make_store
     from redrive.clock import SystemClock
 
     store = make_store(app.settings, SystemClock())
@@ -176,7 +175,7 @@ def _file(url: str) -> Finding:
 async def _login(url: str) -> Finding:
     if url.startswith("sqlite:"):
         return _ok("login", "SQLite has no logins")
-    from redrive.store.postgres.opening import login_faults
+    from redrive.store.postgres.schema import login_faults
 
     faults = await login_faults(url)
     if faults:

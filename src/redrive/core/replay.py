@@ -19,11 +19,11 @@ from enum import StrEnum
 from typing import Any
 
 from redrive.core.classify import Category
-from redrive.core.ending import Ending, LetterCode, Stage
+from redrive.core.decide_step import CIRCUIT_OPEN
+from redrive.core.failure_reason import Ending, LetterCode, Stage
 from redrive.core.journal import EntryRow, entry_key
-from redrive.core.options import StepOptions
-from redrive.core.parking import CIRCUIT_OPEN
 from redrive.core.quick import quick
+from redrive.core.run_options import StepOptions
 from redrive.core.saga import LedgerRow, is_for_person, ledger, unfinished
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.errors import Conflict, InputError

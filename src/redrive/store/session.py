@@ -36,7 +36,7 @@ from functools import cache, wraps
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from redrive.core.transition import AuditWrite, Transition
+from redrive.core.transitions import AuditWrite, Transition
 from redrive.store.statements import parse
 
 if TYPE_CHECKING:

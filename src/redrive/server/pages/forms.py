@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -10,10 +11,45 @@ from fastapi.responses import RedirectResponse, Response
 
 from redrive.errors import InputError
 from redrive.server.body import INLINE, Shape, measure, off_loop, parse_form
-from redrive.server.once import FORMS, OnceRoute
-from redrive.server.pages.entering import enter
+from redrive.server.idempotency import FORMS, OnceRoute
+from redrive.server.request import Asking, find_out, note_entry
 
-__all__ = ["CHECK", "DO", "ONCE", "Form", "Sent", "form_of", "pages", "to"]
+__all__ = ["CHECK", "DO", "Entries", "Form", "ONCE", "Sent", "enter", "form_of", "pages", "to"]
+
+
+# -- Who looks at the pages, and into which tenant -------------------------------------------------------
+
+
+_AGAIN = 900.0  # seconds after which looking is noted again
+_MOST = 10_000
+
+
+class Entries:
+    """Who was noted lately to look into which tenant."""
+
+    def __init__(self) -> None:
+        self._noted: OrderedDict[tuple[str, str], float] = OrderedDict()
+
+    async def note(self, asking: Asking, request: Request) -> None:
+        """Note an entry, unless one was noted lately and this one changes nothing."""
+        who, now = (asking.by, asking.tenant), asking.clock.monotonic()
+        if request.method == "GET" and now - self._noted.get(who, -_AGAIN) < _AGAIN:
+            return
+        await note_entry(asking, request)
+        self._noted[who] = now
+        self._noted.move_to_end(who)
+        while len(self._noted) > _MOST:
+            self._noted.popitem(last=False)
+
+
+async def enter(request: Request) -> Asking:
+    """Find out who looks at a page, before anything else asks."""
+    entries: Entries = request.app.state.entries
+    return await find_out(request, entries.note)
+
+
+# -- What a form sends. Each one carries a word of its own: sent twice, it is carried out once -----------
+
 
 ONCE = "once"
 DO, CHECK = "do", "check"

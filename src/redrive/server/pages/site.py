@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from redrive.server.pages.audit import audit_routes
-from redrive.server.pages.circuits import circuits_routes
-from redrive.server.pages.entering import Entries
-from redrive.server.pages.faults import install
-from redrive.server.pages.files import files_routes
-from redrive.server.pages.health import health_routes
-from redrive.server.pages.letter import letter_routes
-from redrive.server.pages.letters import letters_routes
-from redrive.server.pages.members import members_routes
-from redrive.server.pages.notifications import notifications_routes
-from redrive.server.pages.overview import overview_routes
-from redrive.server.pages.policies import policies_routes
-from redrive.server.pages.replaying import replaying_routes
-from redrive.server.pages.retrying import retrying_routes
-from redrive.server.pages.run import run_routes
-from redrive.server.pages.runs import runs_routes
-from redrive.server.pages.session import session_routes
-from redrive.server.pages.sets import sets_routes
-from redrive.server.pages.views import views_routes
-from redrive.server.pages.workflows import workflows_routes
-from redrive.server.service import Service
+from redrive.server.pages.accounts import members_routes, session_routes
+from redrive.server.pages.activity import audit_routes, notifications_routes
+from redrive.server.pages.bulk import sets_routes
+from redrive.server.pages.forms import Entries
+from redrive.server.pages.letters import letter_routes, letters_routes
+from redrive.server.pages.lists import views_routes
+from redrive.server.pages.operations import circuits_routes, policies_routes, workflows_routes
+from redrive.server.pages.overview import health_routes, overview_routes
+from redrive.server.pages.render import files_routes, install
+from redrive.server.pages.replay import replaying_routes, retrying_routes
+from redrive.server.pages.runs import run_routes, runs_routes
+from redrive.server.request import Service
 
 __all__ = ["site"]
 
