@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from redrive.records import replace
 
 __all__ = ["BIG", "METRICS", "OURS", "POSTGRES", "SQLITE", "WORKLOADS", "Measurement", "Metric", "plan"]
 

@@ -7,12 +7,13 @@ import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias, TypeGuard
+
+import msgspec
 
 from redrive.duration import Duration, seconds
 from redrive.errors import ConfigurationError
-from redrive.frozen import dataclass
 
 __all__ = [
     "Address",
@@ -46,8 +47,7 @@ _NUMBER = re.compile(r"\d+|0x[0-9a-f]*")
 _WITH_PORT = re.compile(r"(?P<host>\[[^\]]*\]|[^:\[\]]+)(?::(?P<port>.*))?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allowed:
+class Allowed(msgspec.Struct, frozen=True, kw_only=True):
     """One rule: a name, or a network, on one port or on all of them."""
 
     name: str | None = None

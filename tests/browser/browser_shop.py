@@ -9,7 +9,6 @@ import asyncio
 import json
 import sys
 from collections.abc import Coroutine
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from redrive.cli.demo.run import STORIES
 from redrive.cli.demo.shop import MARKET, PASSWORD, SHOP, app, let_in
 from redrive.core.roles import Role
 from redrive.desk.bulk import LetterSet
+from redrive.records import replace
 from redrive.server.auth.admin import Access, operator
 from redrive.server.contract import NewUser
 

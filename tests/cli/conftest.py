@@ -6,7 +6,6 @@ import runpy
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,8 @@ from console import Terminal
 from dlq_kit import played_shop as played_shop
 from dlq_kit import shop as shop
 from playroom import TOYS, Toys, play
+
+from redrive.records import replace
 
 
 @pytest.fixture(autouse=True)

@@ -10,13 +10,14 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from redrive import Redrive, RunFailed
 from redrive.desk.models import DeadLetter, Run
+from redrive.records import replace
 
 SHOP = """
 from dataclasses import dataclass

@@ -5,7 +5,6 @@ import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 from console import Terminal, piped
@@ -16,6 +15,7 @@ from redrive.chores.maintenance import Purger
 from redrive.cli.dlq.show import story
 from redrive.core.states import LetterStatus
 from redrive.reasons import ReasonCode
+from redrive.records import replace
 
 
 def section(page: str, title: str) -> list[str]:

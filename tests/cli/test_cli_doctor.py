@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from redrive.core.decide_run import AHEAD
 from redrive.core.roles import Principal, Role
 from redrive.core.states import RunStatus
 from redrive.core.transitions import RunWrite, Transition
+from redrive.records import replace
 from redrive.server.auth.admin import Access, operator
 from redrive.server.contract import NewToken, NewUser
 from redrive.store.postgres.connection import locate

@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from redrive.cli.demo.run import STORIES, Crew, _order
 from redrive.cli.demo.shop import PEOPLE, app, charge, fulfil, let_in
 from redrive.cli.demo.view import Plain, Screen, story, summary
 from redrive.cli.dev_feed import News
+from redrive.records import replace
 from redrive.store.filters import RunFilter
 from redrive.testing import Hang, engine, faults
 

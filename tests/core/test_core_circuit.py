@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +19,7 @@ from redrive.core.circuit import (
     wave,
     weigh,
 )
+from redrive.records import replace
 
 SECOND = 1_000_000
 RULES = CircuitRules(failures=5, window=60 * SECOND, open_for=60 * SECOND, probes=3)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, fields
-
+import msgspec
 import pytest
 
 from redrive.core.audit import EVENTS, Event, Label, label
@@ -80,7 +79,7 @@ def test_every_event_has_a_label_and_every_label_an_event() -> None:
     assert EVENTS.keys() == set(Event)
 
 
-@pytest.mark.parametrize("language", [field.name for field in fields(Label)])
+@pytest.mark.parametrize("language", Label.__struct_fields__)
 def test_labels_are_there_and_tell_events_apart(language: str) -> None:
     labels = [getattr(each, language) for each in EVENTS.values()]
     assert all(text and text == text.strip() for text in labels)
@@ -88,7 +87,7 @@ def test_labels_are_there_and_tell_events_apart(language: str) -> None:
 
 
 def test_no_label_was_left_untranslated() -> None:
-    assert not [name for name, each in EVENTS.items() if len(set(astuple(each))) < 2]
+    assert not [name for name, each in EVENTS.items() if len(set(msgspec.structs.astuple(each))) < 2]
 
 
 def test_a_label_is_found_by_name_and_language() -> None:

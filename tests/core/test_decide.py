@@ -7,7 +7,7 @@ import math
 import typing
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeAlias
 
@@ -67,6 +67,7 @@ from redrive.core.states import (
 from redrive.core.transitions import AttemptEnd, AttemptWrite, EntryWrite, RunWrite, Transition
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
+from redrive.records import replace
 from redrive.store.records import HeldRun, RunRow
 
 SECOND = 1_000_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import time
 
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from redrive.core.classify import Category
 from redrive.core.failure import Failure, derive_key, fingerprint, normalise
+from redrive.records import replace
 
 BASE = Failure(
     category=Category.SERVER_ERROR,
@@ -29,7 +29,7 @@ def of(failure: Failure, workflow: str = "fulfil", step: str | None = "charge", 
 
 
 def saying(message: str) -> str:
-    return of(dataclasses.replace(BASE, message=message))
+    return of(replace(BASE, message=message))
 
 
 def test_it_is_sixteen_hexadecimal_digits_and_never_changes() -> None:
@@ -94,7 +94,7 @@ def test_what_is_replaced_is_still_readable() -> None:
     ],
 )
 def test_each_part_of_the_failure_matters(change: dict[str, object]) -> None:
-    assert of(dataclasses.replace(BASE, **change)) != of(BASE)  # type: ignore[arg-type]
+    assert of(replace(BASE, **change)) != of(BASE)  # type: ignore[arg-type]
 
 
 def test_the_place_matters() -> None:
@@ -110,7 +110,7 @@ def test_the_place_matters() -> None:
 
 
 def test_stack_details_status_and_delay_do_not_matter() -> None:
-    other = dataclasses.replace(
+    other = replace(
         BASE, stack='File "x.py", line 99', details={"a": 1}, status_code=502, retry_after=3.0, retryable=True
     )
     assert of(other) == of(BASE)
@@ -137,7 +137,7 @@ def test_a_number_never_matters(text: str, one: int, other: int) -> None:
 
 @given(st.text(st.characters(exclude_categories=[])), st.text(st.characters(exclude_categories=[])))
 def test_any_text_has_a_fingerprint(message: str, workflow: str) -> None:
-    failure = dataclasses.replace(BASE, message=message)
+    failure = replace(BASE, message=message)
     assert re.fullmatch(r"[0-9a-f]{16}", of(failure, workflow, workflow))
 
 

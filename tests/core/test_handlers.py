@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,6 +33,7 @@ from redrive.core.run_options import DEFAULT_RETRY, Handler, OnFailure, RunOptio
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import RunWrite, Transition
 from redrive.reasons import Reason, ReasonCode
+from redrive.records import replace
 
 NOW = 1_900_000_000_000_000
 OWN = Handler(workflow="page", parameter="event", options=RunOptions(index=("event.run_id",)).to_json())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 
+import msgspec
 import pytest
 
 from redrive.core import outcomes as module
@@ -15,20 +15,20 @@ OUTCOMES = typing.get_args(Outcome)
 RECORDS = [
     one
     for one in vars(module).values()
-    if dataclasses.is_dataclass(one) and one.__module__ == module.__name__
+    if isinstance(one, type) and issubclass(one, msgspec.Struct) and one.__module__ == module.__name__
 ]
 
 
 def test_every_record_about_a_run_is_an_outcome_and_nothing_else_is() -> None:
-    about_a_run = {one for one in RECORDS if "run" in {field.name for field in dataclasses.fields(one)}}
+    about_a_run = {one for one in RECORDS if "run" in one.__struct_fields__}
     assert set(OUTCOMES) == about_a_run
     assert set(RECORDS) - about_a_run == {RunView, Place, OpenStep, Undoing}
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
 def test_a_record_cannot_change(record: type) -> None:
-    assert record.__dataclass_params__.frozen  # type: ignore[attr-defined]
-    assert "__slots__" in vars(record)
+    assert record.__struct_config__.frozen  # type: ignore[attr-defined]
+    assert not hasattr(record, "__dict__") or "__dict__" not in vars(record)
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: outcome.__name__)

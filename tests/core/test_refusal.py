@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import typing
-from dataclasses import replace
 
 import pytest
 
@@ -45,6 +44,7 @@ from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
+from redrive.records import replace
 
 BAD = "BAD"
 """Stands for what the store would not take."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -16,6 +15,7 @@ from redrive.core.retry import Verdict, explain, judge
 from redrive.core.run_options import StepOptions
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
+from redrive.records import replace
 
 STEP = StepOptions()
 FOREVER = RetryPolicy(max_retries=-1, jitter=0)

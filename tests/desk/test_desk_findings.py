@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from redrive.desk.decisions import Replay
 from redrive.desk.models import DeadLetter
 from redrive.desk.preview import DryRun
 from redrive.errors import Conflict, DataRefused, InputError, NotAllowed, NotFound
+from redrive.records import replace
 from redrive.store.bulk import NewSet
 from redrive.store.filters import AuditFilter, LetterFilter
 from redrive.testing import Crash, Engine, engine, faults

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -22,6 +22,7 @@ from redrive.core.transitions import AttemptEnd
 from redrive.desk.models import AttemptRecord
 from redrive.desk.presenter import Shaper
 from redrive.reasons import Reason, ReasonCode
+from redrive.records import replace
 from redrive.store.records import AttemptRow, LetterRow, RunRow
 
 NOON = datetime(2031, 5, 17, 14, 2, 11, tzinfo=UTC)

@@ -67,7 +67,7 @@ def test_a_fresh_install_works(
     assert set(present) <= packages
     assert not packages & set(absent)
     if not extra:
-        assert len(packages) <= 8, packages
+        assert len(packages) <= 9, packages
     assert "Durable workflows" in output([home / "bin/redrive", "--help"], tmp_path)
     assert output([home / "bin/redrive", "init", "new"], tmp_path).count("wrote") == 4
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

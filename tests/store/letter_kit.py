@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from store_kit import Kit, buried, entry, noted, writes
@@ -17,6 +16,7 @@ from redrive.core.transitions import (
     RunWrite,
     Transition,
 )
+from redrive.records import replace
 from redrive.store.filters import AuditFilter
 from redrive.store.records import AuditRow, Case, RunRow
 from redrive.store.workers import Claimed

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from cluster import POSTGRES
 from keyed import with_keys
@@ -21,6 +22,7 @@ from redrive.core.idempotency import payload_hash
 from redrive.core.journal import Journal
 from redrive.core.states import RunStatus, StepStatus
 from redrive.errors import ConfigurationError, DataRefused, InputError
+from redrive.records import field_names, replace
 from redrive.store import open_store, port
 from redrive.store.account_records import AnswerRow, NewAnswer
 from redrive.store.encryption.codec import (
@@ -152,7 +154,12 @@ OPENED_APART = {"Claims", "Claimed", "Started"}
 def records() -> list[type[Any]]:
     found = {name: value for module in (written, port) for name, value in vars(module).items()}
     kept = [
-        each for name, each in found.items() if dataclasses.is_dataclass(each) and not name.endswith("Filter")
+        each
+        for name, each in found.items()
+        if isinstance(each, type)
+        and (issubclass(each, msgspec.Struct) or dataclasses.is_dataclass(each))
+        and each is not msgspec.Struct
+        and not name.endswith("Filter")
     ]
     return sorted(kept, key=lambda each: each.__name__)
 
@@ -160,13 +167,13 @@ def records() -> list[type[Any]]:
 def test_every_text_of_every_record_has_its_place() -> None:
     """Whoever adds a field decides whether it is a payload, in `store/encryption/codec.py` or here."""
     missing = [
-        f"{record.__name__}.{field.name}"
+        f"{record.__name__}.{field}"
         for record in records()
-        for field in dataclasses.fields(record)
-        if "str" in str(field.type)
-        and field.name not in {*SEALED.get(record, ()), *COVERED.get(record, ())}
-        and (record.__name__, field.name) not in CLEAR_HERE | ELSEWHERE
-        and field.name not in CLEAR
+        for field in field_names(record)
+        if "str" in record.__annotations__[field]
+        and field not in {*SEALED.get(record, ()), *COVERED.get(record, ())}
+        and (record.__name__, field) not in CLEAR_HERE | ELSEWHERE
+        and field not in CLEAR
     ]
     assert missing == []
 
@@ -182,9 +189,9 @@ def test_every_part_of_a_record_that_can_hold_a_payload_is_known(
         if record in (WRITTEN_PARTS if payloads is READ else READ_PARTS) or record.__name__ in OPENED_APART:
             continue
         holding = {
-            field.name
-            for field in dataclasses.fields(record)
-            if any(re.search(rf"\b{name}\b", str(field.type)) for name in names)
+            field
+            for field in field_names(record)
+            if any(re.search(rf"\b{name}\b", record.__annotations__[field]) for name in names)
         }
         assert holding <= set(parts.get(record, ())), record
 
@@ -193,8 +200,8 @@ def filled(record: type[Any]) -> Any:
     """A record whose sealed and covered fields are filled."""
     own = {*SEALED[record], *COVERED.get(record, ())}
     needed = {
-        field.name: SECRET if field.name in own else "acme" if field.name == "tenant" else None
-        for field in dataclasses.fields(record)
+        field: SECRET if field in own else "acme" if field == "tenant" else None
+        for field in field_names(record)
     }
     return record(**needed)
 
@@ -203,7 +210,7 @@ def sealed_by_hand(keys: Keyring, record: Any) -> Any:
     """Return a record as it comes from the database."""
     payloads = {name: keys.seal(getattr(record, name), "acme") for name in READ[type(record)]}
     hashes = {name: keys.cover(getattr(record, name), "acme") for name in COVERED.get(type(record), ())}
-    return dataclasses.replace(record, **payloads, **hashes)
+    return replace(record, **payloads, **hashes)
 
 
 @pytest.mark.parametrize("record", SEALED, ids=lambda record: record.__name__)
@@ -212,9 +219,9 @@ def test_each_record_is_sealed_and_opened_in_just_these_fields(record: type[Any]
     codec = Codec(keys)
     sealed = codec.seal(plain, "acme") if record in WRITTEN else sealed_by_hand(keys, plain)
     own = {*SEALED[record], *COVERED.get(record, ())}
-    for field in dataclasses.fields(record):
-        value = getattr(sealed, field.name)
-        assert is_sealed(value) if field.name in own else value == getattr(plain, field.name), field.name
+    for field in field_names(record):
+        value = getattr(sealed, field)
+        assert is_sealed(value) if field in own else value == getattr(plain, field), field
     if record in READ:
         assert codec.open(sealed, "acme") == plain
     assert type(sealed) is record
@@ -266,8 +273,8 @@ async def live(kit: Kit) -> Any:
     line.beat(worker, {(run.id, 0): text})
     line.close()
     end = buried(run, reason=f"it said {SECRET}", failure=text, payload_hash=payload_hash(f'"{SECRET}"'))
-    change = dataclasses.replace(end.change, failure=text, output=text)
-    assert (await kit.store.apply([dataclasses.replace(end, change=change)], worker=worker))[0].kept
+    change = replace(end.change, failure=text, output=text)
+    assert (await kit.store.apply([replace(end, change=change)], worker=worker))[0].kept
     return run
 
 

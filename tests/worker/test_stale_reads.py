@@ -202,7 +202,7 @@ async def test_a_step_that_just_ended_is_no_reason_for_the_reaper_to_stumble(tmp
 
         class Late:
             async def hung(self, margin: int, limit: int) -> list[Any]:
-                from dataclasses import replace
+                from redrive.records import replace
 
                 return [replace(hung, open=())]
 

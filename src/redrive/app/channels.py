@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from redrive.clock import MICROS, Clock, SystemClock
 from redrive.core.addresses import circuit_page
 from redrive.core.audit import reason_by
@@ -15,7 +17,6 @@ from redrive.core.outbox import DEFAULT_RETRY, patterns
 from redrive.core.redact import Redactor
 from redrive.duration import Duration, seconds
 from redrive.errors import InputError, RegistrationError
-from redrive.frozen import dataclass
 from redrive.notify.channels import delivery_reader
 from redrive.notify.digest import Digest, notify_sinks
 from redrive.policy import RetryPolicy
@@ -43,8 +44,7 @@ _CONCURRENCY = 16
 _MOST = 250
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):
     """How messages are brought to a sink, as far as somebody said so."""
 
     retry: RetryPolicy | None = None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
+
+import msgspec
 
 from redrive.app.catalogue import read_schedules
 from redrive.app.compensation import (
@@ -29,8 +30,8 @@ from redrive.core.run_options import StepOptions
 from redrive.core.schedule import Schedule
 from redrive.duration import Duration, seconds
 from redrive.errors import ConfigurationError, RegistrationError
-from redrive.frozen import dataclass
 from redrive.policy import Circuit, RetryPolicy
+from redrive.records import field_names
 from redrive.worker.definitions import Step, Undo, WorkflowDefinition
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ __all__ = [
 
 def check_options(kind: str, record: type[Any], options: Mapping[str, Any]) -> None:
     """Refuse options that do not exist, at the decorator and not at the function below it."""
-    known = [each.name for each in fields(record)]
+    known = field_names(record)
     unknown = ", ".join(name for name in options if name not in known)
     if unknown:
         raise RegistrationError(f"@app.{kind} has no option {unknown}; it has {', '.join(known)}")
@@ -135,8 +136,7 @@ def read_rules(classify: Any) -> tuple[Rule, ...]:
 _DEFAULT_TIMEOUT = 600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRequest:
+class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What `@app.step` was told, not checked yet."""
 
     name: str | None = None
@@ -288,8 +288,7 @@ def _make_follower(
 # -- Registering workflows -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowRequest:
+class WorkflowRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What `@app.workflow` was told, not checked yet."""
 
     name: str | None = None

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from redrive.app.catalogue import planned
 from redrive.app.channels import Notifying
 from redrive.app.results import Results
@@ -44,7 +46,6 @@ from redrive.desk.saved_views import Views
 from redrive.desk.settings import Policies, Schedules, Workflows
 from redrive.desk.validation import Checker
 from redrive.errors import ConfigurationError
-from redrive.frozen import dataclass
 from redrive.notify.digest import SENDER_SINKS
 from redrive.observability.counters import Ear, Tally
 from redrive.observability.logs import Reporter
@@ -81,8 +82,7 @@ _LATE = 3  # times of a schedule are looked at once in an interval; so many of t
 _PATIENTLY = 30  # purging and watching are done once in so many intervals of the reaper
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
+class Desk(msgspec.Struct, frozen=True, kw_only=True):
     """What people can do, on one store or on a view of one."""
 
     runs: Runs

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from redrive.app.results import Ending
@@ -32,6 +32,7 @@ from redrive.errors import (
     RunPartial,
 )
 from redrive.policy import RetryPolicy
+from redrive.records import replace
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.records import Started
 from redrive.store.workers import Claimed

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from redrive.clock import MICROS, Clock
 from redrive.core.audit import ENGINE
@@ -13,6 +12,7 @@ from redrive.core.idempotency import letter_id
 from redrive.core.outcomes import Closed
 from redrive.core.states import LetterStatus
 from redrive.reasons import Reason, ReasonCode
+from redrive.records import replace
 from redrive.settings import Settings
 from redrive.settle.circuits import advanced, turn
 from redrive.settle.settler import LocalSettler, settle_apart, view_anyway

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 
 from redrive.clock import MICROS, Clock
 from redrive.core.classify import Category
@@ -24,6 +23,7 @@ from redrive.core.states import RunStatus
 from redrive.core.transitions import AttemptEnd
 from redrive.duration import words
 from redrive.observability.counters import Ear, Tally
+from redrive.records import replace
 from redrive.settle.settler import LocalSettler, open_step, open_steps, parked_for, settle_apart, view_anyway
 from redrive.store.port import Store
 from redrive.store.records import HeldRun, RunRow

@@ -31,7 +31,6 @@ from redrive.chores.relay_queue import WINDOW, InHand, Lines, Trial
 from redrive.clock import MICROS, Clock, Timer
 from redrive.core.classify import Rule
 from redrive.core.outbox import BORN, MOST_BYTES, Bundle, Carrier, Suspects
-from redrive.core.quick import quick
 from redrive.core.transitions import Answer, MessageWrite, Transition
 from redrive.errors import StoreError
 from redrive.observability.counters import Tally
@@ -283,7 +282,6 @@ class Relay:
 # -- Hand-over: messages go from the commit that publishes them straight to the relays of this proce -----
 
 
-_MessageRow, _Claimed = quick(MessageRow), quick(ClaimedDelivery)
 Items = list[ClaimedDelivery]
 
 
@@ -337,12 +335,12 @@ def _bundles(said: Sequence[tuple[Transition, Answer]]) -> tuple[list[tuple[Bund
             if bundle.id not in found:
                 found[bundle.id] = (bundle, [])
             row = _row(message, id, transition.tenant, answer.now)
-            found[bundle.id][1].append(_Claimed(message=row, fence=BORN, attempt=0, bundle=bundle.id))
+            found[bundle.id][1].append(ClaimedDelivery(message=row, fence=BORN, attempt=0, bundle=bundle.id))
     return list(found.values()), whole
 
 
 def _row(written: MessageWrite, id: int, tenant: str, now: int) -> MessageRow:
-    return _MessageRow(
+    return MessageRow(
         id=id,
         public_id=written.public_id,
         tenant=tenant,

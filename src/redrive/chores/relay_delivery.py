@@ -12,7 +12,6 @@ from redrive.core.audit import ENGINE, Event
 from redrive.core.classify import Rule
 from redrive.core.failure import Failure, capture
 from redrive.core.outbox import DeliveryMark, after_failure, is_poison
-from redrive.core.quick import quick
 from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import AuditWrite
 from redrive.duration import micros
@@ -26,9 +25,6 @@ __all__ = ["Courier", "arrived", "dead", "death", "given_back", "put_off"]
 
 
 # -- What is noted of a delivery, for each thing that can become of it -----------------------------------
-
-
-_DeliveryMark = quick(DeliveryMark)
 
 
 def arrived(claimed: ClaimedDelivery) -> DeliveryMark:
@@ -74,7 +70,7 @@ def _mark(
     error: str | None = None,
     tried: bool = True,
 ) -> DeliveryMark:
-    return _DeliveryMark(
+    return DeliveryMark(
         message=claimed.message.id,
         tenant=claimed.message.tenant,
         fence=claimed.fence,

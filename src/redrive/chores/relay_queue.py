@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
 
 from redrive.chores import relay_delivery as marks
 from redrive.chores.relay_delivery import Courier
@@ -21,6 +20,7 @@ from redrive.core.outbox import MOST_BYTES, Arrived, DeliveryMark
 from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import AuditWrite
 from redrive.errors import DataRefused
+from redrive.records import replace
 from redrive.settle.settler import until_answered
 from redrive.sinks import SinkDefinition
 from redrive.store.outbox_records import ClaimedDelivery

@@ -15,10 +15,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from redrive.core.schedule import Due, Schedule, due
 from redrive.core.transitions import NewRun
 from redrive.errors import DataRefused
-from redrive.frozen import dataclass
 from redrive.store.port import Store
 from redrive.store.records import Started
 from redrive.store.schedules import NewSchedule, ScheduleMark, SchedulePlace, ScheduleRow
@@ -32,8 +33,7 @@ _BEAT = 60_000_000  # how long a node may trust what it read last
 _PUNCTUAL = 60_000_000  # so late a time is not called missed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule of a workflow; `run` makes the run for one of its times."""
 
     workflow: str
@@ -66,8 +66,7 @@ class Planned:
         return self.schedule.cron.next(row.passed) if is_on else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fire:
+class _Fire(msgspec.Struct, frozen=True, kw_only=True):
     """A time of a schedule for which a run is to be started, or not any more."""
 
     planned: Planned

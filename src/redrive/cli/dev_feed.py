@@ -8,6 +8,8 @@ import sys
 from collections import Counter, deque
 from datetime import UTC, datetime
 
+import msgspec
+
 from redrive.app import Redrive
 from redrive.cli.example import example_input
 from redrive.cli.messages import hint
@@ -18,7 +20,6 @@ from redrive.core.states import FINAL, EntryKind, LetterStatus, RunStatus
 from redrive.desk.models import AttemptRecord, DeadLetter, Run, StepRecord
 from redrive.duration import moment
 from redrive.errors import ConfigurationError, NotFound, StoreError
-from redrive.frozen import dataclass
 from redrive.store.filters import LetterFilter, RunFilter
 
 __all__ = ["Event", "Live", "News"]
@@ -32,8 +33,7 @@ _MOST_LETTERS = 500
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened to a run, in words. `mood`: good, waiting or bad."""
 
     at: datetime

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from redrive.cli.messages import circuit_hint, hint, rewritten, schedule_hint, worker_hint
 from redrive.clock import MICROS, SystemClock
 from redrive.core.audit import reason_by
@@ -16,7 +18,6 @@ from redrive.core.states import LetterStatus, RunStatus
 from redrive.desk.settings import KnownSchedule, listed
 from redrive.duration import moment, words
 from redrive.errors import RedriveError, SchemaMismatch
-from redrive.frozen import dataclass
 from redrive.store import EXPOSED, open_store
 from redrive.store.account_records import TokenKind, lapse_of
 from redrive.store.filters import CircuitFilter, LetterFilter, RunFilter
@@ -34,8 +35,7 @@ _LOOKED_AT = 500
 _NAMED = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one check found, and what to do about it."""
 
     check: str

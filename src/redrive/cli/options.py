@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
+import msgspec
 
 from redrive.cli.messages import NOT_FOUND, REFUSED, Misused, Stopped, code_of, hint, rewritten
 from redrive.cli.output import clean, say
-from redrive.frozen import dataclass
 
 if TYPE_CHECKING:
     from redrive.app import Redrive, Workflow
@@ -52,8 +52,7 @@ __all__ = [
 # -- Changing things: who did it, whether it is only tried, and whether to ask first ---------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a change is to be made."""
 
     by: str

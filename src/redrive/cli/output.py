@@ -18,16 +18,16 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Generic, TextIO, TypeVar
 
 import click
+import msgspec
 
 from redrive.core.redact import escape_controls
 from redrive.core.roles import DEFAULT_TENANT
-from redrive.frozen import dataclass
+from redrive.records import as_dict, is_record
 
 __all__ = [
     "Column",
@@ -107,8 +107,7 @@ _COLOURS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Column(Generic[Item]):
+class Column(msgspec.Struct, Generic[Item], frozen=True):
     """One column of a table: its title, and how its value is found.
 
     A `sentence` stands in lines of its own below the others where it would be cut short. Of a column that
@@ -121,8 +120,7 @@ class Column(Generic[Item]):
     ends: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
+class Output(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the caller wants to see."""
 
     json: bool = False
@@ -258,8 +256,7 @@ def _table(items: Sequence[Item], columns: Sequence[Column[Item]]) -> None:
         say(f"No room for {dropped}: a wider terminal shows more, --json shows everything.")
 
 
-@dataclass(frozen=True, slots=True)
-class _Cells:
+class _Cells(msgspec.Struct, frozen=True):
     """A column with its title and all its cells as texts."""
 
     column: Column[Any]
@@ -319,8 +316,8 @@ def as_json(value: Any) -> Any:
             return {str(key): as_json(one) for key, one in value.items()}
         case list() | tuple():
             return [as_json(one) for one in value]
-        case _ if is_dataclass(value) and not isinstance(value, type):
-            return {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
+        case _ if is_record(value):
+            return {name: as_json(one) for name, one in as_dict(value).items()}
         case _:
             return value
 

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import click
+import msgspec
 
 from redrive.cli.output import Column, Output, nobody_reads
 from redrive.cli.place import Place, ask
-from redrive.frozen import dataclass
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -34,8 +34,7 @@ class PageOf(Protocol[Item_co]):
     def prev(self) -> str | None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing(Generic[Item]):
+class Listing(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
     """What a list shows of its things; `empty` says, on a terminal, what to do when there are none.
 
     `also` names what else its pages tell, for JSON.
@@ -60,8 +59,7 @@ class Listing(Generic[Item]):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pages:
+class Pages(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Which part of a list is wanted."""
 
     limit: int

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
+import msgspec
 
 from redrive.cli.messages import NOT_FOUND, Stopped, explained, hint
 from redrive.core.roles import DEFAULT_TENANT
-from redrive.frozen import dataclass
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -21,8 +21,7 @@ __all__ = ["Place", "ask", "at_a_place", "home", "whose"]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A store or a server, by its URL or by the app that names it.
 
     What is not given comes from the environment.

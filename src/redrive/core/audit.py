@@ -10,13 +10,13 @@ from enum import StrEnum
 from functools import cache
 from typing import Any
 
+import msgspec
+
 from redrive.core.failure_reason import Ending
 from redrive.core.outcomes import Cancelled, Closed, Raised, RunView, Undone
-from redrive.core.quick import quick
 from redrive.core.retry import Verdict
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite, LetterWrite
-from redrive.frozen import dataclass
 from redrive.reasons import Reason, ReasonCode
 
 __all__ = [
@@ -40,8 +40,7 @@ __all__ = [
 # -- The audit log's vocabulary: what an entry may be called, and how it reads in English and Polish -----
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(msgspec.Struct, frozen=True, gc=False):
     """One event in words, in each language."""
 
     en: str
@@ -216,7 +215,6 @@ def label(event: str, language: str = "en") -> str:
 # -- The audit lines that the engine's own decisions leave behind. They name no values: those are th -----
 
 
-_AuditWrite = quick(AuditWrite)
 ENGINE = "redrive"
 """Signs what the engine does itself. Where it signs, a stored reason is a `Reason`; a person's is text."""
 
@@ -307,7 +305,7 @@ def set_refused(set_id: str, tenant: str, why: Reason) -> AuditWrite:
 
 
 def _line(event: Event, run: RunView, *, by: str = ENGINE, **rest: str | None) -> AuditWrite:
-    return _AuditWrite(event=event.value, tenant=run.tenant, by=by, subject=run.public_id, **rest)
+    return AuditWrite(event=event.value, tenant=run.tenant, by=by, subject=run.public_id, **rest)
 
 
 @cache

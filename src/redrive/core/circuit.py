@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from enum import StrEnum
+
+import msgspec
 
 from redrive.core.classify import Category
 from redrive.duration import MICROS
-from redrive.frozen import dataclass
 from redrive.policy import Circuit
+from redrive.records import replace
 
 __all__ = [
     "COUNTED",
@@ -66,8 +67,7 @@ class Admission(StrEnum):
     STAY_OUT = "STAY_OUT"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CircuitRules:
+class CircuitRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When a circuit opens, for how long, and how many probes it admits. Times are microseconds."""
 
     failures: int = 5
@@ -76,8 +76,7 @@ class CircuitRules:
     probes: int = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CircuitState:
+class CircuitState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where a circuit stands. `until`: when an open one admits probes; None for one that a person opened.
 
     `wave` is how many parked runs were let go with the last wave since it closed.
@@ -89,8 +88,7 @@ class CircuitState:
     wave: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(msgspec.Struct, frozen=True, gc=False):
     """Which circuit let a call through, in which generation, and whether as one of its few probes.
 
     `settings` is the circuit as the code has it, for whoever weighs what becomes of the call.
@@ -102,8 +100,7 @@ class Admitted:
     probe: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True, gc=False):
     """How a call ended that was admitted under a generation. Good ends are marked by probes alone."""
 
     generation: int

@@ -36,7 +36,6 @@ from redrive.core.known_errors import (
     STATUSES,
     WRAPPERS,
 )
-from redrive.core.quick import quick
 from redrive.duration import seconds
 from redrive.errors import ConfigurationError, RetryAfter, RunFailed, StepFailed
 from redrive.policy import Category, qualified_name
@@ -94,9 +93,6 @@ class Signal:
     faults: tuple[str, ...] = ()
 
 
-_Signal = quick(Signal)
-
-
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A user's own classification: exceptions that `when` describes are of this category.
@@ -138,8 +134,8 @@ def classify(error: BaseException, rules: Sequence[Rule] = (), now: float | None
     faults: list[str] = []
     category, source = _find(error, rules, faults) or (Category.UNKNOWN, first_leaf(error))
     if _carries_nothing(source):
-        return _Signal(category=category, faults=tuple(dict.fromkeys(faults)))
-    return _Signal(
+        return Signal(category=category, faults=tuple(dict.fromkeys(faults)))
+    return Signal(
         category=category,
         status_code=_status(source),
         retry_after=_retry_after(source, now),

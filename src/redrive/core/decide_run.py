@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import assert_never
 
 from redrive.core.audit import ENGINE, letter_closed, replay_ended, rolled_back, run_cancelled, run_failed
@@ -34,7 +33,6 @@ from redrive.core.outcomes import (
     Wait,
     Waits,
 )
-from redrive.core.quick import quick
 from redrive.core.retry import backoff
 from redrive.core.run_options import DEFAULT_RETRY, StepOptions
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
@@ -50,6 +48,7 @@ from redrive.core.transitions import (
 )
 from redrive.duration import MICROS, micros
 from redrive.reasons import Reason, ReasonCode
+from redrive.records import replace
 
 __all__ = [
     "AHEAD",
@@ -80,9 +79,6 @@ __all__ = [
 # -- How a run ends: well, answered for, or buried with a letter -----------------------------------------
 
 
-_Transition = quick(Transition)
-
-
 def final(
     status: RunStatus,
     *,
@@ -106,7 +102,7 @@ def answered(run: RunView, change: RunWrite, resolution: Reason) -> Transition:
     """A replay ended well: nobody needs the letter any more."""
     if run.letter is None:
         return transition(run, change=change)
-    return _Transition(
+    return Transition(
         run=run.id,
         tenant=run.tenant,
         fence=run.fence,

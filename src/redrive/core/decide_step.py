@@ -11,7 +11,6 @@ from redrive.core.classify import Category
 from redrive.core.failure import Failure
 from redrive.core.failure_reason import Ending, code_for
 from redrive.core.outcomes import Began, Interrupted, Noted, Parked, Raised, Returned, Slept, Woke
-from redrive.core.quick import quick
 from redrive.core.retry import Verdict, judge
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transition_build import (
@@ -150,12 +149,9 @@ def _change(outcome: Parked) -> RunWrite | None:
 # -- What follows from what became of one entry: a step, a note, a sleep ---------------------------------
 
 
-_EntryWrite, _AttemptWrite = quick(EntryWrite), quick(AttemptWrite)
-
-
 def returned(outcome: Returned) -> Transition:
     """The step succeeded."""
-    entry = _EntryWrite(
+    entry = EntryWrite(
         index=outcome.place.index,
         key=outcome.place.key,
         kind=outcome.place.kind,
@@ -284,7 +280,7 @@ def _settled(
 
 
 def _attempt(outcome: Raised, verdict: Verdict, next_in: int | None) -> AttemptWrite:
-    return _AttemptWrite(
+    return AttemptWrite(
         index=outcome.place.index,
         attempt=outcome.attempt,
         end=outcome.end,

@@ -14,17 +14,17 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import field, fields
 from functools import lru_cache
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
+import msgspec
+
 from redrive.core.classify import Category, Rule, classify, first_leaf, leaves, lineage
 from redrive.core.idempotency import encode
-from redrive.core.quick import quick
 from redrive.core.redact import MASK, Redactor
 from redrive.errors import NonRetryable, RetryAfter
-from redrive.frozen import dataclass
+from redrive.records import field_names
 
 __all__ = [
     "Failure",
@@ -55,8 +55,7 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """A classified error. `retryable` is what the error itself decided, None if it left that open.
 
     `error_type` and `bases` are qualified names ("builtins.ValueError"); `bases` begins with the type
@@ -72,7 +71,7 @@ class Failure:
     status_code: int | None = None
     retry_after: float | None = None
     retryable: bool | None = None
-    details: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @classmethod
     def of(cls, category: Category, message: str, error_type: str = "redrive.errors.RedriveError") -> Failure:
@@ -108,20 +107,15 @@ class Failure:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Failure:
         """The failure that `to_json` wrote."""
-        known = {
-            one.name: data[one.name] for one in fields(cls) if one.name in data
-        }  # newer ones may be there
+        known = {name: data[name] for name in field_names(cls) if name in data}  # newer ones may be there
         return cls(**{**known, "category": Category(data["category"]), "bases": tuple(data["bases"])})
-
-
-_Failure = quick(Failure)
 
 
 def capture(error: BaseException, rules: Sequence[Rule] = (), now: float | None = None) -> Failure:
     """Make a failure of an exception; `rules` and `now` as for `classify`."""
     signal = classify(error, rules, now)
     names = _names(lineage(error))
-    return _Failure(
+    return Failure(
         category=signal.category,
         error_type=names[0],
         bases=names,

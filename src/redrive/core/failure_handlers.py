@@ -8,7 +8,7 @@ process that has none of the code.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +21,7 @@ from redrive.core.run_options import Handler, OnFailure, RunOptions, with_trace
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun, Transition
 from redrive.duration import moment
+from redrive.records import replace
 
 __all__ = ["FailureEvent", "NOTE", "event_text", "with_handlers"]
 

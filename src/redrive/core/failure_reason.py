@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 
+import msgspec
+
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
 from redrive.errors import StepFailed
-from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason
 
@@ -64,8 +65,7 @@ def code_for(failure: Failure, *, exhausted: bool) -> LetterCode:
     return LetterCode.NON_RETRYABLE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """A failure for good, as it is stored and shown.
 
     `cause`: why the run was being rolled back, where it is a compensation that failed. `policy`: the one in

@@ -17,9 +17,10 @@ import json
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 
+import msgspec
+
 from redrive.core.states import FOLLOWING, EntryKind, StepStatus
 from redrive.core.transitions import EntryWrite
-from redrive.frozen import dataclass
 from redrive.reasons import Reason, ReasonCode
 
 __all__ = [
@@ -42,8 +43,7 @@ MAX_ENTRIES = 10_000
 """A run may record no more entries than this; a loop that needs more should start other runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryRow:
+class EntryRow(msgspec.Struct, frozen=True, gc=False):
     """One journal entry as recorded."""
 
     index: int
@@ -177,8 +177,7 @@ def _call(key: str) -> Reason:
 _NAME = "redrive.new_operation"
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
+class _Mark(msgspec.Struct, frozen=True):
     """Where a generation began, and which entries were not done again for it."""
 
     index: int

@@ -15,15 +15,16 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass as plain_dataclass
+from dataclasses import dataclass
 from typing import Literal, NoReturn, TypeAlias
+
+import msgspec
 
 from redrive.core.json_schema import too_deep
 from redrive.core.payload.errors import Path, path_text
 from redrive.core.payload.plain import MAX_DEPTH
 from redrive.core.redact import JSON, MASK, Redactor, is_masked, masked_paths
 from redrive.errors import InputError
-from redrive.frozen import dataclass
 from redrive.reasons import Reason, ReasonCode
 
 __all__ = ["Change", "ChangeKind", "Typed", "changes", "merge_patch", "read_typed", "unmask"]
@@ -179,8 +180,7 @@ def _shown_part(part: str | int, redactor: Redactor) -> str | int:
     return redactor.text(part) if isinstance(part, str) else part
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(msgspec.Struct, frozen=True):
     """A value of the original, and what a person saw of it."""
 
     real: JSON
@@ -284,7 +284,7 @@ def _text(value: JSON) -> str:
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 
-@plain_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Typed:
     """What somebody typed, and in which line each place of it stands, by the path that errors give."""
 
@@ -292,7 +292,7 @@ class Typed:
     lines: dict[str, int]
 
 
-@plain_dataclass(slots=True)
+@dataclass(slots=True)
 class _Frame:
     """An object or list that is being read. `part` is the name or number of what comes next."""
 

@@ -23,17 +23,17 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeGuard
 
+import msgspec
+
 from redrive.core.payload.errors import Path, path_text
 from redrive.core.payload.plain import MAX_DEPTH
 from redrive.core.redact import JSON
-from redrive.frozen import dataclass
 from redrive.reasons import Reason, ReasonCode
 
 __all__ = ["Problem", "problems", "too_deep"]
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True):
     """A place in the value that the schema does not allow. `why` quotes the schema, never the value.
 
     It may be shown and logged; only `path` contains names from the value.

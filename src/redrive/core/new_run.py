@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
+
 from redrive.core.idempotency import event_hash, event_key, job_key, payload_hash, schedule_key
-from redrive.core.quick import quick
 from redrive.core.roles import DEFAULT_TENANT, one_tenant
 from redrive.core.run_options import RunOptions, with_trace
 from redrive.core.transitions import NewRun
 from redrive.duration import MICROS, Duration, seconds
 from redrive.errors import InputError
-from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
+from redrive.records import replace
 
 __all__ = [
     "MOST_FIELDS",
@@ -93,13 +93,11 @@ START_OPTIONS = frozenset(
 )
 """Names that `start` takes for itself, which no parameter of a workflow may have."""
 
-_NewRun = quick(NewRun)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAME_LIMIT = 255
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Startable:
+class Startable(msgspec.Struct, frozen=True, kw_only=True):
     """A workflow as far as starting it goes. `text` is how `options` are written; `timeout` is in seconds."""
 
     name: str
@@ -128,7 +126,7 @@ def new_run(
     tenant = one_tenant(name_text("tenant", options.get("tenant"), DEFAULT_TENANT))
     key = options.get("idempotency_key")
     delay = _micros("delay", options.get("delay")) or 0
-    return _NewRun(
+    return NewRun(
         public_id=public_id,
         tenant=tenant,
         workflow=workflow.name,

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
-from dataclasses import dataclass as plain_dataclass
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from redrive.core.addresses import letter_page, run_page
 from redrive.core.audit import Event
@@ -25,8 +26,8 @@ from redrive.core.run_options import trace_id
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transitions import MessageWrite, Transition
 from redrive.duration import moment
-from redrive.frozen import dataclass
 from redrive.reasons import Reason, ReasonCode
+from redrive.records import as_dict, field_names, replace
 
 __all__ = [
     "FIELDS",
@@ -59,8 +60,7 @@ SAID = "redrive.notify"
 """The topic of what workflow code wants said; `redrive.notify.email` and so on go to one place each."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened. Times are microseconds since 1970; `next_at` goes with `next`.
 
     `error` is the text of the failure, and `why` the reason where the engine has one instead. `path` is where
@@ -101,7 +101,7 @@ class Facts:
         return cls(**known | {name: Reason.from_json(known[name]) for name in _REASONS if name in known})
 
 
-_NAMES = tuple(Facts.__dataclass_fields__)
+_NAMES = field_names(Facts)
 _REASONS = ("why", "next")
 
 
@@ -235,7 +235,7 @@ def _failed(run: RunView, failure: Failure, step: str | None, now: int, mark: st
 _LONGEST_SUBJECT = 150
 
 
-@plain_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
     """What somebody is told. Secrets in it are hidden.
 
@@ -271,14 +271,14 @@ class Notification:
 
     def to_json(self) -> dict[str, Any]:
         """The notification as plain JSON."""
-        return asdict(self)
+        return as_dict(self)
 
 
-FIELDS = tuple(Notification.__dataclass_fields__)
+FIELDS = field_names(Notification)
 """What templates may name."""
 
 
-@plain_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Said:
     """A notification as people read it."""
 

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from redrive.core.redact import MASK
 from redrive.errors import ConfigurationError
-from redrive.frozen import dataclass
 from redrive.settings import is_mailbox
 
 __all__ = [
@@ -54,8 +55,7 @@ _FIELDS = ("on", *KINDS, "channels", "app")
 _MOST = 50
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One place that a notification goes to: by mail, by a chat's webhook, or by a webhook that is signed."""
 
     kind: str
@@ -84,8 +84,7 @@ class Target:
         return cls(kind=data["kind"], to=data["to"], secret=data.get("secret"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotifyRule:
+class NotifyRule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """On which events to tell whom. `app`: the inbox of the dashboard has it, too. No event means silence."""
 
     on: tuple[str, ...]

@@ -16,16 +16,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass as plain_dataclass
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 from redrive.core.failure import Failure
 from redrive.core.retry import backoff
 from redrive.core.states import DeliveryStatus
 from redrive.errors import InputError
-from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
 
 __all__ = [
@@ -86,16 +87,14 @@ class Suspects(Enum):
     """One of them, and nothing else."""
 
 
-@dataclass(frozen=True, slots=True)
-class Carrier:
+class Carrier(msgspec.Struct, frozen=True, gc=False):
     """A sink whose messages the one who commits them takes along, for as long as the lease lasts."""
 
     sink: str
     lease: int
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
+class Bundle(msgspec.Struct, frozen=True, gc=False):
     """Messages of one commit, on one topic and without a key, in the hands of the carriers to these sinks.
 
     `whole`: no other sink wants them.
@@ -106,16 +105,14 @@ class Bundle:
     whole: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(msgspec.Struct, frozen=True, gc=False):
     """All messages of a bundle, each of which arrived at the first try."""
 
     bundle: int
     messages: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(msgspec.Struct, frozen=True, gc=False):
     """A delivery whose time has come."""
 
     message: int
@@ -128,8 +125,7 @@ class Due:
         return None if self.key is None else (self.tenant, self.key)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryMark:
+class DeliveryMark(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What became of a delivery that was claimed under a fence.
 
     PENDING is to be tried again: after `wake_in`, or once the delivery of the message `behind` is over.
@@ -228,7 +224,7 @@ _TOPIC = re.compile(rf"{_WORD}(?:\.{_WORD})*", re.ASCII)
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-@plain_dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Pattern:
     """Topics that are called `topic`; if `wild`, those that begin with it."""
 

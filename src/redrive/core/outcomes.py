@@ -9,13 +9,14 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TypeAlias
 
+import msgspec
+
 from redrive.core.circuit import Admitted
 from redrive.core.failure import Failure
 from redrive.core.failure_reason import Ending, LetterCode, Stage
 from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import EntryKind, LetterStatus, RunStatus
 from redrive.core.transitions import AttemptEnd, MessageWrite
-from redrive.frozen import dataclass
 from redrive.reasons import Reason
 
 __all__ = [
@@ -49,8 +50,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunView:
+class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """What there is to know of a run when deciding about it.
 
     `new_version` is set while a worker executes the run with other code than recorded its journal.
@@ -76,8 +76,7 @@ class RunView:
     undoing: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True, gc=False):
     """A journal entry's identity: its index in the run, its key, its kind and its name."""
 
     index: int
@@ -86,8 +85,7 @@ class Place:
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenStep:
+class OpenStep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An entry that had not ended when something happened to its run: executing, or waiting for its time."""
 
     place: Place
@@ -96,8 +94,7 @@ class OpenStep:
     executing: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Began:
+class Began(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt begins. `resumes`: the run was waiting until now."""
 
     run: RunView
@@ -109,8 +106,7 @@ class Began:
     resumes: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Returned:
+class Returned(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt returned a value. `messages` are what it published on the way.
 
     `admitted` is set for the probe of a circuit.
@@ -128,8 +124,7 @@ class Returned:
     messages: tuple[MessageWrite, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Raised:
+class Raised(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt raised, timed out, or gave a result that cannot be kept.
 
     `first_ago`: since the step's first attempt. `idle`: nothing else in the run is going on, so that
@@ -161,8 +156,7 @@ class Raised:
     admitted: Admitted | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parked:
+class Parked(msgspec.Struct, frozen=True, kw_only=True):
     """The circuit of a step's dependency is open, so the step is not called and waits.
 
     `made` counts the attempts so far. `noted`: that it waits is on record already. `idle`: nothing else
@@ -180,8 +174,7 @@ class Parked:
     resumes: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interrupted:
+class Interrupted(msgspec.Struct, frozen=True, kw_only=True):
     """Workflow code cancelled an entry that was under way: a step, a sleep or a time limit."""
 
     run: RunView
@@ -192,8 +185,7 @@ class Interrupted:
     admitted: Admitted | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Noted:
+class Noted(msgspec.Struct, frozen=True, kw_only=True):
     """A value that must be the same on resuming (`now`, `uuid`, `random`, a started run, a message)."""
 
     run: RunView
@@ -203,8 +195,7 @@ class Noted:
     messages: tuple[MessageWrite, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slept:
+class Slept(msgspec.Struct, frozen=True, kw_only=True):
     """A sleep or time limit begins. `idle` and `hold` as in `Raised`."""
 
     run: RunView
@@ -214,8 +205,7 @@ class Slept:
     hold: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Woke:
+class Woke(msgspec.Struct, frozen=True, kw_only=True):
     """A sleep is over, or a time limit was reached."""
 
     run: RunView
@@ -224,8 +214,7 @@ class Woke:
     resumes: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waits:
+class Waits(msgspec.Struct, frozen=True, kw_only=True):
     """Every branch of the run waits; the first wait is over in `delay`, None if nobody knows when.
 
     `parked_on`: the circuit that one of them waits for.
@@ -237,16 +226,14 @@ class Waits:
     parked_on: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """The workflow function returned."""
 
     run: RunView
     output: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Escaped:
+class Escaped(msgspec.Struct, frozen=True, kw_only=True):
     """A failure left the workflow function; `place` and `attempt` name the step it came from, if any.
 
     `rolls_back`: what the function did is to be undone first.
@@ -259,16 +246,14 @@ class Escaped:
     rolls_back: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stopped:
+class Stopped(msgspec.Struct, frozen=True, kw_only=True):
     """A replay of one step alone got to the end of what it may do: other steps would begin now."""
 
     run: RunView
     step: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Released:
+class Released(msgspec.Struct, frozen=True, kw_only=True):
     """The worker gives the run back unharmed, to be picked up by any worker after `delay`."""
 
     run: RunView
@@ -276,8 +261,7 @@ class Released:
     delay: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
+class Lost(msgspec.Struct, frozen=True, kw_only=True):
     """The worker that held the run died. `deaths` counts this one if it is laid to the run."""
 
     run: RunView
@@ -287,16 +271,14 @@ class Lost:
     open: tuple[OpenStep, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expired:
+class Expired(msgspec.Struct, frozen=True, kw_only=True):
     """The run's deadline passed."""
 
     run: RunView
     open: tuple[OpenStep, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Undoing:
+class Undoing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Something to be done about a step: to undo, confirm or cancel it.
 
     `runs`: False if nobody knows whether the step happened, so that it is listed and nothing more.
@@ -308,16 +290,14 @@ class Undoing:
     runs: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """It is known what has to be undone, or confirmed, in which order; nothing of it has begun."""
 
     run: RunView
     plan: tuple[Undoing, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handed:
+class Handed(msgspec.Struct, frozen=True, kw_only=True):
     """A person has to do what comes next, and says when it is done; the run waits for that."""
 
     run: RunView
@@ -325,8 +305,7 @@ class Handed:
     instructions: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Undone:
+class Undone(msgspec.Struct, frozen=True, kw_only=True):
     """The rollback is over: everything is undone, or nothing may be (`forward`).
 
     `ending` is why the run was rolled back, `ends_as` what it becomes. `fresh`: no letter tells of it yet.
@@ -349,8 +328,7 @@ class Wait(StrEnum):
     NO_MORE = "no_more"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diverged:
+class Diverged(msgspec.Struct, frozen=True, kw_only=True):
     """The code asks for other entries than the journal holds."""
 
     run: RunView
@@ -359,8 +337,7 @@ class Diverged:
     delay: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cancelled:
+class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody cancelled the run."""
 
     run: RunView
@@ -369,8 +346,7 @@ class Cancelled:
     open: tuple[OpenStep, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Closed:
+class Closed(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody closed the run's letter without a replay, or nobody did anything about it in time.
 
     `status` is how the letter is closed, `ended` how the run had ended.

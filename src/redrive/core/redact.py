@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -25,7 +25,6 @@ from redrive.core.secret_text import (
     is_number,
 )
 from redrive.errors import ConfigurationError
-from redrive.frozen import dataclass
 
 __all__ = [
     "DEFAULT_NAMES",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import field, replace
 from functools import cache
 from typing import Any
+
+import msgspec
 
 from redrive.core.audit import Event
 from redrive.core.journal import EntryRow, begin_generation, entry_name
 from redrive.core.new_run import index_values
 from redrive.core.outcomes import RunView
-from redrive.core.quick import quick
 from redrive.core.replay import Mode, Plan, ReplayRequest, skipped_key
 from redrive.core.saga import undone_step
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
@@ -26,19 +26,16 @@ from redrive.core.transitions import (
     RunWrite,
     Transition,
 )
-from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
+from redrive.records import replace
 
 __all__ = ["Decision", "reopened", "restarted"]
 
 # A set of letters makes a hundred thousand of each.
-_Transition, _Reopening = quick(Transition), quick(Reopening)
-_LetterMove, _ReplayWrite, _AuditWrite = quick(LetterMove), quick(ReplayWrite), quick(AuditWrite)
 _GOES_ON = RunWrite(status=RunStatus.PENDING, wake_in=0, take=True, deaths=0, diverged=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """A request for one run: planned, with its values checked and encoded, and with who asks for it.
 
     `letter` is the id of the run's letter, written or not; `is_open` says that there is one to be moved.
@@ -54,7 +51,7 @@ class Decision:
     input: str | None = None
     changes: str | None = None
     output: str | None = None
-    skipped: Mapping[str, str] = field(default_factory=dict)
+    skipped: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 def reopened(run: RunView, status: RunStatus, decision: Decision) -> Transition:
@@ -66,7 +63,7 @@ def reopened(run: RunView, status: RunStatus, decision: Decision) -> Transition:
     if request.new_operation:
         given = (*given, _new_generation(plan, given))
     written = {entry.index for entry in given}
-    reopening = _Reopening(
+    reopening = Reopening(
         letter=decision.letter,
         supersedes=tuple(entry.index for entry in plan.again if entry.index not in written),
         loosens=(*(entry.index for entry in plan.loose), *written),
@@ -76,7 +73,7 @@ def reopened(run: RunView, status: RunStatus, decision: Decision) -> Transition:
         new_operation=request.new_operation,
         index=_indexed(run, decision),
     )
-    return _Transition(
+    return Transition(
         run=run.id,
         tenant=run.tenant,
         fence=run.fence,
@@ -247,11 +244,11 @@ def _new_entry(index: int, key: str, done: int, output: str) -> EntryWrite:
 def _move(decision: Decision, run: str | None = None) -> LetterMove | None:
     if not decision.is_open:
         return None
-    return _LetterMove(letter=decision.letter, status=LetterStatus.REPLAYING, run=run)
+    return LetterMove(letter=decision.letter, status=LetterStatus.REPLAYING, run=run)
 
 
 def _replay(decision: Decision, run_id: str) -> ReplayWrite:
-    return _ReplayWrite(
+    return ReplayWrite(
         letter=decision.letter,
         mode=decision.request.mode.value,
         digest=decision.request.digest,
@@ -275,7 +272,7 @@ def _audit(run: RunView, status: RunStatus, decision: Decision, run_id: str) -> 
     elif decision.plan.rolls_back:
         event = Event.ROLLED_BACK
     after |= _told(decision.request)
-    return _AuditWrite(
+    return AuditWrite(
         event=event.value,
         tenant=run.tenant,
         by=decision.by,

@@ -14,20 +14,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+import msgspec
 
 from redrive.core.classify import Category
 from redrive.core.decide_step import CIRCUIT_OPEN
 from redrive.core.failure_reason import Ending, LetterCode, Stage
 from redrive.core.journal import EntryRow, entry_key
-from redrive.core.quick import quick
 from redrive.core.run_options import StepOptions
 from redrive.core.saga import LedgerRow, is_for_person, ledger, unfinished
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.errors import Conflict, InputError
-from redrive.frozen import dataclass
 from redrive.reasons import Reason, ReasonCode, quote
 
 __all__ = ["Mode", "Plan", "ReplayRequest", "Subject", "plan", "skipped_key"]
@@ -140,8 +140,7 @@ class ReplayRequest:
         return self._told
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """The run that is to be replayed, as far as a plan needs to know it.
 
     For a rollback: `undoes` is what would be done, in order, and `pivot` the step that makes it too late.
@@ -156,8 +155,7 @@ class Subject:
     pivot: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Which entries a replay does again, keeps, or leaves to the function to ask for.
 
     `undo`: it is about this compensation, and the rollback goes on. `rolls_back`: it begins one.
@@ -170,9 +168,6 @@ class Plan:
     loose: tuple[EntryRow, ...] = ()
     undo: EntryRow | None = None
     rolls_back: bool = False
-
-
-_Plan = quick(Plan)  # a set makes a hundred thousand
 
 
 def plan(subject: Subject, request: ReplayRequest) -> Plan:
@@ -211,7 +206,7 @@ def plan(subject: Subject, request: ReplayRequest) -> Plan:
     _refuse_uncertain(cut_off, request)
     kept, loose = _divide(standing, cause, again, edited=request.edits)
     _refuse_overwriting((*kept, *loose), request)
-    return _Plan(failed=failed, next_index=next_index, again=again, kept=kept, loose=loose)
+    return Plan(failed=failed, next_index=next_index, again=again, kept=kept, loose=loose)
 
 
 def _next_index(subject: Subject) -> int:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 
+import msgspec
+
 from redrive.core.classify import RETRYABLE, Category
 from redrive.core.failure import Failure
-from redrive.core.quick import quick
 from redrive.core.run_options import StepOptions
 from redrive.duration import moment
-from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 
@@ -25,17 +25,13 @@ __all__ = ["Delay", "Verdict", "backoff", "explain", "judge"]
 _HUGE = 1e300  # beyond every cap, yet finite: infinity times a jitter of 0 would be no number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delay:
+class Delay(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A wait in seconds and how it came about: `seconds` is `base` plus `jitter`, which is signed."""
 
     seconds: float
     base: float
     jitter: float
     retry_after: float | None = None
-
-
-_Delay = quick(Delay)
 
 
 def backoff(policy: RetryPolicy, attempt: int, draw: float, retry_after: float | None = None) -> Delay:
@@ -51,7 +47,7 @@ def backoff(policy: RetryPolicy, attempt: int, draw: float, retry_after: float |
 
 
 def _delay(base: float, total: float, retry_after: float | None = None) -> Delay:
-    return _Delay(seconds=total, base=base, jitter=total - base, retry_after=retry_after)
+    return Delay(seconds=total, base=base, jitter=total - base, retry_after=retry_after)
 
 
 def _wanted(policy: RetryPolicy, attempt: int) -> tuple[float, float]:
@@ -91,8 +87,7 @@ _CAUSES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The decision on one failed attempt. `why` is the reason for which it is not tried again."""
 
     retry: bool
@@ -123,10 +118,7 @@ class Verdict:
         data = json.loads(text)  # newer code may have written more
         why = data["why"]
         data["why"] = None if why is None else Reason.from_json(why)
-        return _Verdict(**{name: data[name] for name in cls.__slots__})
-
-
-_Verdict = quick(Verdict)
+        return Verdict(**{name: data[name] for name in cls.__struct_fields__})
 
 
 def judge(
@@ -148,7 +140,7 @@ def judge(
 
 
 def _again(delay: Delay, of: int | None, failure: Failure) -> Verdict:
-    return _Verdict(
+    return Verdict(
         retry=True,
         of=of,
         status_code=failure.status_code,

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 
+import msgspec
+
 from redrive.errors import InputError, NotAllowed
-from redrive.frozen import dataclass
 
 __all__ = [
     "ALIASES",
@@ -104,8 +105,7 @@ def role_of(name: str) -> Role:
     raise InputError(f"there is no role {name!r:.60}; there are {', '.join(Role)}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Principal:
+class Principal(msgspec.Struct, frozen=True, kw_only=True):
     """Whoever sends a request: who it is, for which tenant, and what that allows.
 
     `workflows` limits a token to runs and letters of these; None means all. `token` is the id of a token, and

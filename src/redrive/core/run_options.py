@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, replace
 from typing import Any
+
+import msgspec
 
 from redrive.core.circuit import Admitted, circuit_key
 from redrive.core.notify_rules import NotifyRule
 from redrive.duration import MICROS
-from redrive.frozen import dataclass
 from redrive.policy import Circuit, RetryPolicy
+from redrive.records import as_dict, replace
 
 __all__ = [
     "DEFAULT_RETRY",
@@ -66,8 +67,7 @@ DEFAULT_RETRY = RetryPolicy()
 _SELDOM = ("undo", "confirm", "cancel", "pivot", "action")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handler:
+class Handler(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A workflow that is told of failures, with what it takes to start it where its code is not.
 
     `parameter` is what its one argument is called, `options` its own snapshot, `timeout` microseconds.
@@ -79,8 +79,7 @@ class Handler:
     timeout: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnFailure:
+class OnFailure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a failure of the run starts. `limit`: how large an event may be; `base_url`: where it links to."""
 
     handlers: tuple[Handler, ...]
@@ -88,15 +87,14 @@ class OnFailure:
     base_url: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**as_dict(self), "handlers": [as_dict(each) for each in self.handlers]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> OnFailure:
         return cls(**{**data, "handlers": tuple(Handler(**each) for each in data["handlers"])})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A run's snapshot: its own retry override, and its workflow's options when it started."""
 
     override: RetryPolicy | None = None
@@ -158,8 +156,7 @@ class RunOptions:
         return self if trace is None else replace(self, trace=trace)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepOptions:
+class StepOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A step's snapshot, written with its begin mark. Times are seconds.
 
     `generation` and `probe` tell how its circuit let this attempt through.

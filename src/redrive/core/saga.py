@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from redrive.core.classify import Category
 from redrive.core.failure_reason import Ending, Stage
 from redrive.core.journal import EntryRow, entry_key, generations
 from redrive.core.run_options import StepOptions
 from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transitions import AttemptEnd
-from redrive.frozen import dataclass
 
 __all__ = [
     "Happened",
@@ -46,8 +47,7 @@ _DONE = frozenset({StepStatus.SUCCESS, StepStatus.SKIPPED})
 _BETWEEN = frozenset({StepStatus.CANCELLED, StepStatus.RETRYING, StepStatus.PENDING})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Try:
+class Try(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How the latest try of an entry ended."""
 
     attempt: int
@@ -55,16 +55,14 @@ class Try:
     category: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Happened:
+class Happened(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A step that took effect; `uncertain`: or may have, its last try having ended without an answer."""
 
     entry: EntryRow
     uncertain: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerRow:
+class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A compensation on record, with the step that it undoes."""
 
     entry: EntryRow

@@ -18,19 +18,18 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass as plain_dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo
 
+import msgspec
 from cronsim import CronSim, CronSimError
 
 from redrive.core.new_run import name_text
 from redrive.core.roles import DEFAULT_TENANT, one_tenant
 from redrive.duration import MICROS, Duration, seconds
 from redrive.errors import InputError, RegistrationError
-from redrive.frozen import dataclass
 from redrive.reasons import Reason, ReasonCode, quote
 
 __all__ = ["Cron", "Due", "Inputs", "MOST", "Portion", "Rate", "Schedule", "due", "rate_of"]
@@ -176,7 +175,7 @@ Inputs: TypeAlias = Mapping[str, Any] | Callable[[datetime], Mapping[str, Any]] 
 """What a schedule starts its workflow with, or a function that tells so for a fire time."""
 
 
-@plain_dataclass(frozen=True, slots=True, kw_only=True, init=False)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class Schedule:
     """When a workflow is started by itself, for which tenant, and with what.
 
@@ -217,7 +216,7 @@ class Schedule:
         return dict(given)
 
 
-@plain_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
     """Times that have come: from `first` to `latest`, which is started unless it is too late for that."""
 
@@ -277,16 +276,14 @@ _COUNT = r"[1-9]\d{0,2}(?:,\d{3}){1,4}|\d{1,16}"  # any other comma may mean a f
 _FORM = re.compile(rf"({_COUNT}) ?(?:/|per) ?(s|sec|second|m|min|minute|h|hour)", re.ASCII | re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Portion:
+class Portion(msgspec.Struct, frozen=True, gc=False):
     """So many letters at once, and how long, in microseconds, until the next ones."""
 
     count: int
     gap: int
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(msgspec.Struct, frozen=True, gc=False):
     """At most `count` letters per unit, which is `s`, `m` or `h`."""
 
     count: int

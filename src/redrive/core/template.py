@@ -23,10 +23,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TypeAlias
 from urllib.parse import quote
 
+import msgspec
+
 from redrive.core.payload.plain import MAX_DEPTH, lone_surrogates
 from redrive.core.redact import JSON
 from redrive.errors import ConfigurationError, PayloadError
-from redrive.frozen import dataclass
 
 __all__ = [
     "LARGEST",
@@ -56,8 +57,7 @@ _SLASHES = re.compile(r"[/\\]")
 _DOTS = frozenset({".", ".."})
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(msgspec.Struct, frozen=True, gc=False):
     """Where a value is found: `result.lines[0]` as its parts, and as it was written."""
 
     text: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from redrive.core.outcomes import OpenStep, Place, RunView
-from redrive.core.quick import quick
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transitions import (
     AttemptEnd,
@@ -20,7 +19,6 @@ from redrive.core.transitions import (
 __all__ = ["awake", "cut_short", "entry_of", "progress", "put_by", "sleep", "to_repeat", "transition"]
 
 
-_Transition, _EntryWrite, _RunWrite = quick(Transition), quick(EntryWrite), quick(RunWrite)
 _RUNNING = RunWrite(status=RunStatus.RUNNING, release=False, diverged=False)
 _UNDOING = RunWrite(status=RunStatus.COMPENSATING, release=False, diverged=False)
 
@@ -35,7 +33,7 @@ def transition(
     messages: tuple[MessageWrite, ...] = (),
 ) -> Transition:
     """What is written for a run under its fence."""
-    return _Transition(
+    return Transition(
         run=run.id,
         tenant=run.tenant,
         fence=run.fence,
@@ -59,7 +57,7 @@ def progress(
     marks: tuple[CircuitMark, ...] = (),
 ) -> Transition:
     """A transition that shows the run is no poison: whatever it was suspected of is forgotten."""
-    return _Transition(
+    return Transition(
         run=run.id,
         tenant=run.tenant,
         fence=run.fence,
@@ -87,7 +85,7 @@ def entry_of(
     output: str | None = None,
 ) -> EntryWrite:
     """An entry at its place."""
-    return _EntryWrite(
+    return EntryWrite(
         index=place.index,
         key=place.key,
         kind=place.kind,
@@ -137,7 +135,7 @@ def sleep(run: RunView, delay: int | None, hold: int, parked_on: str | None = No
     is waited for anew.
     """
     put_down = delay is None or delay > hold
-    return _RunWrite(
+    return RunWrite(
         status=put_by(run, 1),
         wake_in=delay,
         release=put_down,

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+import msgspec
+
 from redrive.core.outbox import Bundle
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
-from redrive.frozen import dataclass
 
 __all__ = [
     "Answer",
@@ -45,8 +46,7 @@ class AttemptEnd(StrEnum):
     PARKED = "PARKED"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryWrite:
+class EntryWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One journal entry as it shall stand. `None` leaves a recorded value as it is.
 
     `index` (order of first begin) identifies the entry within its run; `done` is its completion
@@ -69,8 +69,7 @@ class EntryWrite:
     options: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptWrite:
+class AttemptWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One try that did not succeed, with the decision that followed (rendered in words when read)."""
 
     index: int
@@ -83,8 +82,7 @@ class AttemptWrite:
     next_in: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunWrite:
+class RunWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The run's new state.
 
     `wake_in`: due for a claim after that long; `None`: not claimable. `release`: no worker holds it
@@ -106,8 +104,7 @@ class RunWrite:
     ends_as: RunStatus | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LetterWrite:
+class LetterWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The dead letter of a run; a second one for the same run reopens the first."""
 
     public_id: str
@@ -124,8 +121,7 @@ class LetterWrite:
     attempts: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LetterMove:
+class LetterMove(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A letter's new status. `by` and `resolution` say how it was closed; `run` hands it to another run."""
 
     letter: str
@@ -135,8 +131,7 @@ class LetterMove:
     run: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewRun:
+class NewRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A run to be accepted. `public_id` is made by the caller, so that a repeat is recognised.
 
     `key` is the encoded idempotency key, `key_hash` the hash of the input it stands for. `key_maker` names
@@ -172,8 +167,7 @@ class NewRun:
     handler_for: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reopening:
+class Reopening(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a person changes about a run that has ended, so that it goes on. Its timeout begins anew.
 
     `supersedes`: the entries, by index, that no longer count. `loosens`: those that still answer whoever
@@ -192,8 +186,7 @@ class Reopening:
     index: tuple[tuple[str, str], ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayWrite:
+class ReplayWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A person's decision to replay: what was asked for, and which run came of it.
 
     `digest` is equal for equal decisions, `key` names one decision among equal ones, `changes` is how the
@@ -211,8 +204,7 @@ class ReplayWrite:
     changes: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageWrite:
+class MessageWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message to be published. Its id follows from its run, entry and number: a repeat is the same one."""
 
     public_id: str
@@ -224,8 +216,7 @@ class MessageWrite:
     trace: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditWrite:
+class AuditWrite(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One line of the audit log. `subject` is the run, policy or workflow that it is about.
 
     `token` makes a line that is sent again the same line; what travels in a transition needs none.
@@ -242,8 +233,7 @@ class AuditWrite:
     token: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CircuitMark:
+class CircuitMark(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a call ended that a circuit let through: `good`, bad, or None where that says nothing about it.
 
     `settings` is the circuit as the code has it. `probe`: the call held a permit, which it gives back.
@@ -259,8 +249,7 @@ class CircuitMark:
     probe: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transition:
+class Transition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything one decision writes about one run, guarded by the fence it was made under.
 
     `only_if`: the entry's index and attempt that must still be under way, because the decision is about
@@ -293,8 +282,7 @@ class Transition:
     marks: tuple[CircuitMark, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """What became of a transition: `kept`, or refused because the run belongs to another by now.
 
     `bundled` has, for each of its messages, the number it got and the bundle it is in, if it is in one.

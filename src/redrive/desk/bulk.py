@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+import msgspec
 
 from redrive.clock import Clock
 from redrive.core.audit import ENGINE, Event
@@ -23,8 +25,8 @@ from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.validation import is_id, person, reason_given, short_text
 from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
-from redrive.frozen import dataclass
 from redrive.reasons import Reason, ReasonCode, quote
+from redrive.records import as_dict, replace
 from redrive.store.bulk import NewSet, SetChange, SetItemRow, SetItemStatus, SetRow, SetStatus, SetVerb
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.filters import AuditFilter, LetterFilter
@@ -134,8 +136,7 @@ class DryRunOfMany:
     sample: tuple[DryRun, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Meant:
+class _Meant(msgspec.Struct, frozen=True):
     """Which letters somebody means, and whose."""
 
     tenant: str
@@ -364,7 +365,7 @@ def _about(new: NewSet, request: ReplayRequest | None) -> str:
     if new.where is None:
         about["letters"] = len(new.letters)
     else:
-        about["filter"] = {name: value for name, value in asdict(new.where).items() if value is not None}
+        about["filter"] = {name: value for name, value in as_dict(new.where).items() if value is not None}
     return json.dumps(about, ensure_ascii=False)
 
 

@@ -16,7 +16,6 @@ from redrive.clock import MICROS, Clock
 from redrive.core.audit import set_refused
 from redrive.core.idempotency import letter_id
 from redrive.core.outcomes import Closed
-from redrive.core.quick import quick
 from redrive.core.replay import Mode, ReplayRequest
 from redrive.core.schedule import Rate
 from redrive.core.states import LetterStatus
@@ -38,7 +37,6 @@ __all__ = ["Batches", "REPLAY", "SetWorker", "order_of", "why_not"]
 log = logging.getLogger("redrive.desk")
 REPLAY = "REPLAY"
 CLOSINGS = {"RESOLVE": LetterStatus.RESOLVED, "IGNORE": LetterStatus.IGNORED}
-_ItemMark = quick(ItemMark)
 _BREATH = 25  # items between which others get their turn
 Cases = dict[str, Case]
 
@@ -168,7 +166,7 @@ def _closing(row: SetRow, item: SetItemRow, case: Case | None) -> Closed | ItemM
 
 
 def _done(item: SetItemRow, run_id: str | None) -> ItemMark:
-    return _ItemMark(id=item.id, status=SetItemStatus.DONE, run_id=run_id)
+    return ItemMark(id=item.id, status=SetItemStatus.DONE, run_id=run_id)
 
 
 def _refused(item: SetItemRow, why: Reason) -> ItemMark:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -17,9 +17,9 @@ from redrive.desk.models import fields_for
 from redrive.desk.validation import person, reason_given, short_text
 from redrive.duration import moment
 from redrive.errors import ConfigurationError, InputError, NotFound
-from redrive.frozen import dataclass
 from redrive.policy import Circuit
 from redrive.reasons import Reason, ReasonCode, quote
+from redrive.records import replace
 from redrive.settle.circuits import Decide, turn, turn_to
 from redrive.store.circuits import MOST_COUNTED, CircuitCase, CircuitRow, CircuitTurn
 from redrive.store.filters import CircuitFilter

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 from redrive.clock import Clock
 from redrive.core.audit import ENGINE, reason_by
@@ -21,7 +23,6 @@ from redrive.core.idempotency import letter_id
 from redrive.core.journal import EntryRow, entry_name
 from redrive.core.json_edit import Change, changes, merge_patch, unmask
 from redrive.core.outcomes import Closed
-from redrive.core.quick import quick
 from redrive.core.redact import Redactor
 from redrive.core.reopen import Decision, reopened, restarted
 from redrive.core.replay import Mode, Plan, ReplayRequest, Subject, plan, skipped_key
@@ -34,10 +35,10 @@ from redrive.desk.presenter import aside, changes_of, length
 from redrive.desk.validation import Checker, a_flag, as_json, invalid, is_id, person, reason_given, short_text
 from redrive.duration import moment
 from redrive.errors import ConfigurationError, Conflict, InputError, NotFound
-from redrive.frozen import dataclass
 from redrive.observability.counters import Tally
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
+from redrive.records import replace
 from redrive.settle.settler import last_tries, until_answered, view_of
 from redrive.store.encryption.keyring import SEALED_ERROR, Unreadable
 from redrive.store.port import People
@@ -100,8 +101,7 @@ def resolution_of(letter: LetterState) -> Reason:
 # -- What a rollback would undo, told without the code: by the journal, and by what the code said of -----
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effects:
+class Effects(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The compensations of a run, in order, as they would be recorded; what makes it too late for them."""
 
     undoes: tuple[EntryRow, ...]
@@ -141,7 +141,6 @@ def _compensation(each: Happened, options: StepOptions | None) -> EntryRow | Non
 # -- Replaying runs: one decision, applied once, however often it is sent --------------------------------
 
 
-_Subject = quick(Subject)  # a set of letters makes a hundred thousand
 _OBJECTS = frozenset({"input", "patch", "skip_steps"})
 _JSON = _OBJECTS | {"output"}
 _OPTIONS = _JSON | {"from_step", "retry", "new_operation", "undo"}
@@ -149,8 +148,7 @@ GOOD = frozenset({RunStatus.SUCCESS, RunStatus.PARTIAL, RunStatus.COMPENSATED})
 """How a replay ends that did what was asked."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class Order(msgspec.Struct, frozen=True, kw_only=True):
     """A request with who sends it. `key` makes a repeat of it the same decision, whatever happened since.
 
     `of_run`: the run is meant, whatever became of its letter.
@@ -183,16 +181,12 @@ class Replay:
     changes: tuple[Change, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """A case with what was decided about it: the decision, and the rows it would write."""
 
     case: Case
     decision: Decision
     transition: Transition
-
-
-_Prepared, _Decision = quick(Prepared), quick(Decision)  # a set makes a hundred thousand
 
 
 class Replayer:
@@ -327,7 +321,7 @@ class Replayer:
             subject = await self._with_effects(subject, case)
         intended = plan(subject, request)
         text, edits = await self._edited(case, request) if request.edits else (None, ())
-        decision = _Decision(
+        decision = Decision(
             request=request,
             plan=intended,
             letter=case.subject,
@@ -340,7 +334,7 @@ class Replayer:
             output=await self._output(intended, request) if request.gives_output else None,
             skipped=await self._skipped(request.skip_steps) if request.skip_steps else {},
         )
-        return _Prepared(case=case, decision=decision, transition=self._transition(case, decision))
+        return Prepared(case=case, decision=decision, transition=self._transition(case, decision))
 
     async def _with_effects(self, subject: Subject, case: Case) -> Subject:
         """The run, with what would be undone."""
@@ -476,7 +470,7 @@ def _refuse_unreadable(case: Case) -> None:
 
 def _subject(case: Case) -> Subject:
     run = case.run
-    return _Subject(
+    return Subject(
         run_id=run.public_id,
         status=run.status,
         ended_at=run.finished_at or 0,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+import msgspec
 
 from redrive.clock import Clock
 from redrive.core.audit import Event
@@ -17,7 +20,6 @@ from redrive.desk.presenter import aside, length
 from redrive.desk.validation import person, short_text
 from redrive.duration import moment
 from redrive.errors import ConfigurationError, InputError, NotFound
-from redrive.frozen import dataclass
 from redrive.http.ssrf import check_url
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.sinks.webhook import read_secrets
@@ -58,8 +60,7 @@ class StoredRule:
     updated_by: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Showing:
+class Showing(msgspec.Struct, frozen=True, kw_only=True):
     """How notifications are shown: what is hidden, where links lead."""
 
     redactor: Redactor

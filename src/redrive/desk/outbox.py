@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -17,7 +18,6 @@ from redrive.desk.presenter import Shaper, aside, length
 from redrive.desk.validation import a_flag, is_id, person, reason_given, short_text
 from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
-from redrive.frozen import dataclass
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.store.filters import OutboxFilter
 from redrive.store.outbox_records import (

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
+import msgspec
+
 from redrive.clock import MICROS
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.duration import moment
-from redrive.frozen import dataclass
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.list_query import OLDEST
 from redrive.store.port import People
@@ -28,8 +29,7 @@ _RETRYING = 12
 _FAILED = frozenset({RunStatus.DLQ_PENDING, RunStatus.FAILED, RunStatus.TIMED_OUT})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Minutes:
+class Minutes(msgspec.Struct, frozen=True, kw_only=True):
     """The last hour by minutes, the present one last: runs that were started, and those of them that failed.
 
     `since`: nothing before is counted, as so many runs were started.
@@ -50,8 +50,7 @@ class Minutes:
         return sum(self.failed) / sum(self.started) if sum(self.started) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retrying:
+class Retrying(msgspec.Struct, frozen=True, kw_only=True):
     """A step that failed and is tried again at a time that is known."""
 
     run_id: str
@@ -62,8 +61,7 @@ class Retrying:
     next_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """How things stand for whoever looks. Counts of runs go up to `MOST`."""
 
     open_letters: int

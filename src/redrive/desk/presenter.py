@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -30,8 +30,8 @@ from redrive.desk.models import (
     fields_for,
 )
 from redrive.duration import moment
-from redrive.frozen import dataclass
 from redrive.reasons import Reason, ReasonCode
+from redrive.records import as_dict, is_record, replace
 from redrive.store.records import AttemptRow, AuditRow, GroupPage, GroupRow, LetterRow, ReplayRow, RunRow
 
 __all__ = ["FailureGroup", "GroupList", "LARGE", "Shaper", "aside", "changes_of", "length", "list_groups"]
@@ -355,8 +355,8 @@ def length(*parts: Any) -> int:
             if found < LARGE:
                 pending.extend(part)
                 pending.extend(part.values())
-        elif names := getattr(part, "__dataclass_fields__", None):
-            pending.extend(getattr(part, name) for name in names)
+        elif is_record(part):
+            pending.extend(as_dict(part).values())
     return found
 
 

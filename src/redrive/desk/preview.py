@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from redrive.core.circuit import CircuitStatus
@@ -14,7 +15,6 @@ from redrive.core.run_options import StepOptions
 from redrive.core.states import EXECUTED, EntryKind, StepStatus
 from redrive.desk.decisions import Order, Prepared, Replay, Replayer
 from redrive.desk.presenter import Shaper, aside, changes_of, length
-from redrive.frozen import dataclass
 from redrive.reasons import Reason, ReasonCode
 from redrive.store.port import People
 from redrive.store.workers import KnownItem

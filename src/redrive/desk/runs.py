@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from redrive.clock import Clock
 from redrive.core.new_run import Startable, clash, for_event, new_run
@@ -24,10 +26,10 @@ from redrive.desk.preview import DryRun, Previewer
 from redrive.desk.validation import Checker, a_flag, is_id, long_text, person
 from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound, UnknownWorkflow
-from redrive.frozen import dataclass
 from redrive.observability.counters import Ear
 from redrive.observability.tracing import here
 from redrive.reasons import Reason, ReasonCode, quote
+from redrive.records import replace
 from redrive.settle.settler import LocalSettler, open_steps, view_of
 from redrive.store.circuits import MOST_COUNTED
 from redrive.store.filters import RunFilter
@@ -250,8 +252,7 @@ async def find_run(store: People, run_id: str, tenant: str | None) -> RunRow:
 # -- Starting runs by the name of their workflow, with inputs as JSON: what servers do who may lack  -----
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """A run that somebody wants: the options are those of `start`.
 
     `event` is what starts it: a stream and an id. It is its own key, so it excludes another one.
@@ -259,12 +260,11 @@ class Wanted:
 
     workflow: str
     event: tuple[str, str] | None = None
-    input: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
+    input: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(msgspec.Struct, frozen=True):
     """A workflow, and the schema of its input where this process has no code to check it by."""
 
     workflow: Startable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -17,7 +17,6 @@ from redrive.desk.decisions import Order, Replay, Replayer, make_request
 from redrive.desk.models import AttemptRecord, StepRecord
 from redrive.desk.presenter import Shaper, aside, length
 from redrive.desk.runs import find_run
-from redrive.frozen import dataclass
 from redrive.store.port import People
 from redrive.store.records import RunRow
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
-from dataclasses import asdict
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from unicodedata import normalize
@@ -17,8 +17,8 @@ from redrive.core.transitions import AuditWrite
 from redrive.desk.validation import long_text, person, short_text
 from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
-from redrive.frozen import dataclass
 from redrive.reasons import Reason, ReasonCode, quote
+from redrive.records import as_dict
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.port import People
 from redrive.store.settings import NewView, ViewPlace, ViewRow
@@ -114,7 +114,7 @@ class Views:
             if shared:
                 raise Conflict(Reason(ReasonCode.TOO_MANY_SHARED_VIEWS, tenant=new.tenant, n=MOST))
             raise Conflict(Reason(ReasonCode.TOO_MANY_VIEWS, n=MOST))
-        return saved(ViewRow(**asdict(new), at=self._store.now()))
+        return saved(ViewRow(**as_dict(new), at=self._store.now()))
 
     async def remove(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +17,6 @@ from redrive.core.transitions import AuditWrite
 from redrive.desk.validation import a_flag, person, reason_given, short_text
 from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound, RegistrationError
-from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.store.port import People, Store

@@ -17,14 +17,14 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import field
 from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
+import msgspec
+
 from redrive.duration import words
 from redrive.errors import ConfigurationError, InputError, PayloadError, RedriveError
-from redrive.frozen import dataclass
 from redrive.http.ssrf import Lookup, ParsedUrl, check_url, resolve_url
 from redrive.settings import Allowed
 
@@ -76,13 +76,12 @@ class Redirected(BadStatus, ConfigurationError):
     """The server redirected the request, which the client does not follow: the URL has to be corrected."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpRequest:
+class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request, checked when it is made. `timeout` covers all of it; at most `max_body` bytes are read."""
 
     url: str
     method: str = "POST"
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     body: bytes = b""
     timeout: float = 30.0
     max_body: int = 1 << 20
@@ -97,13 +96,12 @@ class HttpRequest:
                 raise InputError(f"the header {name!a} is set by the client; leave it out.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpResponse:
+class HttpResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A complete answer. Header names are in lower case; `truncated` marks a body cut at the limit."""
 
     status_code: int
     reason: str = ""
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
     body: bytes = b""
     truncated: bool = False
 

@@ -18,8 +18,9 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import TypeAlias
 
+import msgspec
+
 from redrive.errors import InputError
-from redrive.frozen import dataclass
 from redrive.settings import Address, Allowed, is_name, read_port
 
 __all__ = [
@@ -97,8 +98,7 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 _ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedUrl:
+class ParsedUrl(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a URL. `path` includes the query; `address` is the host if the host is an IP address."""
 
     scheme: str
@@ -119,8 +119,7 @@ class ParsedUrl:
         return f"{self.scheme}://{self.netloc}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(msgspec.Struct, frozen=True, kw_only=True):
     """A URL with the addresses to connect to. Each address has been checked."""
 
     url: ParsedUrl

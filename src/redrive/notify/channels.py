@@ -9,17 +9,18 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
+
+import msgspec
 
 from redrive.core import template as templates
 from redrive.core.notifications import FIELDS, Notification, Said, Saying, about, one_line, said
 from redrive.core.notify_rules import CHANNEL, EVENTS, NoticeEvent, NotifyRule, Target
 from redrive.core.redact import Redactor
 from redrive.errors import ConfigurationError, InputError, RegistrationError
-from redrive.frozen import dataclass
 from redrive.http.client import require_h11
 from redrive.http.ssrf import check_url
+from redrive.records import replace
 from redrive.settings import Allowed
 from redrive.sinks import Message
 from redrive.sinks.webhook import read_secrets
@@ -128,8 +129,7 @@ def _check_target(target: Target, allowed: Sequence[Allowed], what: str) -> None
 # -- deliveries ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True, gc=False):
     """A notification with its destination. `stored`: the URL comes from a stored rule, not from the code."""
 
     notification: Notification

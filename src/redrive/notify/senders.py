@@ -13,18 +13,19 @@ import json
 import re
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import msgspec
+
 from redrive.core.notifications import Notification, Said, Saying
 from redrive.errors import ConfigurationError, NonRetryable
-from redrive.frozen import dataclass
 from redrive.http.client import HttpClient, HttpRequest
 from redrive.http.ssrf import check_url
 from redrive.notify.channels import Delivery, DeliveryReader
+from redrive.records import replace
 from redrive.settings import Allowed
 from redrive.sinks import Message, cloud_event
 from redrive.sinks.webhook import read_secrets, signed_headers
@@ -54,8 +55,7 @@ RequestFormat = Callable[[Delivery, Said, Message], tuple[dict[str, str], bytes]
 # -- mail ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MailServer:
+class MailServer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An SMTP server. `starttls` None means: if the server offers it."""
 
     host: str

@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from string import Formatter
 
-from redrive.frozen import dataclass
+import msgspec
 
 __all__ = ["Catalogue", "ReasonCode", "fields_of"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Catalogue:
+class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     """The templates of one language.
 
     A template names parameters as `str.format` does, and has three additions:

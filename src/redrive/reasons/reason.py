@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from string import Formatter
 from typing import Any, TypeAlias, Union
 
 from redrive.duration import words
-from redrive.frozen import dataclass
 from redrive.reasons.codes import Catalogue, ReasonCode, fields_of
 from redrive.reasons.english import ENGLISH
 

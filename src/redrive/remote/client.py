@@ -8,19 +8,19 @@ import json
 import ssl
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import fields
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
+import msgspec
 from pydantic import TypeAdapter, ValidationError
 
 from redrive.core.addresses import API
 from redrive.duration import moment
 from redrive.errors import ConfigurationError, InputError, NotSignedIn, StoreError, StoreUnavailable
-from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
+from redrive.records import as_dict
 from redrive.server.contract import HTTP, error_of
 from redrive.store.filters import AuditFilter, CircuitFilter, LetterFilter, OutboxFilter, RunFilter
 
@@ -38,8 +38,7 @@ _BUSY = frozenset({429, 503})
 _DROPPED = (http.client.HTTPException, OSError)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class Address(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where a server is, and the tenant that requests are about where they name none."""
 
     host: str
@@ -278,7 +277,7 @@ def query_of(where: Filter | None) -> dict[str, Any]:
     """A filter as a query; its tenant is not part of that."""
     if where is None:
         return {}
-    given = {one.name: getattr(where, one.name) for one in fields(where) if one.name != "tenant"}
+    given = {name: value for name, value in as_dict(where).items() if name != "tenant"}
     return {name: _sent(name, value) for name, value in given.items() if value is not None}
 
 

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
+import msgspec
 from fastapi import Request
 
-from redrive.frozen import dataclass
 from redrive.server.problems import ProblemError
 
 __all__ = [
@@ -46,8 +46,7 @@ _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Upper bounds for one JSON text: nesting, keys, objects and arrays, values, digits of a number."""
 
     depth: int

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from redrive import errors
 from redrive.core.roles import Role
-from redrive.frozen import dataclass
 from redrive.reasons import Reason
 from redrive.store.account_records import TokenKind, TokenRow
 
@@ -16,8 +17,7 @@ __all__ = ["CODES", "HTTP", "Kind", "Made", "NewToken", "NewUser", "error_of"]
 # -- The codes of problems: what each error becomes on its way out, and what a client takes it for a -----
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(msgspec.Struct, frozen=True, gc=False):
     """How an error is told: the status, a word that stays, and the same in words."""
 
     status: int
@@ -94,8 +94,7 @@ def _made(kind: type[errors.RedriveError], detail: str | Reason) -> errors.Redri
 # -- People and tokens that somebody wants to have; apart, since asking for them needs none of their -----
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewUser:
+class NewUser(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A person to be known. Without a password a code to sign in once is made."""
 
     email: str
@@ -105,8 +104,7 @@ class NewUser:
     payloads: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewToken:
+class NewToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A token to be made. `lasts` is in seconds; a signed one has an end in any case."""
 
     tenant: str
@@ -118,8 +116,7 @@ class NewToken:
     lasts: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(msgspec.Struct, frozen=True, gc=False):
     """A token, and its secret, which is shown now and never again."""
 
     token: TokenRow

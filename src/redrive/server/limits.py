@@ -11,11 +11,11 @@ from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+import msgspec
 from fastapi import Request
 
 from redrive.clock import Clock
 from redrive.core.addresses import API, PAGES
-from redrive.frozen import dataclass
 from redrive.server.body import BytesInFlight, Shape, check_encoding, measure, off_loop
 from redrive.server.problems import ProblemError, of_http
 
@@ -52,8 +52,7 @@ _OPEN = frozenset(
 _STATIC = f"{PAGES}/static/"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How large, deep, slow and frequent requests may be. Rates are per second, for each credential.
 
     `answers` and `answer_bytes` bound what is remembered for the idempotency keys of each tenant.
@@ -101,8 +100,7 @@ class Limits:
         return Shape(depth=self.depth, keys=most, containers=most, values=most)
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(msgspec.Struct, frozen=True, gc=False):
     """The sender of a request: the key of a valid credential, or the address of an anonymous one."""
 
     key: str

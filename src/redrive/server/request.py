@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
@@ -29,6 +28,7 @@ from redrive.desk.validation import short_text
 from redrive.errors import InputError, NotAllowed, NotSignedIn, RedriveError
 from redrive.observability.tracing import arrived
 from redrive.reasons import Reason
+from redrive.records import replace
 from redrive.server.auth.admin import Access
 from redrive.server.auth.secrets import is_busy
 from redrive.server.auth.sessions import LASTS, Credentials, Login, Sessions

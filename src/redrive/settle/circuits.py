@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 
 from redrive.clock import MICROS
 from redrive.core.audit import ENGINE, Event
@@ -24,6 +23,7 @@ from redrive.core.circuit import (
 from redrive.core.idempotency import encode
 from redrive.core.transitions import AuditWrite
 from redrive.reasons import Reason, ReasonCode
+from redrive.records import replace
 from redrive.store.circuits import CircuitCase, CircuitPlace, CircuitRow, CircuitTurn
 from redrive.store.port import People
 

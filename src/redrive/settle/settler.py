@@ -10,9 +10,10 @@ import json
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Protocol, TypeVar
+
+import msgspec
 
 from redrive.clock import Clock
 from redrive.core.decide import decide
@@ -33,15 +34,14 @@ from redrive.core.outcomes import (
     RunView,
     Undone,
 )
-from redrive.core.quick import quick
 from redrive.core.run_options import DEFAULT_RETRY, PolicyBook, RunOptions, find_policy, split
 from redrive.core.saga import Try
 from redrive.core.states import EXECUTED, RunStatus, StepStatus
 from redrive.core.transitions import Answer, Transition
 from redrive.errors import ConfigurationError, DataRefused, StoreError, StoreUnavailable
-from redrive.frozen import dataclass
 from redrive.observability.counters import Ear
 from redrive.policy import RetryPolicy
+from redrive.records import replace
 from redrive.store.port import People
 from redrive.store.records import AttemptRow, RunRow
 from redrive.store.workers import Claimed
@@ -79,16 +79,12 @@ _BAD = frozenset({Raised, Escaped, Undone, Lost, Expired, Diverged})
 """Outcomes that take a policy to decide on, or that people may have to be told of."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True, gc=False):
     """What was decided, whether it was kept, and the store's time when it was."""
 
     kept: bool
     now: int
     transition: Transition
-
-
-_Settled = quick(Settled)
 
 
 class Settler(Protocol):
@@ -152,7 +148,7 @@ class LocalSettler:
         if out is not None:
             out.committed(transitions, answers, carriers, began)
         return [
-            _Settled(answer.kept, answer.now, transition)
+            Settled(answer.kept, answer.now, transition)
             for answer, transition in zip(answers, transitions, strict=True)
         ]
 
@@ -300,12 +296,9 @@ def not_kept(outcome: Outcome) -> Settled:
 # -- A recorded run as `decide` wants to see it ----------------------------------------------------------
 
 
-_RunView = quick(RunView)
-
-
 def view_of(run: RunRow, *, hears: bool = True) -> RunView:
     """What deciding about a run takes, from its row; its letter too, unless that need not hear of it."""
-    return _RunView(
+    return RunView(
         id=run.id,
         public_id=run.public_id,
         tenant=run.tenant,
@@ -336,7 +329,7 @@ def view_of_claimed(claimed: Claimed, options: RunOptions, version: str) -> RunV
     """The same for a run that was claimed just now, by a worker that has this version of the code."""
     # Who undoes need not know the function: what may be missing is known by the version that recorded it.
     undoing = claimed.status is RunStatus.COMPENSATING
-    return _RunView(
+    return RunView(
         id=claimed.id,
         public_id=claimed.public_id,
         tenant=claimed.tenant,

@@ -17,7 +17,6 @@ from typing import Any, Protocol, runtime_checkable
 from urllib.parse import quote
 
 from redrive.core.outbox import DEFAULT_RETRY, Pattern
-from redrive.core.quick import quick
 from redrive.duration import moment
 from redrive.errors import ConfigurationError
 from redrive.policy import RetryPolicy
@@ -56,14 +55,11 @@ class Message:
         return json.loads(self.text)
 
 
-_Message = quick(Message)
-
-
 def received(row: MessageRow) -> Message:
     """Return the message of a row; raise ConfigurationError if this process has no key to decrypt it."""
     if isinstance(row.payload, Unreadable):
         raise ConfigurationError(f"the message cannot be read: {row.payload.why}")
-    return _Message(
+    return Message(
         id=row.public_id,
         topic=row.topic,
         text=row.payload,

@@ -9,9 +9,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Protocol
 
+import msgspec
+
 from redrive.core.roles import Role, at_least
 from redrive.core.transitions import AuditWrite
-from redrive.frozen import dataclass
 
 __all__ = [
     "Accounts",
@@ -37,8 +38,7 @@ class TokenKind(StrEnum):
     CODE = "code"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TenantRow:
+class TenantRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One organisation. A disabled one keeps its data, and none of its credentials holds."""
 
     tenant: str
@@ -47,8 +47,7 @@ class TenantRow:
     disabled_at: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberRow:
+class MemberRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a person is to a tenant. `payloads`: may see what is hidden from others."""
 
     user: str
@@ -58,8 +57,7 @@ class MemberRow:
     active: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserRow:
+class UserRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One account. `password` is a hash; None where none was set, or where it was not asked for.
 
     `home` is the tenant that created the account. An address has one account in each home, so that a tenant
@@ -75,8 +73,7 @@ class UserRow:
     members: tuple[MemberRow, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRow:
+class TokenRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One token; `workflows` is empty for all. `hash` is of its secret, and empty in lists.
 
     `maker_user` or `maker_token` is the id of what created it; both are None for a token that was created on
@@ -104,8 +101,7 @@ class TokenRow:
         return self.revoked_at is not None or (self.expires_at is not None and self.expires_at <= now)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRow:
+class SessionRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One sign-in of a person for a tenant, known by the hash of what the browser holds."""
 
     hash: str
@@ -115,8 +111,7 @@ class SessionRow:
     expires_at: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewAnswer:
+class NewAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A request that is about to be carried out under a key; `digest` tells it from other requests.
 
     One that was begun longer than `patience` ago and has no answer was given up by a server that died.
@@ -129,8 +124,7 @@ class NewAnswer:
     keeps: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerRow:
+class AnswerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A request that was begun under a key, and its answer once there is one."""
 
     tenant: str

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from enum import StrEnum
 from typing import Any, assert_never
+
+import msgspec
 
 from redrive.core.schedule import Rate, rate_of
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.core.transitions import AuditWrite
-from redrive.frozen import dataclass
+from redrive.records import as_dict
 from redrive.store.filters import LetterFilter
 from redrive.store.list_query import IndexPath, Request, Window, filter_values, limited, parameters
 from redrive.store.lists import choose_scan, scan_sql, with_popular
@@ -57,8 +58,7 @@ class SetItemStatus(StrEnum):
     FAILED = "FAILED"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewSet:
+class NewSet(msgspec.Struct, frozen=True, kw_only=True):
     """Letters to decide on together: those that are open now and match `where`, or those that are named.
 
     `public_id` is made by the caller, so that a repeat is recognised. `action` is REPLAY, RESOLVE or IGNORE,
@@ -85,16 +85,14 @@ class SetVerb(StrEnum):
     RATE = "rate"
 
 
-@dataclass(frozen=True, slots=True)
-class SetChange:
+class SetChange(msgspec.Struct, frozen=True, gc=False):
     """One of these verbs; with RATE, how fast the set may be from now on, which None leaves open."""
 
     verb: SetVerb
     rate: Rate | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetRow:
+class SetRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A set as recorded. `total` grows until all its letters are `listed`."""
 
     id: int
@@ -119,8 +117,7 @@ class SetRow:
     paused_by: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetItemRow:
+class SetItemRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One letter of a set: the run that its replay let go on, or why the decision was refused."""
 
     id: int
@@ -131,8 +128,7 @@ class SetItemRow:
     at: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ItemMark:
+class ItemMark(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What became of the decision on a letter of a set, named by its number there."""
 
     id: int
@@ -341,7 +337,7 @@ def stored(new: NewSet) -> str | None:
     """Return the filter of a set as text; None if its letters are named."""
     if new.where is None:
         return None
-    said = {name: value for name, value in asdict(new.where).items() if value is not None}
+    said = {name: value for name, value in as_dict(new.where).items() if value is not None}
     said.pop("status", None)  # a set takes open letters only
     return json.dumps(said, ensure_ascii=False)
 

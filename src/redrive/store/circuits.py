@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from redrive.clock import MICROS
 from redrive.core.circuit import (
     Admission,
@@ -18,11 +20,10 @@ from redrive.core.circuit import (
     weigh,
 )
 from redrive.core.transitions import AuditWrite
-from redrive.frozen import dataclass
 from redrive.policy import DAY, MOST_FAILURES, Circuit
+from redrive.records import as_dict
 from redrive.store.filters import CircuitFilter
 from redrive.store.list_query import Request
-from redrive.store.named import named
 from redrive.store.records import Page
 from redrive.store.session import Database, Session, Statements, reads, writes
 
@@ -54,8 +55,7 @@ CircuitPlace = tuple[str, str]
 """Which circuit: its tenant and its key."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CircuitRow:
+class CircuitRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One circuit as recorded. Version 0: it has no row yet.
 
     `settings` are the code's, `override` is what a person set instead; `why` and `changed_by` tell about
@@ -99,8 +99,7 @@ class CircuitRow:
         return in_force(self.settings, self.override)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CircuitCase:
+class CircuitCase(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A circuit with all that deciding about it takes, as of one moment.
 
     `marks` are those of its generation, the newest ones if there are many; `category` is the newest
@@ -114,8 +113,7 @@ class CircuitCase:
     now: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CircuitTurn:
+class CircuitTurn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The new state of a circuit that still has this version. `releases`: so many parked runs become due.
 
     `next_wave_at` is when more of them may. `why` and `by` are given where the status changes.
@@ -135,16 +133,14 @@ class CircuitTurn:
     audit: tuple[AuditWrite, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Turned:
+class Turned(msgspec.Struct, frozen=True, gc=False):
     """The result of a turn: `kept`, or refused because the circuit has another version by now."""
 
     kept: bool
     released: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A run that asks whether it may call a dependency."""
 
     tenant: str
@@ -155,8 +151,7 @@ class Ask:
     index: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Permit:
+class Permit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer: what may be done, and the circuit as it is. `stale`: it is to be weighed first."""
 
     admission: Admission
@@ -253,7 +248,7 @@ class CircuitCalls:
             # Of several workers that ask at once, each must see the permits of those before it.
             await session.rows(SQL["lock_circuit"], tenant=ask.tenant, key=ask.key)
             case = await _read_case(session, ask.tenant, ask.key, 1)
-            asked = {**named(ask), "generation": case.row.generation, "now": case.now}
+            asked = {**as_dict(ask), "generation": case.row.generation, "now": case.now}
             permitted, held = await session.row(SQL["asker"], **asked)
             permit = _answer(case, ask, permitted=permitted, held=held)
             if permit.admission is Admission.PROBE:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import groupby
 
-from redrive.core.quick import quick
 from redrive.core.states import LetterStatus
 from redrive.core.transitions import AuditWrite
+from redrive.records import replace
 from redrive.store.filters import AuditFilter, LetterFilter
 from redrive.store.list_query import Request, Window, filter_values, states_of
 from redrive.store.lists import Query, with_popular
@@ -35,8 +34,6 @@ from redrive.store.session import Database, Session, Statements, reads, writes
 __all__ = ["LetterCalls"]
 
 SQL = Statements("letters.sql")
-
-_Case = quick(Case)
 
 
 class LetterCalls:
@@ -82,7 +79,7 @@ class LetterCalls:
         runs = await runs_by_id(session, [*letters, *others])
         entries = await journals(session, [run.id for run in runs])
         found = [
-            _Case(run=run, letter=letters.get(run.public_id), journal=entries.get(run.id, ()), replays=())
+            Case(run=run, letter=letters.get(run.public_id), journal=entries.get(run.id, ()), replays=())
             for run in runs
         ]
         replays = await _replays(session, [case.subject for case in found])

@@ -15,15 +15,16 @@ import binascii
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
 from heapq import merge
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from redrive.core.audit import ENGINE
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.errors import InputError
-from redrive.frozen import dataclass
+from redrive.records import as_dict
 from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
 from redrive.store.records import Page
 from redrive.store.session import Dialect, Statements, Verbatim
@@ -84,8 +85,7 @@ async def page_by_page(ask: Callable[[str | None], Awaitable[Page[Each]]]) -> As
             return
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Which rows a page wants: up to `most` older than `below`, or newer than `above`, nearest first."""
 
     most: int
@@ -98,8 +98,7 @@ class Window:
         return self.above is None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One page that somebody asked for: first the window to fetch, then the page its rows make."""
 
     size: int
@@ -218,8 +217,7 @@ def _pattern(text: str) -> str:
 
 def filter_values(where: RunFilter | LetterFilter | AuditFilter) -> dict[str, Any]:
     """Return the values that a filter sets, without the status."""
-    values = {field.name: getattr(where, field.name) for field in fields(where)}
-    found = {name: value for name, value in values.items() if value is not None and name != "status"}
+    found = {name: value for name, value in as_dict(where).items() if value is not None and name != "status"}
     for number, (field, texts) in enumerate(found.pop("index", {}).items()):
         found[f"index_{number}"] = (field, list(texts))
     if "tag" in found:
@@ -299,8 +297,7 @@ def limited(values: dict[str, Any], edge: int | None, *, newest_first: bool) -> 
     return {**values, "above": edge - 1} if newest_first else {**values, "below": edge + 1}
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """Rows of a window. `reached`: the last row looked at, if there are more behind it."""
 
     rows: list[Any]
@@ -320,8 +317,7 @@ def merge_states(found: Sequence[Found], window: Window) -> Found:
     return Found(list(islice(within, window.most)), reached)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexPath:
+class IndexPath(msgspec.Struct, frozen=True, kw_only=True):
     """An index and the filter values it needs: `columns` come before the id in it, in this order.
 
     `wanted` values are needed too, although the index has no column for them. `said` are the conditions of a
@@ -342,8 +338,7 @@ class IndexPath:
         return state_fits and given.issuperset((*self.columns, *self.wanted))
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(msgspec.Struct, frozen=True):
     """An index and the last row to look at; no `limit` where every row may be looked at."""
 
     path: IndexPath

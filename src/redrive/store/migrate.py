@@ -16,8 +16,9 @@ import re
 from collections.abc import Sequence
 from importlib.resources import files
 
+import msgspec
+
 from redrive.errors import ConfigurationError, SchemaMismatch
-from redrive.frozen import dataclass
 
 __all__ = ["Applied", "Migration", "known", "outstanding"]
 
@@ -25,8 +26,7 @@ _NAME = re.compile(r"^(\d{4})_(\w+)\.sql$")
 _OLDEST = re.compile(r"^-- oldest code: (\d+)[ ]*$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Migration:
+class Migration(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One schema change, as this code ships it."""
 
     version: int
@@ -40,8 +40,7 @@ class Migration:
         return _checksum(self.text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
+class Applied(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One schema change, as the store remembers it."""
 
     version: int

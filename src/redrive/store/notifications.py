@@ -10,12 +10,13 @@ While failures come in by the thousand, rows are only added: a lane is written w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any, Protocol
+
+import msgspec
 
 from redrive.clock import MICROS
 from redrive.core.transitions import AuditWrite, MessageWrite, Transition
-from redrive.frozen import dataclass
+from redrive.records import as_dict
 from redrive.store.list_query import Request, Window
 from redrive.store.records import Page
 from redrive.store.session import Database, Session, Statements, reads, writes
@@ -41,8 +42,7 @@ SENT_KEPT = 86_400 * MICROS
 """How long notices are kept after they were sent, so that a relay which repeats one adds nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewNotice:
+class NewNotice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Facts to notify users of; `core.notice` wrote `notice`. A repeat has the same `public_id`."""
 
     public_id: str
@@ -51,8 +51,7 @@ class NewNotice:
     notice: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoticeRow:
+class NoticeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Facts as recorded."""
 
     id: int
@@ -61,8 +60,7 @@ class NoticeRow:
     notice: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneCase:
+class LaneCase(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A due lane: `count` notices that were not sent, the newest of which is `last`.
 
     `notices` are the newest ones, the last one first. `version` changes when the lane's notification is sent.
@@ -78,8 +76,7 @@ class LaneCase:
     now: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewNotification:
+class NewNotification(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A notification to send: `content` is plain JSON. `in_app`: the inbox shows it."""
 
     public_id: str
@@ -91,8 +88,7 @@ class NewNotification:
     content: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Telling:
+class Telling(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The notification of a lane, sent if the lane still has this version.
 
     The lane is due again after `every` microseconds.
@@ -104,8 +100,7 @@ class Telling:
     messages: tuple[MessageWrite, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotificationRow:
+class NotificationRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A notification as one reader sees it. `read_at` is when this reader read it."""
 
     id: int
@@ -119,8 +114,7 @@ class NotificationRow:
     read_at: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotificationFilter:
+class NotificationFilter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A filter of the inbox: a tenant, some workflows, some ids, only unread ones."""
 
     tenant: str | None = None
@@ -129,8 +123,7 @@ class NotificationFilter:
     unread: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleRow:
+class RuleRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Who is notified of what, for a workflow of a tenant; an empty text stands for any."""
 
     tenant: str
@@ -201,7 +194,7 @@ class NotificationCalls:
             now = await session.now()
             # Sorted, so that two processes lock the rows in the same order.
             for each in sorted(notices, key=lambda one: (one.tenant, one.lane, one.public_id)):
-                await session.rows(SQL["put_notice"], **asdict(each), now=now)
+                await session.rows(SQL["put_notice"], **as_dict(each), now=now)
                 await session.rows(SQL["put_lane"], tenant=each.tenant, lane=each.lane)
 
     @reads()
@@ -245,7 +238,7 @@ class NotificationCalls:
                 raise _LaneChanged
             if len(await session.rows(SQL["mark_told"], **lane, last=case.last, now=now)) != case.count:
                 raise _LaneChanged
-            await session.rows(SQL["put_notification"], **asdict(telling.notification), now=now)
+            await session.rows(SQL["put_notification"], **as_dict(telling.notification), now=now)
             if telling.messages:
                 # Stores write messages with a transition; this one has nothing else to write.
                 carrier = Transition(run=0, tenant=case.tenant, fence=0, messages=telling.messages)

@@ -9,9 +9,10 @@ then nothing waits for it, or does so afterwards, and then sees what waits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from operator import itemgetter
 from typing import Any
+
+import msgspec
 
 from redrive.core.outbox import (
     BORN,
@@ -28,7 +29,7 @@ from redrive.core.outbox import (
 )
 from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import AuditWrite
-from redrive.frozen import dataclass
+from redrive.records import replace
 from redrive.store.filters import OutboxFilter
 from redrive.store.list_query import Request
 from redrive.store.lists import Query
@@ -83,8 +84,7 @@ class DeliveryFloors:
         self._floors[sink] = first or 0
 
 
-@dataclass(frozen=True, slots=True)
-class _DueRows:
+class _DueRows(msgspec.Struct, frozen=True):
     """Due deliveries. `more`: others may be due as well."""
 
     rows: list[Any]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from redrive.core.outbox import DeliveryMark, Pattern
-from redrive.core.quick import quick
 from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import AuditWrite
-from redrive.frozen import dataclass
 from redrive.store.filters import OutboxFilter
 
 __all__ = [
@@ -31,8 +31,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewSink:
+class NewSink(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A sink of an app. Messages on its topics go to it once it is stored."""
 
     name: str
@@ -40,8 +39,7 @@ class NewSink:
     topics: tuple[Pattern, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkRow:
+class SinkRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A stored sink with its unfinished deliveries, each number counted up to 1,000."""
 
     name: str
@@ -52,8 +50,7 @@ class SinkRow:
     dead: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryRow:
+class DeliveryRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The delivery of a message to one sink. `behind` is the message that has to be finished first."""
 
     sink: str
@@ -67,8 +64,7 @@ class DeliveryRow:
     error: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageRow:
+class MessageRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A stored message, with its deliveries if the call reads them."""
 
     id: int
@@ -84,8 +80,7 @@ class MessageRow:
     trace: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimedDelivery:
+class ClaimedDelivery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message that the claiming relay has to deliver; `attempt` tries have failed.
 
     A message of a `bundle` was claimed with the other messages of that bundle, when they were committed.
@@ -98,8 +93,7 @@ class ClaimedDelivery:
     bundle: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deliveries:
+class Deliveries(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The deliveries that a claim took; those with equal keys are in order.
 
     `more`: another claim may get more at once. `next_at`: when the next delivery is due, if none was.
@@ -120,8 +114,7 @@ class DeliveryChoice(StrEnum):
     SKIP = "SKIP"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryDecision:
+class DeliveryDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A user's decision about a message's delivery to one sink, or about all its unfinished deliveries."""
 
     message: str
@@ -130,8 +123,7 @@ class DeliveryDecision:
     sink: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockedKey:
+class BlockedKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A key that needs a user's decision: its first unfinished message, and `waiting` others behind it.
 
     `waiting` is counted up to 1,000.
@@ -148,13 +140,10 @@ class BlockedKey:
     waiting: int
 
 
-_MessageRow, _Claimed = quick(MessageRow), quick(ClaimedDelivery)
-
-
 def message_row(row: Sequence[Any]) -> MessageRow:
     """Return a row of `messages` as a record without deliveries."""
     id, public_id, tenant, topic, key, payload, run_id, correlation_id, created_at, trace = row
-    return _MessageRow(
+    return MessageRow(
         id=id,
         public_id=public_id,
         tenant=tenant,
@@ -171,7 +160,7 @@ def message_row(row: Sequence[Any]) -> MessageRow:
 def claimed_delivery(row: Sequence[Any]) -> ClaimedDelivery:
     """Return a row of `due_deliveries` as the claim that begins now, under a fence one higher."""
     fence, attempt, deaths, is_suspect = row[10:14]
-    return _Claimed(
+    return ClaimedDelivery(
         message=message_row(row[:10]), fence=fence + 1, attempt=attempt, deaths=deaths + bool(is_suspect)
     )
 

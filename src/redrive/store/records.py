@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from redrive.clock import MICROS
 from redrive.core.idempotency import decode, letter_id
 from redrive.core.journal import EntryRow
-from redrive.core.quick import in_order, quick
 from redrive.core.run_options import StepOptions
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, AuditWrite, EntryWrite, NewRun
 from redrive.errors import DataRefused
-from redrive.frozen import dataclass
+from redrive.records import field_names
 from redrive.store.workers import Claimed
 
 __all__ = [
@@ -64,8 +65,7 @@ __all__ = [
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(msgspec.Struct, frozen=True, gc=False):
     """The accepted run: new, the one an equal key already named, or a clash (same key, other input).
 
     `maker` is the credential that bound the key of a run that is not new.
@@ -78,8 +78,7 @@ class Started:
     claimed: Claimed | None = None  # if the worker that was named has it from the beginning
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptRow:
+class AttemptRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One try that did not succeed, as recorded."""
 
     index: int
@@ -95,8 +94,7 @@ class AttemptRow:
     worker: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRow:
+class RunRow(msgspec.Struct, frozen=True, gc=False):
     """One run as recorded, without its payloads unless they were asked for."""
 
     id: int
@@ -131,8 +129,7 @@ class RunRow:
     failure: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LetterRow:
+class LetterRow(msgspec.Struct, frozen=True, gc=False):
     """One dead letter as recorded."""
 
     id: int
@@ -167,8 +164,7 @@ class LetterRow:
     tags: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayRow:
+class ReplayRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One replay of a letter as recorded; `outcome` is how its run ended, None while it goes on."""
 
     number: int
@@ -186,8 +182,7 @@ class ReplayRow:
     outcome: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditRow:
+class AuditRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One line of the audit log as recorded."""
 
     id: int
@@ -202,8 +197,7 @@ class AuditRow:
     reason: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LetterState:
+class LetterState(msgspec.Struct, frozen=True, gc=False):
     """How a letter stands, without what it tells: all that deciding about it takes."""
 
     public_id: str
@@ -214,8 +208,7 @@ class LetterState:
     resolution: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A run that ended, with its letter and all that deciding about a replay takes.
 
     `replays` are the decisions taken so far, in order of time.
@@ -234,8 +227,7 @@ class Case:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Triage:
+class Triage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a person notes on a letter without deciding about its run. `None` leaves things as they are.
 
     A comment is a line of the audit log and nothing else.
@@ -247,8 +239,7 @@ class Triage:
     tags: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRow:
+class GroupRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The letters of one tenant that have one cause, counted.
 
     `id` is its place in the list, which changes when it is seen again. `trend` counts failures by hour, the
@@ -281,8 +272,7 @@ class Page(Generic[Item]):
     prev: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class GroupPage:
+class GroupPage(msgspec.Struct, frozen=True):
     """A page of failure groups, the one seen last first. All that happened before `as_of` is counted."""
 
     items: list[GroupRow]
@@ -291,8 +281,7 @@ class GroupPage:
     as_of: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldRun:
+class HeldRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A run that a dead worker held, that passed its deadline, or whose step hangs.
 
     `open` are its entries that have not ended: attempts under way, retries and sleeps that wait.
@@ -303,8 +292,7 @@ class HeldRun:
     open: tuple[EntryRow, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyRow:
+class PolicyRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A stored retry policy. Empty strings mean "any"."""
 
     tenant: str
@@ -315,8 +303,7 @@ class PolicyRow:
     updated_by: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Purge:
+class Purge(msgspec.Struct, frozen=True, kw_only=True):
     """How long things are kept, in microseconds, and how many rows one call may remove.
 
     `keep`: of each workflow no more than so many finished runs are kept, however young the others are;
@@ -330,7 +317,7 @@ class Purge:
     audit: int = 365 * 86_400_000_000
     messages: int = 86_400_000_000
     keep: int | None = None
-    keeps: Mapping[str, int] = field(default_factory=dict)
+    keeps: Mapping[str, int] = msgspec.field(default_factory=dict)
 
     def numbers(self, workflows: Iterable[str]) -> dict[int, list[str]]:
         """How many are kept, with the workflows that this is true of; those without a number are left out."""
@@ -344,14 +331,11 @@ class Purge:
 # -- From rows to records. The order of columns here is the order in the statements that select them -----
 
 
-# A set of letters reads a hundred thousand of each.
-_RunRow, _EntryRow = in_order(RunRow), in_order(EntryRow)
-_LetterRow, _LetterState = in_order(LetterRow), in_order(LetterState)
 _KINDS = {kind.value: kind for kind in EntryKind}
 _STEPS = {status.value: status for status in StepStatus}
 _RUNS = {status.value: status for status in RunStatus}
 _LETTERS = {status.value: status for status in LetterStatus}
-_RUN_ENDS, _ENTRY_ENDS = len(fields(RunRow)), len(fields(EntryRow))
+_RUN_ENDS, _ENTRY_ENDS = len(field_names(RunRow)), len(field_names(EntryRow))
 _REPLAY = (
     "letter", "number", "mode", "digest", "request", "run_id", "by", "reason", "key", "changes", "at",
     "ended_at", "outcome",
@@ -361,7 +345,7 @@ _AUDIT = ("id", "tenant", "at", "event", "by", "subject", "letter", "before", "a
 
 def entry_row(row: Sequence[Any]) -> EntryRow:
     """One row of `entries`, whatever is behind it. Columns are in the order of the record's fields."""
-    return _EntryRow(row[0], row[1], _KINDS[row[2]], row[3], _STEPS[row[4]], *row[5:_ENTRY_ENDS])
+    return EntryRow(row[0], row[1], _KINDS[row[2]], row[3], _STEPS[row[4]], *row[5:_ENTRY_ENDS])
 
 
 def attempt_row(row: Sequence[Any]) -> AttemptRow:
@@ -385,19 +369,19 @@ def attempt_row(row: Sequence[Any]) -> AttemptRow:
 
 def run_row(row: Sequence[Any]) -> RunRow:
     """One row of `runs`, with or without the payloads behind it; the rank is the priority, turned round."""
-    return _RunRow(*row[:5], -row[5], _RUNS[row[6]], *row[7:_RUN_ENDS])
+    return RunRow(*row[:5], -row[5], _RUNS[row[6]], *row[7:_RUN_ENDS])  # type: ignore[call-arg]  # mypy lets the first star take all
 
 
 def letter_row(row: Sequence[Any]) -> LetterRow:
     """One row of `letters`."""
     tags = () if row[-1] == "[]" else tuple(json.loads(row[-1]))
-    return _LetterRow(*row[:6], _LETTERS[row[6]], *row[7:-1], tags)
+    return LetterRow(*row[:6], _LETTERS[row[6]], *row[7:-1], tags)  # type: ignore[call-arg]  # mypy lets the first star take all
 
 
 def letter_state(row: Sequence[Any]) -> LetterState:
     """The few columns of `letters` that deciding takes."""
     public_id, run_id, tenant, status, closed_by, resolution = row
-    return _LetterState(public_id, run_id, tenant, _LETTERS[status], closed_by, resolution)
+    return LetterState(public_id, run_id, tenant, _LETTERS[status], closed_by, resolution)
 
 
 def policy_row(row: Sequence[Any]) -> PolicyRow:
@@ -426,7 +410,6 @@ def audit_row(row: Sequence[Any]) -> AuditRow:
 # -- What both stores make of the port's records before they write them ----------------------------------
 
 
-_Claimed = quick(Claimed)
 ENDED = frozenset(
     {StepStatus.SUCCESS, StepStatus.FAILED, StepStatus.DLQ, StepStatus.SKIPPED, StepStatus.CANCELLED}
 )
@@ -465,7 +448,7 @@ def _heartbeat_rule(options: str) -> tuple[int, int] | None:
 
 def taken_at_start(run: NewRun, id: int, *, version: str, deadline: int | None, now: int) -> Claimed:
     """A run that its worker has from the beginning: what a claim would read is what was just written."""
-    return _Claimed(
+    return Claimed(
         id=id,
         public_id=run.public_id,
         tenant=run.tenant,
@@ -519,8 +502,7 @@ FACETS = ("code", "stage", "workflow", "step", "owner")
 """What letters are counted by; the columns of a `FacetRow` behind its id."""
 
 
-@dataclass(frozen=True, slots=True)
-class FacetRow:
+class FacetRow(msgspec.Struct, frozen=True, gc=False):
     """One letter, as far as it is counted."""
 
     id: int
@@ -535,8 +517,7 @@ class Facets:
     by: Mapping[str, Mapping[str, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class RunGlance:
+class RunGlance(msgspec.Struct, frozen=True, gc=False):
     """One run, as far as it matters to how things go."""
 
     id: int

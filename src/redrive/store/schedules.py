@@ -7,11 +7,12 @@ expression is in force: while nodes with different code run side by side, that o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any, Protocol, TypeAlias
 
+import msgspec
+
 from redrive.core.transitions import AuditWrite
-from redrive.frozen import dataclass
+from redrive.records import as_dict
 from redrive.store.session import Database, Session, Statements, reads, writes
 
 __all__ = [
@@ -28,8 +29,7 @@ SchedulePlace: TypeAlias = tuple[str, str, str]
 """What a schedule is known by: tenant, workflow, name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewSchedule:
+class NewSchedule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A schedule as the code of a worker declares it."""
 
     tenant: str
@@ -43,8 +43,7 @@ class NewSchedule:
         return (self.tenant, self.workflow, self.name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleRow:
+class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A schedule as it stands. Times up to `passed` are over; `last_run` was started for `last_at`.
 
     `kept`: the worker that keeps it is alive.
@@ -67,8 +66,7 @@ class ScheduleRow:
         return (self.tenant, self.workflow, self.name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleMark:
+class ScheduleMark(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The times of a schedule up to `at` are over; `run` was started for it, if one was."""
 
     schedule: NewSchedule
@@ -138,7 +136,7 @@ class ScheduleCalls:
             now = await session.now()
             for each in _in_lock_order(schedules):
                 tenant, workflow, name = each.place
-                await session.rows(SQL["keep_schedule"], **asdict(each), worker=worker, now=now)
+                await session.rows(SQL["keep_schedule"], **as_dict(each), worker=worker, now=now)
                 row = await session.row(
                     SQL["kept_schedule"], tenant=tenant, workflow=workflow, name=name, now=now
                 )
@@ -152,7 +150,7 @@ class ScheduleCalls:
         async with session.transaction():
             for schedule in _in_lock_order([each.schedule for each in marks]):
                 mark = by_place[schedule.place]
-                rows = await session.rows(SQL["mark_schedule"], **asdict(schedule), at=mark.at, run=mark.run)
+                rows = await session.rows(SQL["mark_schedule"], **as_dict(schedule), at=mark.at, run=mark.run)
                 moved[schedule.place] = bool(rows)
         return [moved[each.schedule.place] for each in marks]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any, Protocol
 
+import msgspec
+
 from redrive.core.transitions import AuditWrite
-from redrive.frozen import dataclass
+from redrive.records import as_dict
 from redrive.store.records import PolicyRow, policy_row
 from redrive.store.session import Database, Session, Statements, reads, writes
 
@@ -74,8 +75,7 @@ class SettingsCalls:
 # -- What is asked of a store about saved views: filters of lists that people gave a name ----------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewPlace:
+class ViewPlace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a view is known by."""
 
     tenant: str
@@ -84,8 +84,7 @@ class ViewPlace:
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewView:
+class NewView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A view that somebody saves: the query of an address, and who did."""
 
     tenant: str
@@ -100,8 +99,7 @@ class NewView:
         return ViewPlace(tenant=self.tenant, list=self.list, owner=self.owner, name=self.name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewRow:
+class ViewRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A view as recorded."""
 
     tenant: str
@@ -147,8 +145,8 @@ class SavedViewCalls:
 
     @writes()
     async def put(self, session: Session, view: NewView, *, most: int, audit: AuditWrite | None) -> bool:
-        return await session.change(SQL_VIEWS["put_view"], audit, **asdict(view), most=most)
+        return await session.change(SQL_VIEWS["put_view"], audit, **as_dict(view), most=most)
 
     @writes()
     async def remove(self, session: Session, place: ViewPlace, audit: AuditWrite | None) -> bool:
-        return await session.change(SQL_VIEWS["drop_view"], audit, **asdict(place))
+        return await session.change(SQL_VIEWS["drop_view"], audit, **as_dict(place))

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field
+
+import msgspec
 
 from redrive.clock import MICROS
 from redrive.core.circuit import CircuitStatus
 from redrive.core.decide_run import AHEAD
-from redrive.frozen import dataclass
 from redrive.store.session import Database, Session, Statements, reads
 from redrive.store.workers import MOST_LANES, START
 
@@ -29,8 +29,7 @@ LIMITS = {"per_lane": 1_000, "causes": 10_000, "changes": 100_000, "counted": 10
 """Where counting stops: due runs of one lane, causes of open letters, and so on."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaneCount:
+class LaneCount(msgspec.Struct, frozen=True, gc=False):
     """The due runs of one lane: how many, how many of them are overdue, and when the first became due."""
 
     workflow: str
@@ -39,8 +38,7 @@ class LaneCount:
     since: int
 
 
-@dataclass(frozen=True, slots=True)
-class CircuitCount:
+class CircuitCount(msgspec.Struct, frozen=True, gc=False):
     """So many circuits of one name, each of another tenant, are open or half-open."""
 
     key: str
@@ -48,8 +46,7 @@ class CircuitCount:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class SinkLag:
+class SinkLag(msgspec.Struct, frozen=True, gc=False):
     """What waits for a sink. `due_since`: when the first delivery that could have gone by now became due."""
 
     sink: str
@@ -58,8 +55,7 @@ class SinkLag:
     due_since: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """How a store stands at one moment. Times are microseconds since 1970.
 
     `letters`: open dead letters by workflow; `oldest_letter`: when the first of them was written.
@@ -69,16 +65,16 @@ class Figures:
     """
 
     now: int
-    letters: Mapping[str, int] = field(default_factory=dict)
+    letters: Mapping[str, int] = msgspec.field(default_factory=dict)
     oldest_letter: int | None = None
-    due: Mapping[str, int] = field(default_factory=dict)
-    overdue: Mapping[str, int] = field(default_factory=dict)
+    due: Mapping[str, int] = msgspec.field(default_factory=dict)
+    overdue: Mapping[str, int] = msgspec.field(default_factory=dict)
     due_since: int | None = None
     suspects: int = 0
     parked: int = 0
     circuits: tuple[CircuitCount, ...] = ()
     sinks: tuple[SinkLag, ...] = ()
-    workers: Mapping[str, int] = field(default_factory=dict)
+    workers: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
 def waiting(

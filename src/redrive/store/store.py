@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 
 from redrive.core.failure import derive_key
 from redrive.core.outbox import Carrier
 from redrive.core.transitions import Answer, NewRun, Transition
+from redrive.records import replace
 from redrive.store.account_records import Accounts
 from redrive.store.accounts import AccountCalls
 from redrive.store.bulk import BulkCalls

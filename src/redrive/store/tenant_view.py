@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from redrive.core.journal import EntryRow
@@ -20,6 +19,7 @@ from redrive.core.outbox import Carrier
 from redrive.core.states import RunStatus
 from redrive.core.transitions import Answer, AuditWrite, NewRun, Transition
 from redrive.errors import InputError, NotAllowed
+from redrive.records import replace
 from redrive.store.account_records import Accounts
 from redrive.store.bulk import NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
 from redrive.store.circuits import CircuitCase, CircuitRow, CircuitTurn, Turned

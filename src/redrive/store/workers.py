@@ -13,16 +13,17 @@ Each database claims and renews leases in a way of its own; see `claims` and `le
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+import msgspec
+
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
-from redrive.frozen import dataclass
 from redrive.store.session import Database, Session, Statements, reads, writes
 
 __all__ = [
@@ -59,8 +60,7 @@ __all__ = [
 SQL = Statements("workers.sql")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogueItem:
+class CatalogueItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One registered workflow or step."""
 
     name: str
@@ -69,8 +69,7 @@ class CatalogueItem:
     schema_out: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownItem:
+class KnownItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A workflow or step as the newest code that contains it registered it."""
 
     kind: str
@@ -81,8 +80,7 @@ class KnownItem:
     schema_out: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Catalogue:
+class Catalogue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Workflows and steps that one version of the user's code registers."""
 
     version: str
@@ -90,8 +88,7 @@ class Catalogue:
     steps: tuple[CatalogueItem, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewWorker:
+class NewWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A worker process that wants to claim runs."""
 
     name: str
@@ -100,8 +97,7 @@ class NewWorker:
     lease: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRow:
+class WorkerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One worker as recorded."""
 
     id: int
@@ -138,8 +134,7 @@ def worker_row(row: Sequence[Any]) -> WorkerRow:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(msgspec.Struct, frozen=True, gc=False):
     """Due runs of one tenant, queue, rank and workflow."""
 
     tenant: str
@@ -148,8 +143,7 @@ class Lane:
     workflow: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A worker that asks for up to `capacity` due runs of these workflows.
 
     Lanes are visited in turn, starting after `after`; at most one suspect is taken, and only if
@@ -163,8 +157,7 @@ class Claim:
     after: Lane | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
+class Claimed(msgspec.Struct, frozen=True, gc=False):
     """A run that this worker holds from now on, with all it takes to execute it."""
 
     id: int
@@ -191,8 +184,7 @@ class Claimed:
     journal: tuple[EntryRow, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claims:
+class Claims(msgspec.Struct, frozen=True, kw_only=True):
     """Claimed runs, the time until the next one is due if known, and the lane to continue after."""
 
     runs: list[Claimed]
@@ -201,8 +193,7 @@ class Claims:
     after: Lane | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class Beat(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a heartbeat: `alive` is False once the worker was declared dead."""
 
     alive: bool
@@ -210,8 +201,7 @@ class Beat:
     now: int
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(msgspec.Struct, frozen=True, gc=False):
     """A run that could be taken. The lower the rank, the more urgent."""
 
     tenant: str
@@ -250,13 +240,13 @@ START = Lane("", "", -(2**63), "")
 _LAST_RANK = 2**63 - 1  # a lane of this rank stands for the end of its queue
 
 
-@dataclasses.dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Look:
     """The lanes that a claim found. `known`: lanes the worker may serve; `due`: those with due runs."""
 
     workflows: tuple[str, ...]
-    known: list[Lane] = dataclasses.field(default_factory=list)
-    due: list[Lane] = dataclasses.field(default_factory=list)
+    known: list[Lane] = field(default_factory=list)
+    due: list[Lane] = field(default_factory=list)
     after: Lane | None = None
     next_at: int | None = None
 

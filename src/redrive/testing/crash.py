@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -22,7 +23,6 @@ from redrive.app import Redrive, Workflow
 from redrive.core.run_options import StepOptions
 from redrive.core.states import EXECUTED, RunStatus
 from redrive.core.transitions import AttemptEnd
-from redrive.frozen import dataclass
 from redrive.store import open_store
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.records import RunRow

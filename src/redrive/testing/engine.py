@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
@@ -19,7 +20,6 @@ from redrive.desk.models import DeadLetter, Run, StepRecord
 from redrive.desk.runs import handled_by
 from redrive.duration import Duration, micros, seconds, words
 from redrive.errors import ConfigurationError, NotFound, RunFailed
-from redrive.frozen import dataclass
 from redrive.policy import Circuit
 from redrive.settle.circuits import turn, turn_to
 from redrive.sinks import Message, received

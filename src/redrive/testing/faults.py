@@ -20,12 +20,12 @@ import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Literal, TypeAlias
 
 from redrive.app import Redrive
 from redrive.errors import ConfigurationError, RunDetached
-from redrive.frozen import dataclass
 from redrive.testing.clock import VirtualClock
 from redrive.worker.attempt import Attempt
 

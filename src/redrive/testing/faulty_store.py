@@ -14,13 +14,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from dataclasses import dataclass
 from enum import Enum, auto
 from inspect import iscoroutinefunction
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from redrive.clock import Clock, SystemClock
 from redrive.errors import StoreUnavailable
-from redrive.frozen import dataclass
 from redrive.store.account_records import Accounts
 from redrive.store.notifications import Notices
 from redrive.store.port import LeaseLine, Store, Transaction

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from redrive.app import Redrive
@@ -18,7 +19,6 @@ from redrive.core.outbox import Carrier
 from redrive.core.states import EXECUTED, FINAL, StepStatus
 from redrive.core.transitions import Answer, EntryWrite, Transition
 from redrive.errors import StoreError
-from redrive.frozen import dataclass
 from redrive.store.port import Store
 from redrive.store.workers import Claim, Claims
 from redrive.testing.clock import VirtualClock

@@ -17,7 +17,6 @@ from redrive.clock import Timer, resume_started
 from redrive.core.idempotency import flow_key, message_id
 from redrive.core.outbox import check_key, check_topic
 from redrive.core.payload import check_size, encode_any
-from redrive.core.quick import quick
 from redrive.core.transitions import MessageWrite
 from redrive.duration import words
 from redrive.errors import InputError, MisusedStep
@@ -35,7 +34,6 @@ __all__ = ["Attempt", "Drafts", "Published", "Threads", "Unfinished", "begin", "
 MOST_MESSAGES = 1_000
 """Messages that one attempt of a step may publish: they travel in one commit."""
 
-_MessageWrite = quick(MessageWrite)
 _LOCK = threading.Lock()
 
 
@@ -279,7 +277,7 @@ def new_message(
     topic, key = check_topic(topic), check_key(key)
     text = encode_any(payload)
     check_size(text, execution.worker.max_payload, f"the payload of a message on {topic!r}")
-    return _MessageWrite(
+    return MessageWrite(
         public_id=message_id(execution.claimed.public_id, index, number),
         topic=topic,
         payload=text,

@@ -19,7 +19,6 @@ import logging
 import math
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from redrive.clock import MICROS, Clock, Timer
@@ -27,6 +26,7 @@ from redrive.core.audit import reason_by
 from redrive.core.circuit import Admission, Admitted, CircuitState, CircuitStatus, in_force, rules_of, wave
 from redrive.core.outcomes import Outcome, Parked, Place
 from redrive.errors import RunDetached, StoreError
+from redrive.records import replace
 from redrive.settle.circuits import turn, weighed
 from redrive.settle.settler import Settled, Settler, until_answered
 from redrive.store.circuits import Ask, CircuitPlace, CircuitRow, Permit

@@ -12,12 +12,12 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from redrive.clock import MICROS, Clock
 from redrive.errors import StoreError
+from redrive.records import replace
 from redrive.store.workers import Claim, Claims
 
 if TYPE_CHECKING:

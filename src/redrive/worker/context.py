@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid as uuid_module
 from collections.abc import Awaitable
+from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol
@@ -12,7 +13,6 @@ from typing import Any, Protocol
 from redrive.clock import SystemClock
 from redrive.duration import Duration, moment, seconds
 from redrive.errors import MisusedStep
-from redrive.frozen import dataclass
 from redrive.observability.logs import about_run
 from redrive.worker.attempt import Attempt, Published
 from redrive.worker.branches import Branch, current

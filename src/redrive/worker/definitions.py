@@ -11,8 +11,9 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+
+import msgspec
 
 from redrive.actions import Action
 from redrive.clock import MICROS
@@ -31,9 +32,9 @@ from redrive.errors import (
     RunDetached,
     StepFailed,
 )
-from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
+from redrive.records import replace
 from redrive.store.encryption.keyring import Unreadable
 from redrive.worker.attempt import Attempt
 from redrive.worker.branches import Branch, current, outside
@@ -49,8 +50,7 @@ R = TypeVar("R")
 _OF_UNDO = ("uncertain", "name", "retry", "timeout")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Undo:
+class Undo(msgspec.Struct, frozen=True, kw_only=True):
     """The step that undoes another. `uncertain`: also if it is unknown whether that one happened."""
 
     step: Step[Any, Any]
@@ -160,8 +160,7 @@ class Step(Generic[P, R]):
         return f"<step {self.name}>"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowDefinition:
+class WorkflowDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """A registered workflow, as the worker needs it."""
 
     name: str

@@ -24,7 +24,6 @@ import contextvars
 import logging
 from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from redrive.clock import MICROS, Timer
@@ -45,6 +44,7 @@ from redrive.core.states import FINAL
 from redrive.core.transitions import RunWrite
 from redrive.errors import RunDetached
 from redrive.reasons import Reason
+from redrive.records import replace
 from redrive.settle.settler import options_of, view_of_claimed
 from redrive.worker.attempt import Attempt
 from redrive.worker.branches import Branch, current

@@ -27,7 +27,6 @@ from redrive.core.journal import MAX_ENTRIES, EntryRow, entry_key, entry_name
 from redrive.core.outbox import check_topic
 from redrive.core.outcomes import Escaped, Interrupted, Noted, Outcome, Place, Slept, Stopped, Woke
 from redrive.core.payload import check_size
-from redrive.core.quick import quick
 from redrive.core.states import EntryKind, StepStatus
 from redrive.errors import RunDetached, StepFailed
 from redrive.worker.attempt import new_message
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DETACHED", "Requests"]
 
-_NewPlace = quick(Place)
 
 FailedStep = tuple[Ending, Place, int]
 """How a step failed for good, where it stands in the journal, and how many attempts were made."""
@@ -262,13 +260,13 @@ class Requests:
         key = entry_key(branch.path, name, branch.count(name))
         entry = journal.ask(key)
         if entry is not None:
-            return _NewPlace(entry.index, key, kind, name), entry
+            return Place(entry.index, key, kind, name), entry
         if journal.next_index - journal.set_aside >= MAX_ENTRIES:
             raise TooManyEntries(
                 f"run {execution.claimed.public_id} recorded {MAX_ENTRIES:,} entries, the most a run may "
                 "have; split the work over several runs"
             )
-        return _NewPlace(journal.new_index(), key, kind, name), None
+        return Place(journal.new_index(), key, kind, name), None
 
     # -- what code does not wait for --------------------------------------------------------------------
 

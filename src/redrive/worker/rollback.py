@@ -18,7 +18,6 @@ before the first of them begins, so any worker can continue at any point with wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from redrive.actions import Manual
@@ -41,6 +40,7 @@ from redrive.core.saga import (
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.errors import PayloadError, RunDetached, StepFailed
 from redrive.reasons import Reason, ReasonCode
+from redrive.records import replace
 from redrive.settle.settler import last_tries, until_answered
 from redrive.store.encryption.keyring import Unreadable
 from redrive.worker.actions import instructions

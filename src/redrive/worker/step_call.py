@@ -6,7 +6,6 @@ import asyncio
 import functools
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from redrive.clock import MICROS
@@ -18,12 +17,12 @@ from redrive.core.failure import Failure
 from redrive.core.failure_reason import Ending, LetterCode, Stage
 from redrive.core.outcomes import Began, Interrupted, Outcome, Place, Raised, Returned
 from redrive.core.payload import check_size
-from redrive.core.quick import quick
 from redrive.core.run_options import DEFAULT_RETRY
 from redrive.core.states import StepStatus
 from redrive.core.transitions import AttemptEnd, EntryWrite
 from redrive.errors import PayloadError, PayloadTooLarge, RunDetached, StoreError, StoreUnavailable
 from redrive.reasons import Reason, ReasonCode
+from redrive.records import replace
 from redrive.settle.settler import Settled, parked_for, until_answered
 from redrive.worker.attempt import Attempt, Unfinished, begin
 from redrive.worker.circuits import CircuitGate
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["StepCall", "Tx"]
 
-_Returned, _Raised = quick(Returned), quick(Raised)
 _STORE_PAUSE = MICROS  # how long a transactional step leaves a store alone that did not answer
 
 
@@ -301,7 +299,7 @@ class StepCall:
             return None, self._unusable(error, LetterCode.POLICY_VIOLATION)
         except PayloadError as error:
             return None, self._unusable(error, LetterCode.VALIDATION_FAILED)
-        outcome = _Returned(
+        outcome = Returned(
             run=self._execution.view,
             place=self._place,
             attempt=self._attempt,
@@ -323,7 +321,7 @@ class StepCall:
         self, failure: Failure, end: AttemptEnd, cause: LetterCode | None = None, stage: Stage = Stage.EXEC
     ) -> Raised:
         execution = self._execution
-        return _Raised(
+        return Raised(
             run=execution.view,
             place=self._place,
             attempt=self._attempt,

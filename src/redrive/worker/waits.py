@@ -12,11 +12,12 @@ from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from redrive.clock import MICROS, Clock
 from redrive.core.outcomes import Interrupted, OpenStep, Place, RunView, Woke
 from redrive.core.outcomes import Waits as RunWaits
 from redrive.errors import RunDetached
-from redrive.frozen import dataclass
 
 if TYPE_CHECKING:
     from redrive.worker.claimer import HeldRuns
@@ -29,8 +30,7 @@ _LOOK_AGAIN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Wait:
+class _Wait(msgspec.Struct, frozen=True, gc=False):
     """An entry that waits: for its time (a sleep, a retry, a time limit), or for a circuit."""
 
     place: Place

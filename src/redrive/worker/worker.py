@@ -14,6 +14,8 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
 from redrive.clock import MICROS, Clock
 from redrive.core.classify import Rule
 from redrive.core.failure import capture
@@ -22,7 +24,6 @@ from redrive.core.outcomes import Diverged, Ended, Escaped, Outcome, Released, R
 from redrive.core.states import FINAL, RunStatus
 from redrive.core.transitions import NewRun
 from redrive.errors import StoreError
-from redrive.frozen import dataclass
 from redrive.observability.counters import Ear, Tally
 from redrive.observability.tracing import Tracing
 from redrive.reasons import Reason, ReasonCode
@@ -57,8 +58,7 @@ _UNWIND = 1.0  # how long a worker that is killed waits for its tasks
 _HELD_PER_SLOT = 10  # runs that wait in memory, for each run that may execute
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSettings:
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Settings of a worker. Times are seconds; `poll` is how long an idle worker relies on hints alone."""
 
     name: str

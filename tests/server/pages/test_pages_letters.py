@@ -8,7 +8,6 @@ import io
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from html import escape, unescape
 
 import pytest
@@ -20,6 +19,7 @@ from redrive.core.roles import Role
 from redrive.core.states import LetterStatus
 from redrive.desk.bulk import DryRunOfMany
 from redrive.reasons import ReasonCode
+from redrive.records import replace
 from redrive.server.auth.admin import NewToken
 from redrive.server.pages.bulk import Effect, effects_of
 from redrive.server.pages.letters import Standing, standing

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from store_kit import DAY, SECOND, Kit, entry, failed_try, noted, writes
 
 from redrive.core.roles import Role
+from redrive.records import replace
 from redrive.store.account_records import (
     AnswerRow,
     MemberRow,

@@ -8,6 +8,7 @@ from store_kit import DAY, Kit, entry, noted, writes
 from redrive.core.outbox import BORN, Arrived, Bundle, Carrier, DeliveryMark
 from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import Answer, MessageWrite
+from redrive.records import replace
 from redrive.store.outbox_records import DeliveryChoice, DeliveryDecision
 from redrive.store.records import Purge
 
@@ -140,7 +141,7 @@ async def test_what_a_commit_gave_whose_reply_was_lost_is_anybodys(kit: Kit) -> 
 async def test_what_a_lost_worker_publishes_is_in_nobodys_hands(kit: Kit) -> None:
     outbox = await Outbox.open(kit)
     transition = writes(outbox.run, entry(0, done=0), messages=(say("lost"),))
-    stale = type(transition)(**{f: getattr(transition, f) for f in transition.__slots__} | {"fence": 0})
+    stale = replace(transition, fence=0)
     kept = writes(outbox.run, entry(1, done=1), messages=(say("kept"),))
     lost, answer = await kit.store.apply([stale, kept], worker=outbox.worker, carriers=[S])
     assert (lost.kept, lost.bundled) == (False, ())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from store_kit import DAY, SECOND, Kit, becomes, entry, noted, writes
 from redrive.core.circuit import Admission, CircuitState, CircuitStatus
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transitions import CircuitMark, RunWrite
+from redrive.records import replace
 from redrive.store.circuits import Ask, CircuitTurn
 from redrive.store.filters import AuditFilter, CircuitFilter
 from redrive.store.records import Purge

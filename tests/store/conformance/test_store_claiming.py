@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -12,6 +11,7 @@ from store_kit import SECOND, Kit, becomes, entry, failed_try, noted, writes
 
 from redrive.core.states import RunStatus, StepStatus
 from redrive.core.transitions import AttemptEnd, RunWrite
+from redrive.records import replace
 from redrive.store.workers import Claims, Lane
 
 

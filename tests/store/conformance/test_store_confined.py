@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from redrive.core.schedule import Rate
 from redrive.core.states import RunStatus
 from redrive.core.transitions import Transition
 from redrive.errors import InputError, NotAllowed
+from redrive.records import replace
 from redrive.store.bulk import NewSet, SetChange, SetVerb
 from redrive.store.circuits import CircuitTurn
 from redrive.store.filters import (

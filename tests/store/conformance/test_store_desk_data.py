@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from store_kit import Kit, entry, noted, writes
 from redrive.core.states import StepStatus
 from redrive.core.transitions import Transition
 from redrive.errors import DataRefused, InputError, StoreUnavailable
+from redrive.records import replace
 from redrive.store.filters import (
     AuditFilter,
     CircuitFilter,

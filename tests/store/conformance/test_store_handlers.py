@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 from datetime import datetime
 
 from letter_kit import restarts
@@ -14,6 +13,7 @@ from redrive.chores.reap import Reaper
 from redrive.core.run_options import Handler, OnFailure, RunOptions
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun, Transition
+from redrive.records import replace
 from redrive.store.filters import RunFilter
 from redrive.store.records import RunRow
 from redrive.store.workers import Claimed

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from letter_kit import answers, case_of, closes, failed, fails_again, letter_of, moved, replayed, restarts
 from store_kit import DAY, SECOND, Kit, buried, noted, writes
 
 from redrive.core.states import LetterStatus, RunStatus
+from redrive.records import replace
 from redrive.store.records import Purge, Triage
 from redrive.store.workers import Claimed
 

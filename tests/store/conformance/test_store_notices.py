@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from outbox_kit import say, sink
 from store_kit import DAY, HOUR, SECOND, Kit, noted
 
 from redrive.errors import NotAllowed
+from redrive.records import replace
 from redrive.store.filters import AuditFilter, OutboxFilter
 from redrive.store.notifications import (
     LaneCase,

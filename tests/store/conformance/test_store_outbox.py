@@ -11,6 +11,7 @@ from outbox_kit import DEAD, DELIVERED, LEASE, PENDING, SKIPPED, Outbox, mark, s
 from store_kit import DAY, SECOND, Kit, entry, noted, writes
 
 from redrive.core.outbox import Suspects
+from redrive.records import replace
 from redrive.store import outbox as store_outbox
 from redrive.store.filters import AuditFilter, OutboxFilter
 from redrive.store.outbox_records import DeliveryChoice, DeliveryDecision
@@ -51,7 +52,7 @@ async def test_what_a_lost_worker_publishes_is_refused_with_its_step(kit: Kit) -
     outbox = await Outbox.open(kit)
     kept = writes(outbox.run, entry(0, done=0), messages=(say("kept"),))
     lost = writes(outbox.run, entry(1, done=1), messages=(say("lost"),))
-    stale = type(lost)(**{**{f: getattr(lost, f) for f in lost.__slots__}, "fence": lost.fence - 1})
+    stale = replace(lost, fence=lost.fence - 1)
     answers = await kit.store.apply([stale, kept], worker=outbox.worker)
     assert [answer.kept for answer in answers] == [False, True]
     assert await outbox.listed() == ["kept"]

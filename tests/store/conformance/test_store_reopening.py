@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from letter_kit import (
     answers,
@@ -21,6 +19,7 @@ from store_kit import DAY, HOUR, SECOND, Kit, buried, entry, noted, writes
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import RunWrite
 from redrive.errors import DataRefused
+from redrive.records import replace
 from redrive.store.filters import RunFilter
 
 

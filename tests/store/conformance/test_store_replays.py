@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from letter_kit import (
     answers,
     audited,
@@ -19,6 +17,7 @@ from letter_kit import (
 from store_kit import SECOND, Kit, becomes, catalogue, noted
 
 from redrive.core.states import LetterStatus, RunStatus
+from redrive.records import field_names, replace
 from redrive.store.filters import LetterFilter
 from redrive.store.records import ReplayRow, Triage
 from redrive.store.workers import CatalogueItem, KnownItem, NewWorker
@@ -106,7 +105,7 @@ async def test_a_case_is_found_by_its_letter_and_by_its_run(kit: Kit) -> None:
     assert case.run == await kit.look(run)
     whole = await kit.letter(run)
     assert case.letter is not None
-    assert all(getattr(whole, name) == getattr(case.letter, name) for name in case.letter.__slots__)
+    assert all(getattr(whole, name) == getattr(case.letter, name) for name in field_names(case.letter))
     assert list(case.journal) == await kit.store.journal(run.id)
     assert [each.number for each in case.replays] == [1]
     assert case.subject == letter_of(run)

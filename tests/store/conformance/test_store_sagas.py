@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from letter_kit import case_of, failed, letter_of, moved, replay
 from store_kit import HOUR, SECOND, Kit, becomes, entry, letter, writes
 
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
 from redrive.core.transitions import Reopening, RunWrite
+from redrive.records import replace
 
 ENDS = [RunStatus.COMPENSATED, RunStatus.TIMED_OUT, RunStatus.CANCELLED, RunStatus.DLQ_PENDING]
 

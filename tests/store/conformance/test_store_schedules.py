@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from store_kit import HOUR, LEASE, SECOND, Kit, noted
 
 from redrive.errors import NotAllowed
+from redrive.records import replace
 from redrive.store.filters import AuditFilter
 from redrive.store.schedules import NewSchedule, ScheduleMark, ScheduleRow
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from store_kit import DAY, HOUR, LEASE, SECOND, Kit, becomes, entry, noted, writes
 
 from redrive.core.idempotency import job_key
 from redrive.core.states import RunStatus
+from redrive.records import replace
 from redrive.store.workers import Claimed
 
 KEY = job_key("default", "w", "order-1")

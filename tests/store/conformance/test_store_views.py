@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from store_kit import SECOND, Kit, noted
 
 from redrive.errors import NotAllowed
+from redrive.records import replace
 from redrive.store.filters import AuditFilter
 from redrive.store.settings import NewView
 

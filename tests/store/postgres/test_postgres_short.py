@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from postgres_kit import Bench
 
@@ -13,6 +11,7 @@ from redrive.core.outcomes import Ended, Outcome, Place, Returned
 from redrive.core.run_options import DEFAULT_RETRY, RunOptions
 from redrive.core.states import EntryKind, StepStatus
 from redrive.core.transitions import CircuitMark, Transition
+from redrive.records import replace
 from redrive.settle.settler import view_of_claimed
 from redrive.store.postgres.fast_path import settle_one, start_one
 from redrive.store.workers import Claimed

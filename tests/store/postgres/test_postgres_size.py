@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -17,6 +16,7 @@ from session_kit import postgres_calls
 from store_kit import DAY, SECOND, becomes, entry, writes
 
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
+from redrive.records import replace
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.postgres import apply as applying
 from redrive.store.postgres import lease

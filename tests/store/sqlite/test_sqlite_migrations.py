@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import first_release
@@ -14,6 +13,7 @@ from store_kit import LEASE, HandClock, Kit
 from tenant_keys import without_tenant
 
 from redrive.errors import SchemaMismatch, StoreError
+from redrive.records import replace
 from redrive.store import open_store
 from redrive.store.migrate import Migration, known
 from redrive.store.sqlite import schema

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from redrive.cli.dlq.arguments import a_rate
 from redrive.cli.messages import FAILED, INTERRUPTED, NOT_FOUND, Stopped, hint
@@ -14,7 +15,6 @@ from redrive.cli.options import Change, changing
 from redrive.cli.output import Column, Output, ago, as_json, clean, on_terminal, say, shown
 from redrive.cli.pager import Listing, Pages, paged
 from redrive.cli.place import Place, ask, at_a_place
-from redrive.frozen import dataclass
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -186,8 +186,7 @@ def rate(id: str, rate: str, change: Change, output: Output, place: Place) -> No
     _turned(place, id, turn, change, output)
 
 
-@dataclass(frozen=True, slots=True)
-class _Turn:
+class _Turn(msgspec.Struct, frozen=True):
     """A change of a set that goes on: its verb, and how it reads when it is done."""
 
     verb: str

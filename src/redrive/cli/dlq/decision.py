@@ -9,7 +9,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import click
@@ -25,6 +25,7 @@ from redrive.core.states import FINAL, RunStatus, StepStatus
 from redrive.desk.decisions import Replay
 from redrive.desk.models import Run
 from redrive.desk.preview import DryRun, PlannedStep
+from redrive.records import replace
 
 __all__ = [
     "Act",

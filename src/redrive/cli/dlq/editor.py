@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from redrive.app import Redrive
 from redrive.cli.dlq.decision import Act, Asked, decide
@@ -24,7 +25,6 @@ from redrive.core.json_edit import read_typed
 from redrive.core.redact import MASK
 from redrive.desk.decisions import Replay
 from redrive.errors import Conflict, InputError, UnknownWorkflow
-from redrive.frozen import dataclass
 from redrive.reasons import Reason, ReasonCode, quote
 
 __all__ = ["Draft", "edit_and_decide", "placed"]
@@ -141,8 +141,7 @@ def edit_and_decide(place: Place, id: str, how: dict[str, Any], asked: Asked) ->
             decide(place, [subject.letter], act_of(**how, input=edited), asked)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Subject:
+class _Subject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is edited: the input as it may be shown."""
 
     letter: str
@@ -155,8 +154,7 @@ class _Subject:
         return head if mistake is None else [f"MISTAKE: {mistake.told(below=len(head) + 1)}", *head]
 
 
-@dataclass(frozen=True, slots=True)
-class _Mistake:
+class _Mistake(msgspec.Struct, frozen=True):
     """What is wrong with a text; `said` is what the check found, None if the text cannot even be read."""
 
     text: str

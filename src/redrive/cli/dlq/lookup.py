@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import TypeVar, assert_never
 
 import click
+import msgspec
 
 from redrive.app import Redrive
 from redrive.cli.dlq.bulk import follow, told
@@ -19,7 +19,7 @@ from redrive.core.states import LetterStatus
 from redrive.desk.bulk import DryRunOfMany, LetterSet
 from redrive.desk.models import Aftermath, DeadLetter, aftermath
 from redrive.errors import Conflict, NotFound
-from redrive.frozen import dataclass
+from redrive.records import replace
 from redrive.store.filters import LetterFilter
 
 __all__ = [
@@ -37,8 +37,7 @@ __all__ = [
 # -- How the work of a closed letter stands, and the command that leads on from there --------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A sentence for the page, and a command with what it is for; no command where nothing leads on."""
 
     sentence: str
@@ -160,8 +159,7 @@ _TYPED = 100  # from here on the number is typed, not agreed to
 _REFUSALS = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Many:
+class Many(msgspec.Struct, frozen=True, kw_only=True):
     """A decision on many letters: its words, how it is begun, and how it is tried where that can be done."""
 
     verb: str

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import click
+import msgspec
 
 from redrive.cli.dlq.list import error_and_reason, ids_or_filter
 from redrive.cli.messages import Misused, hint
@@ -13,7 +14,6 @@ from redrive.cli.options import Change, changing, end, tried
 from redrive.cli.output import Column, Output, ago, echo, on_terminal, shown, told_tenant
 from redrive.cli.pager import Listing, Pages, paged
 from redrive.cli.place import Place, ask, at_a_place
-from redrive.frozen import dataclass
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -27,8 +27,7 @@ __all__ = ["Note", "assign", "comment", "groups", "ignore", "note_each", "resolv
 # -- `redrive dlq assign`, `comment` and `tag`: note something on letters --------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class Note(msgspec.Struct, frozen=True, kw_only=True):
     """Something to do to letters: its words, the doing, and whether it closes them, which is asked first."""
 
     verb: str

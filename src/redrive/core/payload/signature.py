@@ -14,6 +14,7 @@ from enum import Flag
 from functools import cache
 from typing import Any, Literal, final
 
+import msgspec
 import typing_extensions
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation
@@ -24,7 +25,6 @@ from redrive.core.payload.codec import Codec
 from redrive.core.payload.plain import SCALARS, Writer, write_any, writers
 from redrive.core.payload.types import adapted, box, has_plain_values, joined, split
 from redrive.errors import PayloadError, RegistrationError
-from redrive.frozen import dataclass
 
 # -- What a function's signature says: its parameters, and what their annotations mean -------------------
 
@@ -40,8 +40,7 @@ _LATER: dict[str, Any] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     """One parameter as written."""
 
     name: str
@@ -135,8 +134,7 @@ def resolve(fn: Callable[..., Any], name: str, annotation: Any, names: Mapping[s
 _RETURN = "return"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
+class _Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that needs resolved annotations."""
 
     input: Codec

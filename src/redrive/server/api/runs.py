@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Query
@@ -16,6 +15,7 @@ from redrive.desk.preview import DryRun
 from redrive.desk.runs import Surroundings, Wanted
 from redrive.desk.saga import Saga, SagaEntry
 from redrive.errors import InputError, NotFound
+from redrive.records import replace
 from redrive.server.api.common import (
     Body,
     Cursor,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from redrive.clock import MICROS, Clock
 from redrive.core.audit import Event
@@ -14,7 +15,7 @@ from redrive.core.transitions import AuditWrite
 from redrive.desk.audit import export
 from redrive.desk.validation import short_text
 from redrive.errors import Conflict, InputError, NotFound
-from redrive.frozen import dataclass
+from redrive.records import replace
 from redrive.server.auth.secrets import hash_of, hashed, new_code, new_key, new_secret, sign_token
 from redrive.server.contract import Made, NewToken, NewUser
 from redrive.settings import is_mailbox
@@ -331,8 +332,7 @@ def _email(text: str) -> str:
 # -- What is done about tenants and people in more than one step, on a server as at the keyboard ---------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a person is to be to a tenant; what is left open stays as it is."""
 
     role: Role | None = None

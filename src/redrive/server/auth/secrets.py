@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, TypeVar
 
+import msgspec
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 from joserfc import jwt
@@ -25,7 +26,6 @@ from joserfc.errors import JoseError
 from joserfc.jwk import OctKey
 
 from redrive.errors import ConfigurationError, InputError, NotSignedIn
-from redrive.frozen import dataclass
 from redrive.settings import LEAST_SECRET
 from redrive.store.account_records import TokenRow
 
@@ -55,8 +55,7 @@ _KEY = re.compile(r"rdk_([0-9a-z]{26})_([A-Za-z0-9_-]{43})", re.ASCII)
 _LETTERS = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(msgspec.Struct, frozen=True, gc=False):
     """An API key taken apart."""
 
     id: str

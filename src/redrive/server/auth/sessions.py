@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NoReturn
+
+import msgspec
 
 from redrive.clock import MICROS, Clock
 from redrive.core.addresses import API
@@ -14,7 +15,7 @@ from redrive.core.audit import Event
 from redrive.core.roles import Principal
 from redrive.core.transitions import AuditWrite
 from redrive.errors import InputError, NotSignedIn
-from redrive.frozen import dataclass
+from redrive.records import replace
 from redrive.server.auth.admin import Access
 from redrive.server.auth.secrets import (
     agrees,
@@ -45,8 +46,7 @@ BEAT = 0.25
 _WRONG = "address and password, or the code, do not fit together, or this person may not sign in"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Login:
+class Login(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What somebody signs in with. `tenant` chooses among several; `code` signs in once.
 
     `place` is the address it came from, for the audit log.
@@ -60,8 +60,7 @@ class Login:
     place: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SignedIn:
+class SignedIn(msgspec.Struct, frozen=True):
     """Somebody who signed in, and the cookie to know them by."""
 
     principal: Principal

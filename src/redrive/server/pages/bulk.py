@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 
@@ -15,8 +15,8 @@ from redrive.core.roles import Permission
 from redrive.core.schedule import Rate, rate_of
 from redrive.desk.bulk import DryRunOfMany, LetterSet
 from redrive.errors import InputError
-from redrive.frozen import dataclass
 from redrive.reasons import Reason, ReasonCode
+from redrive.records import replace
 from redrive.server.api.common import Id
 from redrive.server.pages import letters
 from redrive.server.pages.forms import CHECK, DO, Form, Sent, pages, to
@@ -40,8 +40,7 @@ _THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:[\s,.'][0-9]{3})+")
 _LOOKED_AT = 10  # letters whose dry run a page waits for
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Meant:
+class Meant(msgspec.Struct, frozen=True, kw_only=True):
     """Which letters somebody means: some by their ids, or all that match."""
 
     ids: tuple[str, ...]
@@ -63,8 +62,7 @@ def _meant(asked: Asking, sent: Form) -> Meant:
     return Meant(ids=ids, query=query, where=replace(where, tenant=asked.one_tenant))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class Pace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How fast somebody wants it to go, as typed; no rate where nothing was typed, or it is `wrong`."""
 
     typed: str = ""
@@ -217,8 +215,7 @@ async def _dry(asked: Asking, meant: Meant, wish: Wish) -> tuple[DryRunOfMany | 
     return found, None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
+class Effect(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a step does to the outside world, and in how many of the examples it would do so again."""
 
     step: str

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+import msgspec
+
 from redrive.core.states import EXECUTED, EntryKind
 from redrive.desk.models import AttemptRecord, StepRecord
-from redrive.frozen import dataclass
 from redrive.server.pages.translations import N, Words
 
 __all__ = [
@@ -42,8 +43,7 @@ __all__ = [
 # -- Words for states, codes, modes and lengths of time: what a person reads in place of a constant ------
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(msgspec.Struct, frozen=True, gc=False):
     """A state in words, its tone and its icon."""
 
     text: str
@@ -230,8 +230,7 @@ def sparkline(values: Sequence[float], *, width: float = 120, height: float = 28
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(msgspec.Struct, frozen=True, gc=False):
     """One column of a chart in two parts, the second standing on the first."""
 
     x: float
@@ -266,8 +265,7 @@ def columns(lower: Sequence[int], upper: Sequence[int], *, height: float = 100) 
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(msgspec.Struct, frozen=True, gc=False):
     """One stretch of time. `waiting` is drawn dashed."""
 
     x: float
@@ -279,8 +277,7 @@ class Bar:
     attempt: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """One entry of the journal with all its tries."""
 
     step: StepRecord
@@ -288,16 +285,14 @@ class Row:
     seconds: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True, gc=False):
     """A line of the scale."""
 
     x: float
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Waterfall:
+class Waterfall(msgspec.Struct, frozen=True):
     """All entries against one scale. `queued`: the time before the first of them."""
 
     rows: tuple[Row, ...]
@@ -306,8 +301,7 @@ class Waterfall:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Scale:
+class _Scale(msgspec.Struct, frozen=True):
     begin: datetime
     seconds: float
 

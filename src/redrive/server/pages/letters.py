@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 
@@ -16,7 +17,6 @@ from redrive.desk.presenter import GroupList
 from redrive.desk.saved_views import FIELDS, ListName
 from redrive.duration import moment
 from redrive.errors import InputError, NotFound
-from redrive.frozen import dataclass
 from redrive.server.api.common import Id, searched
 from redrive.server.api.runs import indexed
 from redrive.server.pages import lists
@@ -162,8 +162,7 @@ _SENTENCES = {
 _RETRIED = frozenset({Aftermath.IN_PART, Aftermath.FAILED_AGAIN, Aftermath.EXPIRED, Aftermath.CLOSED})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """`sentence` is None where a person closed the letter and said why; `retries`: its run can be retried."""
 
     sentence: str | None = None
@@ -194,8 +193,7 @@ DONE = {
 """What is said after something was done, by the word that the address has for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(msgspec.Struct, frozen=True):
     """One thing that was done about a letter: a line of the log, or a replay with how it ended."""
 
     at: datetime

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 
@@ -15,8 +15,8 @@ from redrive.core.roles import Permission
 from redrive.desk.settings import StoredPolicy
 from redrive.duration import moment
 from redrive.errors import ConfigurationError, InputError, NotFound
-from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
+from redrive.records import replace
 from redrive.server.pages.forms import Form, Sent, pages, to
 from redrive.server.pages.lists import FORMATS, all_of, chosen, sheet
 from redrive.server.pages.render import show, view_of
@@ -235,8 +235,7 @@ def _place(asked: Asking, sent: Form) -> dict[str, str | None]:
 workflows_routes = pages()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Working:
+class Working(msgspec.Struct, frozen=True, kw_only=True):
     """A worker as it is shown; `live` while its lease holds."""
 
     name: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
+import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 
@@ -13,7 +14,6 @@ from redrive.core.circuit import CircuitStatus
 from redrive.core.roles import Permission
 from redrive.desk.circuits import CircuitRecord
 from redrive.desk.overview import MOST, standing
-from redrive.frozen import dataclass
 from redrive.server.pages.forms import pages
 from redrive.server.pages.operations import working
 from redrive.server.pages.render import show
@@ -73,8 +73,7 @@ _SLOW = 0.25
 _LATE = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Sign:
+class Sign(msgspec.Struct, frozen=True):
     """One thing that was looked at: good, worth a look, or bad; in words, with values to put in."""
 
     name: str

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
+import msgspec
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import HTTPException, RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -32,7 +33,6 @@ from redrive.core.roles import ALL_TENANTS, Permission
 from redrive.desk.preview import DryRun
 from redrive.duration import moment
 from redrive.errors import NotFound, StoreError
-from redrive.frozen import dataclass
 from redrive.reasons import ENGLISH, Reason, ReasonCode, render
 from redrive.reasons.polish import POLISH
 from redrive.server.contract import CODES
@@ -73,8 +73,7 @@ _MEDIA = {
 _KEPT = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(msgspec.Struct, frozen=True, gc=False):
     """A file as it is sent."""
 
     name: str
@@ -119,8 +118,7 @@ async def send(request: Request, name: str) -> Response:
 # -- Where people can go: one table, in the order in which it is shown -----------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True, gc=False):
     """A page of the navigation, and what it takes to go there."""
 
     path: str

@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
+import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 
@@ -20,7 +21,6 @@ from redrive.desk.models import DeadLetter
 from redrive.desk.presenter import aside
 from redrive.desk.preview import DryRun
 from redrive.errors import Conflict, InputError, NotFound, UnknownWorkflow
-from redrive.frozen import dataclass
 from redrive.reasons import Reason, ReasonCode
 from redrive.server.api.common import Id
 from redrive.server.pages.forms import CHECK, DO, Form, Sent, pages, to
@@ -144,8 +144,7 @@ def _fields(found: list[Leaf], wish: Wish) -> list[tuple[Leaf, str]]:
 retrying_routes = pages()
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(msgspec.Struct, frozen=True, gc=False):
     """One way to run a run again: its name, what it does in plain words, and the button for it."""
 
     title: str

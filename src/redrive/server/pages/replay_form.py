@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from redrive.core.json_edit import read_typed
 from redrive.core.payload.errors import path_text
 from redrive.core.replay import Mode
 from redrive.desk.presenter import aside, length
 from redrive.errors import InputError
-from redrive.frozen import dataclass
 from redrive.reasons import Reason, ReasonCode
+from redrive.records import replace
 from redrive.server.api.common import policy_of
 from redrive.server.pages.forms import Form
 
@@ -38,8 +40,7 @@ __all__ = [
 _MOST, _DEEPEST, _LONGEST = 40, 4, 20_000
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(msgspec.Struct, frozen=True):
     """One value with its place. A list is one value, which is typed as JSON."""
 
     path: tuple[str, ...]

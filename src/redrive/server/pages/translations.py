@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from markupsafe import Markup, escape
 
-from redrive.frozen import dataclass
 from redrive.reasons import ENGLISH
 from redrive.reasons.polish import POLISH
 from redrive.server.pages.replay_form import leaves
@@ -52,8 +52,7 @@ def pretty(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
+class Begun(msgspec.Struct, frozen=True, gc=False):
     """JSON for people to read, or its beginning where `cut`."""
 
     text: str

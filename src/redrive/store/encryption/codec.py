@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
-from functools import cache
-from operator import attrgetter, is_
+from operator import is_
 from typing import Any, TypeVar, cast
 
 from redrive.core.classify import Category
@@ -27,7 +25,6 @@ from redrive.core.failure_reason import Ending, LetterCode, Stage
 from redrive.core.journal import EntryRow
 from redrive.core.json_edit import Change
 from redrive.core.outbox import DeliveryMark
-from redrive.core.quick import quick
 from redrive.core.retry import Verdict
 from redrive.core.transitions import (
     Answer,
@@ -44,6 +41,7 @@ from redrive.core.transitions import (
 )
 from redrive.errors import ConfigurationError, InputError
 from redrive.reasons import Reason, ReasonCode
+from redrive.records import replace
 from redrive.store.account_records import AnswerRow
 from redrive.store.bulk import ItemMark, NewSet, SetItemRow, SetRow
 from redrive.store.circuits import CircuitTurn
@@ -212,7 +210,7 @@ class Codec:
             changes["index"] = tuple((field, self.keys.cover(text, "")) for field, text in index)
         if kind is NewSet and value.where is not None:  # type: ignore[attr-defined]
             changes["where"] = self._filter(value.where, stored=True)  # type: ignore[attr-defined]
-        return remade(value, changes)
+        return replace(value, **changes) if changes else value
 
     def _filter(self, where: Any, *, stored: bool) -> Any:
         """Return a filter that finds a value to search by in whichever form it was written.
@@ -266,12 +264,12 @@ class Codec:
                 changes[name] = self._uncovered(text, tenant)
         if kind is EntryRow and (text := value.heartbeat) is not None and text.startswith("enc1:"):  # type: ignore[attr-defined]
             changes["heartbeat"] = self._opened(kind, "heartbeat", text, "")  # a beat names no tenant
-        return remade(value, changes)
+        return replace(value, **changes) if changes else value
 
     def open_claims(self, claims: Claims) -> Claims:
         """Return claimed runs opened. One with an unreadable payload gets a journal that raises."""
         runs = [self.open_claimed(run) for run in claims.runs]
-        return claims if all(map(is_, runs, claims.runs)) else remade(claims, {"runs": runs})
+        return claims if all(map(is_, runs, claims.runs)) else replace(claims, runs=runs)
 
     def open_claimed(self, run: Claimed) -> Claimed:
         """Return a claimed run opened; with an unreadable payload, its journal raises when it is read."""
@@ -285,7 +283,7 @@ class Codec:
         why = next((text.why for text in texts if isinstance(text, Unreadable)), None)
         if why is None and failed:
             why = Ending.from_json(failed[0]).failure.message
-        return remade(opened, {"journal": journal if why is None else _UnreadableJournal.of(why)})
+        return replace(opened, journal=journal if why is None else _UnreadableJournal.of(why))
 
     def _opened(self, kind: type[Any], name: str, text: str, tenant: str | None) -> str:
         if not is_sealed(text):
@@ -385,24 +383,6 @@ class _SealedTransaction:
 
     async def commit(self, worker: int, transition: Transition) -> Answer:
         return await self._inner.commit(worker, self._codec.seal(transition))
-
-
-def remade(record: Value, changes: dict[str, Any]) -> Value:
-    """Return the record with other values in some of its fields; faster than `dataclasses.replace`."""
-    if not changes:
-        return record
-    kind: Any = type(record)
-    names, values, make = _remaker(kind)
-    filled = dict(zip(names, values(record), strict=True))
-    filled.update(changes)
-    made: Value = make(**filled)
-    return made
-
-
-@cache
-def _remaker(kind: Any) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]], Callable[..., Any]]:
-    names = tuple(field.name for field in fields(kind))
-    return names, attrgetter(*names), quick(kind)
 
 
 # -- shown in place of what cannot be opened -----------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 import asyncpg
+import msgspec
 
 from redrive.clock import MICROS, Clock, SystemClock
 from redrive.errors import (
@@ -21,7 +22,6 @@ from redrive.errors import (
     StoreError,
     StoreUnavailable,
 )
-from redrive.frozen import dataclass
 from redrive.store.postgres.sql import Statement, in_schema
 
 __all__ = [
@@ -54,8 +54,7 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
 _OURS = ("schema", "pool_size", "statement_cache_size", "bell")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class Address(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A database, the schema in it, and how many connections to keep.
 
     `pooled` says that a pooler in transaction mode stands before the database: a connection then

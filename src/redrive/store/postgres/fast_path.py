@@ -8,9 +8,10 @@ takes a short way looks at all the rest: what a record says beyond that, now or 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, fields
 from operator import attrgetter
 from typing import Any
+
+import msgspec
 
 from redrive.core.states import RunStatus
 from redrive.core.transitions import Answer, EntryWrite, NewRun, RunWrite, Transition
@@ -26,9 +27,11 @@ STARTS, WRITES = load("starts.sql"), load("writes.sql")
 
 def _nothing_but(record: type[Any], *said: str) -> Callable[[Any], bool]:
     """Tells whether a record says nothing beyond these fields: all others are as they are by default."""
-    rest = [each for each in fields(record) if each.name not in said]
-    look, nothing = attrgetter(*(each.name for each in rest)), tuple(each.default for each in rest)
-    assert MISSING not in nothing
+    names, defaults = record.__struct_fields__, record.__struct_defaults__
+    default = dict(zip(reversed(names), reversed(defaults), strict=False))  # of the last names
+    rest = [name for name in names if name not in said]
+    look, nothing = attrgetter(*rest), tuple(default[name] for name in rest)
+    assert msgspec.NODEFAULT not in nothing
     return lambda given: look(given) == nothing
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from redrive.core.outbox import Bundle, Carrier
 from redrive.core.states import CLOSED
 from redrive.core.transitions import AuditWrite, LetterMove, NewRun, Reopening, RunWrite, Transition
-from redrive.store.named import named
+from redrive.records import as_dict
 from redrive.store.postgres.connection import DatabaseClock, Line, all_stored, always, as_stored, seldom
 from redrive.store.postgres.sql import load
 
@@ -139,7 +139,7 @@ def begin(transitions: Sequence[Transition]) -> str | None:
 
 def audit_lines(lines: Iterable[AuditWrite]) -> str:
     """Audit lines that belong to no transition."""
-    return _json({"audit": [{"t": 1, **_stored(named(line))} for line in lines]})
+    return _json({"audit": [{"t": 1, **_stored(as_dict(line))} for line in lines]})
 
 
 def _told(transitions: Sequence[Transition], write: _Write) -> dict[str, list[_Row]]:
@@ -159,15 +159,15 @@ def _rows(transition: Transition, write: _Write) -> Iterator[tuple[str, _Row]]:
     if transition.ends_replay is not None and transition.change is not None:
         yield "ends", {"letter": transition.ends_replay, "outcome": transition.change.status.value}
     if transition.replay is not None:
-        yield "replays", {**write(named(transition.replay)), "tenant": transition.tenant}
+        yield "replays", {**write(as_dict(transition.replay)), "tenant": transition.tenant}
     for mark in transition.marks:
-        yield "marks", {**named(mark), "tenant": transition.tenant}
+        yield "marks", {**as_dict(mark), "tenant": transition.tenant}
     for line in transition.audit:
-        yield "audit", write(named(line))
+        yield "audit", write(as_dict(line))
 
 
 def _reopening(reopening: Reopening) -> _Row:
-    row = named(reopening)
+    row = as_dict(reopening)
     del row["index"]  # which is written by statements of its own
     row["new_operation"] = int(reopening.new_operation)
     return row
@@ -191,13 +191,13 @@ def _going_on(change: RunWrite | None) -> _Row:
 def _start(run: NewRun) -> _Row:
     """A run's names stay as they are: one with a NUL in it is refused here as it is by `start`."""
     texts = {name: getattr(run, name) for name in ("input", "options", "correlation_id", "parent")}
-    row = named(run)
+    row = as_dict(run)
     del row["index"]
     return {**row, **_stored(texts), "rank": -run.priority}
 
 
 def _move(move: LetterMove) -> _Row:
-    return {**named(move), "status": move.status.value, "closed": move.status in CLOSED}
+    return {**as_dict(move), "status": move.status.value, "closed": move.status in CLOSED}
 
 
 def _said(row: _Row) -> _Row:

@@ -9,16 +9,16 @@ journals  of those that were under way before: they are this worker's now, so no
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+import msgspec
+
 from redrive.core.journal import EntryRow
-from redrive.core.quick import quick
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun, Transition
-from redrive.frozen import dataclass
+from redrive.records import replace
 from redrive.store.postgres.connection import DatabaseClock, Line, always, as_given, as_stored, seldom
 from redrive.store.postgres.fast_path import start_one
 from redrive.store.postgres.sql import load
@@ -189,7 +189,6 @@ def _keys(runs: Sequence[NewRun]) -> dict[str, Sequence[Any] | None]:
 
 SQL_CLAIMS = load("claims.sql")
 _payloads = itemgetter(13, 14, 15, 20)  # of `journals`: all that holds what users wrote
-_Claimed = quick(Claimed)
 _STATES = {status.value: status for status in RunStatus}
 _Heads = dict[Lane, list[tuple[int, int]]]  # the first runs of a lane: when due, and which
 
@@ -229,8 +228,7 @@ async def claim(line: Line, clock: DatabaseClock, claim: Claim) -> Claims:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wish:
+class _Wish(msgspec.Struct, frozen=True, kw_only=True):
     """The runs to take, the most wanted first; more than fit, because others may be quicker."""
 
     suspect: int | None
@@ -325,7 +323,7 @@ async def journals(line: Line, runs: Sequence[int]) -> dict[int, tuple[EntryRow,
 def _claimed(row: Any, journal: tuple[EntryRow, ...]) -> Claimed:
     """Written out, because claims make many of these."""
     values = as_given(row)
-    return _Claimed(
+    return Claimed(
         id=values[2],
         public_id=values[3],
         tenant=values[4],

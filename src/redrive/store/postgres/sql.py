@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from redrive.frozen import dataclass
+import msgspec
+
 from redrive.store import statements
 
 __all__ = ["Statement", "in_schema", "load", "prepare"]
@@ -17,8 +18,7 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _SCHEMA = re.compile(r"\bredrive(?=\.(?!tenant\b))|(?<=\bSCHEMA )redrive\b")
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(msgspec.Struct, frozen=True, gc=False):
     """A statement and the names of its parameters, in the order of their numbers."""
 
     text: str

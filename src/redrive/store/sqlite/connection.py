@@ -15,8 +15,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
+import msgspec
+
 from redrive.errors import ConfigurationError, DataRefused, RedriveError, StoreError, StoreUnavailable
-from redrive.frozen import dataclass
 
 __all__ = [
     "Address",
@@ -97,8 +98,7 @@ _CACHED = 512  # statements kept compiled: there are about 360, and those for ma
 _OLDEST = (3, 35, 5)  # the first that drops a column without harm
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(msgspec.Struct, frozen=True, gc=False):
     """The file of a store, or `:memory:`."""
 
     path: str

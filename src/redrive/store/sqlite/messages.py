@@ -10,7 +10,7 @@ from typing import Any
 from redrive.core.outbox import Bundle, Carrier
 from redrive.core.states import CLOSED, DeliveryStatus
 from redrive.core.transitions import LetterMove, MessageWrite, Reopening, ReplayWrite, RunWrite, Transition
-from redrive.store.named import named
+from redrive.records import as_dict
 from redrive.store.sqlite import runs as starts
 from redrive.store.sqlite.connection import write_many
 from redrive.store.statements import load
@@ -199,6 +199,6 @@ def _end(transition: Transition, now: int) -> tuple[_Row, str | None]:
 
 
 def _replay(transition: Transition, replay: ReplayWrite, now: int) -> tuple[_Row, list[str]]:
-    row = named(replay)
+    row = as_dict(replay)
     this = [row.pop("letter"), row.pop("run_id")]
     return {**row, "tenant": transition.tenant, "now": now}, this

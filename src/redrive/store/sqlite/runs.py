@@ -9,12 +9,12 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+import msgspec
+
 from redrive.core.journal import EntryRow
-from redrive.core.quick import in_order
 from redrive.core.states import RunStatus
 from redrive.core.transitions import NewRun
 from redrive.errors import DataRefused
-from redrive.frozen import dataclass
 from redrive.store.records import Started, entry_row, given_key, taken_at_start
 from redrive.store.sqlite.connection import write_many
 from redrive.store.statements import load
@@ -46,8 +46,7 @@ SQL = load(__package__, "starts.sql")
 _Bound = dict[tuple[str, str], tuple[str, str | None, str | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Taker:
+class _Taker(msgspec.Struct, frozen=True):
     """A live worker that takes what it may of the runs that are accepted."""
 
     id: int
@@ -211,7 +210,6 @@ def _json(values: Iterable[object]) -> str:
 
 
 SQL_CLAIMS = load(__package__, "claims.sql")
-_Claimed = in_order(Claimed)
 _STATES = {status.value: status for status in RunStatus}
 
 
@@ -322,7 +320,7 @@ def journals(con: sqlite3.Connection, ids: Sequence[int]) -> dict[int, tuple[Ent
 
 def _claimed(row: tuple[Any, ...], journal: tuple[EntryRow, ...]) -> Claimed:
     """Columns are in the order of the record's fields, which ends with these two."""
-    return _Claimed(*row[1:], _STATES[row[0]], journal)
+    return Claimed(*row[1:], _STATES[row[0]], journal)  # type: ignore[call-arg]  # mypy lets the first star take all
 
 
 def _json_lanes(lanes: Sequence[Lane]) -> str:
