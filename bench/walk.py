@@ -2,7 +2,8 @@
 
 A run of one step is started on a SQLite file, with the worker in the same process, and its result is awaited.
 All threads are watched from the start until the result is there. Some work happens beside a run by chance,
-such as a heartbeat, so several runs are watched and only what all of them have in common is counted.
+such as a heartbeat, or the worker's look at circuits after it was idle. So many runs are watched, some
+right after another and some after a pause, and only what all of them have in common is counted.
 
 A call "up the layers" is a call from a module to a module of a higher layer of the import contract in
 `pyproject.toml`: a callback, since the lower module cannot import the higher one.
@@ -26,8 +27,8 @@ __all__ = ["walk"]
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src"
 BENCH = str(Path(__file__).parent)
-RUNS, WARM_UP = 10, 20
-PAUSE = 0.05  # seconds in which the work after a run comes to its end
+RUNS, WARM_UP = 100, 20
+PAUSES = (0, 0.05)  # seconds before a run, in turn: the worker is still busy, or idle
 
 
 class Walk:
@@ -91,7 +92,7 @@ async def record(url: str, recorder: Recorder) -> list[Walk]:
             handle = await flows.one.start(number)
             await handle.result()
         for number in range(RUNS):
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(PAUSES[number % len(PAUSES)])
             recorder.walk = Walk()
             walks.append(recorder.walk)
             handle = await flows.one.start(number)
