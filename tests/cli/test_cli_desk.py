@@ -289,7 +289,7 @@ def test_the_shell_completes_commands() -> None:
 def test_a_table_leaves_out_what_is_empty_and_what_does_not_fit(
     toys: Toys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("output", "dlq.look"):
+    for module in ("output", "dlq.list"):
         monkeypatch.setattr(importlib.import_module(f"redrive.cli.{module}"), "on_terminal", lambda: True)
     monkeypatch.setenv("NO_COLOR", "1")
     assert piped("workflows", "list").output.splitlines()[:2] == ["WORKFLOW  WORKERS", "make      0"]
