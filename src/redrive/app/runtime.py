@@ -51,7 +51,6 @@ from redrive.errors import ConfigurationError
 from redrive.frozen import dataclass
 from redrive.notify.digest import SENDER_SINKS
 from redrive.settings import listening
-from redrive.settle.settler import until_answered
 from redrive.signals.endpoint import Endpoint, Recent, can_measure
 from redrive.signals.reporting import Reporter
 from redrive.signals.tally import Ear, Tally
@@ -61,6 +60,7 @@ from redrive.store.circuits import CircuitRow
 from redrive.store.outbox_records import NewSink
 from redrive.store.port import People, Store
 from redrive.store.records import Started
+from redrive.store.session import until_answered
 from redrive.worker.actions import ActionRunner
 from redrive.worker.attempt import Attempt
 from redrive.worker.claimer import Wakeup

@@ -37,12 +37,12 @@ from redrive.errors import ConfigurationError, Conflict, InputError, NotFound
 from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.settle.settler import until_answered
 from redrive.settle.view import view_of
 from redrive.signals.tally import Tally
 from redrive.store.encryption.keyring import SEALED_ERROR, Unreadable
 from redrive.store.port import People
 from redrive.store.records import Case, LetterState, ReplayRow
+from redrive.store.session import until_answered
 
 __all__ = ["GOOD", "Order", "Prepared", "Replay", "Replayer", "request_of"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Protocol
 
 from redrive.clock import Clock
 from redrive.core.decide import decide
@@ -20,18 +20,17 @@ from redrive.core.options import DEFAULT_RETRY, PolicyBook, find_policy
 from redrive.core.outcome import Diverged, Escaped, Expired, Lost, Outcome, Raised, Undone
 from redrive.core.quick import quick
 from redrive.core.transition import Answer, Transition
-from redrive.errors import ConfigurationError, DataRefused, StoreError, StoreUnavailable
+from redrive.errors import ConfigurationError
 from redrive.frozen import dataclass
 from redrive.policy import RetryPolicy
 from redrive.signals.tally import Ear
 from redrive.store.port import People
+from redrive.store.session import until_answered
 
-__all__ = ["LocalSettler", "Outgoing", "Settled", "Settler", "load_policies", "load_rules", "until_answered"]
+__all__ = ["LocalSettler", "Outgoing", "Settled", "Settler", "load_policies", "load_rules"]
 
-T = TypeVar("T")
 log = logging.getLogger("redrive.worker")
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _MOMENT = 1.0  # seconds for which the stored rules about notifications are trusted
 _BAD = frozenset({Raised, Escaped, Undone, Lost, Expired, Diverged})
 """Outcomes that take a policy to decide on, or that people may have to be told of."""
@@ -157,30 +156,6 @@ class LocalSettler:
             self._book = await until_answered(lambda: load_rules(self._store), self._clock)
             self._read_at = now
         return self._book
-
-
-async def until_answered(
-    ask: Callable[[], Awaitable[T]], clock: Clock, *, patience: float | None = None
-) -> T:
-    """Repeat a store call until the store answers. Trouble with the store delays; it decides nothing.
-
-    `patience` is for calls whose caller waits: the error is raised after so many seconds, and at once if it
-    has another reason than that the store cannot be reached.
-    """
-    pause = _FIRST_PAUSE
-    while True:
-        try:
-            return await ask()
-        except DataRefused:
-            raise
-        except StoreError as error:
-            if patience is not None:
-                if not isinstance(error, StoreUnavailable) or patience <= 0:
-                    raise
-                patience -= pause
-            log.warning("the store cannot be used, asking again in %.2g s: %s", pause, error)
-            await clock.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
 
 
 async def load_policies(store: People) -> PolicyBook:

@@ -27,10 +27,11 @@ from redrive.core.auditing import reason_by
 from redrive.core.circuit import Admission, Admitted, CircuitState, CircuitStatus, in_force, rules_of, wave
 from redrive.core.outcome import Outcome, Parked, Place
 from redrive.errors import RunDetached, StoreError
-from redrive.settle.settler import Settled, Settler, until_answered
+from redrive.settle.settler import Settled, Settler
 from redrive.settle.turning import turn, weighed
 from redrive.store.circuits import Ask, CircuitPlace, CircuitRow, Permit
 from redrive.store.port import Store
+from redrive.store.session import until_answered
 
 if TYPE_CHECKING:
     from redrive.worker.definitions import Step

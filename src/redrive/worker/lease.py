@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from redrive.clock import Clock
 from redrive.core.outcome import Released
-from redrive.settle.settler import until_answered
 from redrive.settle.view import view_anyway
 from redrive.store.port import LeaseLine
+from redrive.store.session import until_answered
 from redrive.store.workers import Beat
 
 if TYPE_CHECKING:

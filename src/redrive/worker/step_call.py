@@ -24,8 +24,9 @@ from redrive.core.states import StepStatus
 from redrive.core.transition import AttemptEnd, EntryWrite
 from redrive.errors import PayloadError, PayloadTooLarge, RunDetached, StoreError, StoreUnavailable
 from redrive.reasons import Reason, ReasonCode
-from redrive.settle.settler import Settled, until_answered
+from redrive.settle.settler import Settled
 from redrive.settle.view import parked_for
+from redrive.store.session import until_answered
 from redrive.worker.attempt import Attempt, Unfinished, begin
 from redrive.worker.circuits import CircuitGate
 

@@ -24,11 +24,12 @@ from redrive.core.transition import NewRun
 from redrive.errors import StoreError
 from redrive.frozen import dataclass
 from redrive.reasons import Reason, ReasonCode
-from redrive.settle.settler import LocalSettler, Outgoing, Settled, Settler, until_answered
+from redrive.settle.settler import LocalSettler, Outgoing, Settled, Settler
 from redrive.settle.view import options_of, readable_options, view_of_claimed
 from redrive.signals.tally import Ear, Tally
 from redrive.signals.traces import Tracing
 from redrive.store.port import Store, Transaction
+from redrive.store.session import until_answered
 from redrive.store.workers import Beat, Catalogue, Claimed, NewWorker, living
 from redrive.worker.actions import ActionRunner
 from redrive.worker.attempt import Attempt, Threads

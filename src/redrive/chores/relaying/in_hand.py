@@ -19,9 +19,9 @@ from redrive.core.delivery import MOST_BYTES, Arrived, DeliveryMark
 from redrive.core.states import DeliveryStatus
 from redrive.core.transition import AuditWrite
 from redrive.errors import DataRefused
-from redrive.settle.settler import until_answered
 from redrive.store.outbox_records import ClaimedDelivery
 from redrive.store.port import Store
+from redrive.store.session import until_answered
 
 __all__ = ["WINDOW", "InHand", "look"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -14,10 +15,10 @@ from redrive.store.postgres import schema
 from redrive.store.postgres.address import Address, locate
 from redrive.store.postgres.database_clock import DatabaseClock
 from redrive.store.postgres.line import Line, connect, hang_up, put_in_force
-from redrive.store.postgres.lines import until_it_answers
 from redrive.store.postgres.refusals import NOTHING_LOST, ONCE, meaning
 from redrive.store.postgres.roles import ENGINE, prove_confined
 from redrive.store.postgres.session import PostgresSession
+from redrive.store.session import until_answered
 
 __all__ = ["migrate", "prepare"]
 
@@ -34,7 +35,9 @@ async def prepare(
     """
     if not migrate:
         return await _prepare(address, clock, settings, migrate=False)
-    return await until_it_answers(address, lambda: _prepare(address, clock, settings, migrate=True))
+    return await until_answered(
+        lambda: _prepare(address, clock, settings, migrate=True), SystemClock(), patience=math.inf
+    )
 
 
 async def _prepare(
