@@ -16,7 +16,7 @@ from bench.cpu import Cpu
 from bench.ours.flows import Flows
 from bench.ours.throughput import STEPS, burst
 from bench.stores import Stores
-from redrive.cli.quickly import run_quickly, tune_python
+from redrive.cli.worker_process import run_quickly, tune_python
 
 __all__ = ["profile"]
 

@@ -25,7 +25,7 @@ import aside
 import asyncpg
 import cluster
 
-from redrive.store.postgres.opening import migrate
+from redrive.store.postgres.schema import migrate
 
 PATIENCE = 5.0
 """Seconds in which the connections that a test has closed must be gone."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from redrive.errors import ConfigurationError
-from redrive.trusted import origin, read_trusted
+from redrive.settings import origin, read_trusted
 
 PROXIES = read_trusted("10.0.0.0/8, fd00::/8,127.0.0.1")
 

@@ -26,7 +26,7 @@ from bench.ours.signals import signals
 from bench.ours.store import store
 from bench.ours.tenants import tenants
 from bench.ours.throughput import throughput
-from redrive.cli.quickly import run_quickly, tune_python
+from redrive.cli.worker_process import run_quickly, tune_python
 
 MEASURES = {
     "throughput": throughput,

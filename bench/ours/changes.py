@@ -12,7 +12,7 @@ import time
 
 from bench.ours.http import TENANT, shop
 from redrive import Start
-from redrive.cli.quickly import tune_python
+from redrive.cli.worker_process import tune_python
 
 EVERY = 0.1
 

@@ -17,8 +17,8 @@ from bench.ours.throughput import BURST, STEPS, WARM_UP, burst
 from redrive import Circuit, Redrive, RetryPolicy
 from redrive.app.runtime import Runtime
 from redrive.clock import SystemClock
-from redrive.core.delivery import Carrier
-from redrive.core.transition import Answer, Transition
+from redrive.core.outbox import Carrier
+from redrive.core.transitions import Answer, Transition
 from redrive.store import open_store
 from redrive.store.port import Store
 

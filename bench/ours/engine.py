@@ -11,8 +11,8 @@ from bench.ours.flows import Flows
 from bench.ours.job import Job
 from redrive.app import Redrive
 from redrive.clock import SystemClock
-from redrive.core.delivery import Carrier
-from redrive.core.transition import Answer, Transition
+from redrive.core.outbox import Carrier
+from redrive.core.transitions import Answer, Transition
 from redrive.store.port import Store
 from redrive.store.workers import Beat, Catalogue, Claim, Claimed, Claims, NewWorker
 from redrive.worker.worker import Worker, WorkerSettings

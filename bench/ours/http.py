@@ -20,9 +20,8 @@ from bench.ours.job import Job
 from redrive import NonRetryable, Redrive, RunFailed, Start
 from redrive.clock import SystemClock
 from redrive.core.roles import Role
-from redrive.server.auth.access import Access
-from redrive.server.auth.first import operator
-from redrive.server.auth.wanted import NewToken
+from redrive.server.auth.admin import Access, operator
+from redrive.server.contract import NewToken
 from redrive.server.process import allow_many_connections
 
 __all__ = ["batches", "lists", "streams"]

@@ -13,7 +13,7 @@ from bench.ours.job import Job
 from bench.ours.replays import Parcels
 from redrive import RunFailed
 from redrive.app import RunHandle
-from redrive.store.selection import LetterFilter
+from redrive.store.filters import LetterFilter
 
 __all__ = ["letters"]
 

@@ -174,7 +174,7 @@ async def webhook(job: Job) -> dict[str, float]:
 
 async def _fill(job: Job, topics: str, sink: str) -> None:
     """Publish `size` messages for a sink that nobody relays to yet."""
-    from redrive.core.topics import patterns
+    from redrive.core.outbox import patterns
     from redrive.store.outbox_records import NewSink
 
     app = Redrive(job.url)

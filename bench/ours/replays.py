@@ -14,9 +14,9 @@ from bench.ours.job import Job
 from bench.ours.witness import Witness, check_settings
 from redrive import Redrive, RetryPolicy
 from redrive.app import Workflow
-from redrive.desk.sets import LetterSet
+from redrive.desk.bulk import LetterSet
 from redrive.store.bulk import SetStatus
-from redrive.store.selection import LetterFilter
+from redrive.store.filters import LetterFilter
 
 __all__ = ["replays"]
 

@@ -12,7 +12,7 @@ from bench.ours.flows import Flows
 from bench.ours.job import Job
 from bench.ours.throughput import BURST, STEPS, WARM_UP, burst
 from redrive.core.redact import Redactor
-from redrive.signals.logs import configure
+from redrive.observability.logs import configure
 from redrive.worker.context import log_context
 
 __all__ = ["signals"]

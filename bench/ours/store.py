@@ -8,7 +8,7 @@ from bench.ours.flows import Flows
 from bench.ours.job import Job
 from bench.ours.witness import check_settings
 from redrive.core.states import EntryKind, StepStatus
-from redrive.core.transition import EntryWrite, Transition
+from redrive.core.transitions import EntryWrite, Transition
 from redrive.store.port import Store
 from redrive.store.workers import Claim, Claimed, NewWorker
 from redrive.worker.committer import BATCH

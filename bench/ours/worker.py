@@ -6,7 +6,7 @@ import asyncio
 import sys
 
 from bench.ours.flows import Flows
-from redrive.cli.quickly import run_quickly, tune_python
+from redrive.cli.worker_process import run_quickly, tune_python
 
 
 async def main(url: str, concurrency: int) -> None:

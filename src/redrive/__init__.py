@@ -21,13 +21,13 @@ if typing.TYPE_CHECKING:
     from redrive.actions import ApiCall, Manual, Notify, Sql
     from redrive.app import Redrive, RunHandle, Start
     from redrive.core.classify import Category, Rule
-    from redrive.core.handlers import FailureEvent
-    from redrive.core.saying import Notification
-    from redrive.core.schedules import Schedule
+    from redrive.core.failure_handlers import FailureEvent
+    from redrive.core.notifications import Notification
+    from redrive.core.schedule import Schedule
     from redrive.errors import NonRetryable, RedriveError, RetryAfter, RunFailed, StepFailed
     from redrive.policy import Circuit, RetryPolicy
     from redrive.sinks import Message, Sink
-    from redrive.store.selection import AuditFilter, CircuitFilter, LetterFilter, OutboxFilter, RunFilter
+    from redrive.store.filters import AuditFilter, CircuitFilter, LetterFilter, OutboxFilter, RunFilter
     from redrive.worker.context import now, publish, random, run_info, sleep, step_info, timeout, uuid
 
 __all__ = [
@@ -73,13 +73,13 @@ _HOMES = {
     "redrive.actions": ("ApiCall", "Manual", "Notify", "Sql"),
     "redrive.app": ("Redrive", "RunHandle", "Start"),
     "redrive.core.classify": ("Category", "Rule"),
-    "redrive.core.handlers": ("FailureEvent",),
-    "redrive.core.saying": ("Notification",),
-    "redrive.core.schedules": ("Schedule",),
+    "redrive.core.failure_handlers": ("FailureEvent",),
+    "redrive.core.notifications": ("Notification",),
+    "redrive.core.schedule": ("Schedule",),
     "redrive.errors": ("NonRetryable", "RedriveError", "RetryAfter", "RunFailed", "StepFailed"),
     "redrive.policy": ("Circuit", "RetryPolicy"),
     "redrive.sinks": ("Message", "Sink"),
-    "redrive.store.selection": ("AuditFilter", "CircuitFilter", "LetterFilter", "OutboxFilter", "RunFilter"),
+    "redrive.store.filters": ("AuditFilter", "CircuitFilter", "LetterFilter", "OutboxFilter", "RunFilter"),
     "redrive.worker.context": (
         "now",
         "publish",

@@ -3,20 +3,204 @@
 from __future__ import annotations
 
 import binascii
+import ipaddress
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, fields
-from typing import Any
+from typing import Any, TypeAlias, TypeGuard
 
-from redrive.allowed import read_allowed
 from redrive.duration import Duration, seconds
 from redrive.errors import ConfigurationError
 from redrive.frozen import dataclass
-from redrive.mailbox import is_mailbox
-from redrive.trusted import read_trusted
 
-__all__ = ["OFF", "PLAIN", "VARIABLES", "Settings", "key_bytes", "listening"]
+__all__ = [
+    "Address",
+    "Allowed",
+    "Network",
+    "OFF",
+    "PLAIN",
+    "Settings",
+    "VARIABLES",
+    "forwarded_https",
+    "is_mailbox",
+    "is_name",
+    "key_bytes",
+    "listening",
+    "network_of",
+    "origin",
+    "read_allowed",
+    "read_port",
+    "read_trusted",
+]
+
+
+# -- Which hosts inside may be called: `REDRIVE_ALLOW_HOSTS` as rules ------------------------------------
+
+
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+_Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_NAME = re.compile(rf"(?:{_LABEL}\.)*(?P<last>{_LABEL})")
+_NUMBER = re.compile(r"\d+|0x[0-9a-f]*")
+_WITH_PORT = re.compile(r"(?P<host>\[[^\]]*\]|[^:\[\]]+)(?::(?P<port>.*))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed:
+    """One rule: a name, or a network, on one port or on all of them."""
+
+    name: str | None = None
+    network: _Network | None = None
+    port: int | None = None
+
+    def names(self, host: str, port: int) -> bool:
+        """True if this host is let through, wherever it leads."""
+        return self.name == host and self.port in (None, port)
+
+    def holds(self, address: Address, port: int) -> bool:
+        """True if this address is let through, whatever name led to it."""
+        network = self.network
+        here = network is not None and address.version == network.version and address in network
+        return here and self.port in (None, port)
+
+
+def read_allowed(text: str, what: str = "REDRIVE_ALLOW_HOSTS") -> tuple[Allowed, ...]:
+    """The rules in a text, in order; `what` names the text in the error if one makes no sense."""
+    rules = [each.strip() for each in text.split(",")] if text.strip() else []
+    return tuple(_rule(each, what) for each in rules)
+
+
+def is_name(host: str) -> bool:
+    """True for a name in small letters that no resolver takes for an odd spelling of an address."""
+    found = _NAME.fullmatch(host) if len(host) <= 253 else None
+    return found is not None and not _NUMBER.fullmatch(found["last"])
+
+
+def read_port(text: str) -> int | None:
+    """A port from 1 to 65535 in plain digits, or None."""
+    plain = text.isascii() and text.isdigit() and len(text) <= 5
+    return int(text) if plain and 1 <= int(text) <= 65_535 else None
+
+
+def _rule(text: str, what: str) -> Allowed:
+    rule = _network_rule(text) or _host_rule(text)
+    if rule is None:
+        raise ConfigurationError(
+            f"{what} holds {text!r}. Give names, addresses or networks, with or without a port, such as "
+            "'billing.internal, 10.20.0.0/16, localhost:8080'."
+        )
+    return rule
+
+
+def _network_rule(text: str) -> Allowed | None:
+    """`10.0.0.0/8`, `10.1.2.3`, `fd00::/8`, `::1`."""
+    if "%" in text:  # a zone, which means something else on every machine
+        return None
+    try:
+        return Allowed(network=ipaddress.ip_network(text))
+    except ValueError:
+        return None
+
+
+def _host_rule(text: str) -> Allowed | None:
+    """`name`, `name:port`, `10.1.2.3:port`, `[::1]:port`."""
+    found = _WITH_PORT.fullmatch(text)
+    if found is None:
+        return None
+    port = None if found["port"] is None else read_port(found["port"])
+    if found["port"] is not None and port is None:
+        return None
+    host = found["host"].lower()
+    inside = _network_rule(host.strip("[]")) if "/" not in host else None
+    if inside is not None:
+        return Allowed(network=inside.network, port=port)
+    return Allowed(name=host, port=port) if is_name(host) else None
+
+
+# -- Which proxies are believed about where a request came from: `REDRIVE_TRUSTED_PROXIES` as networ -----
+
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def read_trusted(text: str, what: str = "REDRIVE_TRUSTED_PROXIES") -> tuple[Network, ...]:
+    """The networks in a text; `what` names the text in the error if one makes no sense."""
+    return tuple(_network(each.strip(), what) for each in text.split(",")) if text.strip() else ()
+
+
+def _network(text: str, what: str) -> Network:
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise ConfigurationError(
+            f"{what} holds {text!r}, which is no address and no network: write for example 10.20.0.0/16"
+        ) from None
+
+
+def origin(peer: str, forwarded: str, trusted: Sequence[Network]) -> str:
+    """Where a request came from: the nearest address that no trusted proxy has.
+
+    `forwarded` is the header X-Forwarded-For, to whose end each proxy adds whom it was asked by. So it is
+    read from there, as far as it was written by somebody who is believed.
+    """
+    place = peer
+    for before in reversed(forwarded.split(",")):
+        if not _is_among(place, trusted) or not _is_address(before.strip()):
+            break
+        place = before.strip()
+    return place
+
+
+def forwarded_https(peer: str, protocol: str, trusted: Sequence[Network]) -> bool:
+    """Return True if a trusted proxy says in X-Forwarded-Proto that the client came by https.
+
+    Each proxy may add what it was asked by: the last one is the nearest, and the first one the client's own.
+    """
+    return _is_among(peer, trusted) and protocol.split(",")[0].strip().lower() == "https"
+
+
+def network_of(place: str) -> str:
+    """Return the network that one caller controls: the address, or the /64 of an IPv6 address."""
+    if not _is_address(place):
+        return place
+    address = ipaddress.ip_address(place)
+    address = getattr(address, "ipv4_mapped", None) or address
+    if address.version == 4:
+        return str(address)
+    return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
+
+
+def _is_among(place: str, trusted: Sequence[Network]) -> bool:
+    if not trusted or not _is_address(place):
+        return False
+    address = ipaddress.ip_address(place)
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    return any(mapped.version == each.version and mapped in each for each in trusted)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+# -- What a mail address looks like: of those who sign in, of those who are told, and of the sender ------
+
+
+_PART = r"[^\s@<>,;:\"\\()\[\]\x00-\x1f\x7f]"
+_MAILBOX = re.compile(f"{_PART}{{1,64}}@{_PART}{{1,190}}")
+
+
+def is_mailbox(text: object) -> TypeGuard[str]:
+    """True for `ann@example.org` and its like: one address alone, without a name, spaces or quotes."""
+    return isinstance(text, str) and text.isprintable() and _MAILBOX.fullmatch(text) is not None
+
+
+# -- Settings: each has an environment variable, a constructor argument of `Redrive`, and a default ------
+
 
 VARIABLES = {
     "url": "REDRIVE_URL",

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 import pytest
 
 from redrive import FailureEvent, Redrive
-from redrive.core.options import RunOptions
+from redrive.core.run_options import RunOptions
 from redrive.errors import RegistrationError
 from redrive.testing import engine
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from redrive import Circuit, Redrive, RetryPolicy, Rule, Start
-from redrive.app.version import code_version
-from redrive.core.options import RunOptions, StepOptions
-from redrive.core.starting import START_OPTIONS
+from redrive.app.catalogue import code_version
+from redrive.core.new_run import START_OPTIONS
+from redrive.core.run_options import RunOptions, StepOptions
 from redrive.errors import ConfigurationError, InputError, RegistrationError, UnknownWorkflow
 from redrive.policy import Category
 
@@ -560,7 +560,7 @@ def test_the_version_covers_every_function_and_its_name_but_not_their_order() ->
 CONSOLE = """
 import sys
 sys.path[:0] = {path!r}
-from redrive.app.version import code_version
+from redrive.app.catalogue import code_version
 
 def f(order):
     if order.kind in {{"paid", "sent", "lost", "open", "held"}}:

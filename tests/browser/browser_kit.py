@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import axe_playwright_python
 from playwright.sync_api import Browser, BrowserContext, Page, Request, ViewportSize
 
-from redrive.cli.demo.people import PASSWORD
+from redrive.cli.demo.shop import PASSWORD
 
 HERE = Path(__file__).parent
 PATIENCE = 60.0

@@ -15,14 +15,12 @@ from typing import Any
 
 from redrive import NonRetryable, RetryPolicy
 from redrive.app import RunHandle
-from redrive.cli.demo.people import MARKET, PASSWORD, SHOP, let_in
-from redrive.cli.demo.shop import app
-from redrive.cli.demo.traffic import STORIES
+from redrive.cli.demo.run import STORIES
+from redrive.cli.demo.shop import MARKET, PASSWORD, SHOP, app, let_in
 from redrive.core.roles import Role
-from redrive.desk.sets import LetterSet
-from redrive.server.auth.access import Access
-from redrive.server.auth.first import operator
-from redrive.server.auth.wanted import NewUser
+from redrive.desk.bulk import LetterSet
+from redrive.server.auth.admin import Access, operator
+from redrive.server.contract import NewUser
 
 FIXED = Path("fixed")
 SCRIPT = "<script>document.title='owned'</script><img src=x onerror=document.title='owned'>"

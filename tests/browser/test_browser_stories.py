@@ -8,7 +8,7 @@ from browser_kit import ACCOUNTANT, OWNER, PATIENCE, Looking, complaints, overfl
 from browser_shop import FIXED, LETTERS, ON_CALL
 from playwright.sync_api import Page, expect
 
-from redrive.cli.demo.people import PASSWORD
+from redrive.cli.demo.shop import PASSWORD
 from redrive.core.redact import MASK
 
 SEND = "path => fetch(path, {method: 'POST', body: new URLSearchParams({once: path})}).then(a => a.status)"

@@ -10,8 +10,8 @@ from circuit_kit import ONCE, Bank
 import redrive
 from redrive import Circuit, Redrive, StepFailed
 from redrive.chores import Reaper
-from redrive.core.options import StepOptions
-from redrive.core.outcome import Raised
+from redrive.core.outcomes import Raised
+from redrive.core.run_options import StepOptions
 from redrive.store.records import HeldRun
 from redrive.testing import Engine, engine
 

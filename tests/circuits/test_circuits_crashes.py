@@ -7,7 +7,7 @@ from circuit_kit import ONCE, bank_app
 
 from redrive import Circuit, Redrive, RetryPolicy
 from redrive.core.circuit import CircuitStatus
-from redrive.core.options import StepOptions
+from redrive.core.run_options import StepOptions
 from redrive.testing import Engine, RunReport, crash_everywhere, engine
 from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, nth
 

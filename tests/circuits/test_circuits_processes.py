@@ -17,7 +17,7 @@ from circuit_crew import build
 
 from redrive import Redrive
 from redrive.core.circuit import CircuitState, CircuitStatus
-from redrive.settle.turning import turn, turn_to
+from redrive.settle.circuits import turn, turn_to
 from redrive.store.circuits import CircuitRow
 
 CREW = Path(__file__).with_name("circuit_crew.py")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from redrive import Redrive, RunFailed
-from redrive.desk.shapes import DeadLetter, Run
+from redrive.desk.models import DeadLetter, Run
 
 SHOP = """
 from dataclasses import dataclass

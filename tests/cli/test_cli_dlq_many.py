@@ -98,7 +98,7 @@ def test_a_dry_run_that_finds_none_to_run_says_none(shop: Shop) -> None:
 
 
 def test_a_dry_run_says_how_many_letters_it_tried(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.desk.sets.CHECKED", 1)
+    monkeypatch.setattr("redrive.desk.bulk.CHECKED", 1)
     result = piped("dlq", "replay", "--all", "--dry-run")
     first = result.stdout.splitlines()[0]
     assert first == "would run again 1 of the first 1 of 2 dead letters; the others were not tried"

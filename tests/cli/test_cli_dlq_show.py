@@ -12,8 +12,8 @@ from console import Terminal, piped
 from dlq_kit import Shop, working
 
 from redrive import Redrive
-from redrive.chores.purge import Purger
-from redrive.cli.dlq.story import story
+from redrive.chores.maintenance import Purger
+from redrive.cli.dlq.show import story
 from redrive.core.states import LetterStatus
 from redrive.reasons import ReasonCode
 

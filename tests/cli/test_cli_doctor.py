@@ -9,16 +9,15 @@ from pathlib import Path
 import asyncpg
 
 from redrive import Redrive, Schedule
-from redrive.cli.health import Finding, _outbox, examine, late_schedules
+from redrive.cli.doctor_checks import Finding, _outbox, examine, late_schedules
 from redrive.clock import MICROS
-from redrive.core.deciding.rollback import AHEAD
+from redrive.core.decide_run import AHEAD
 from redrive.core.roles import Principal, Role
 from redrive.core.states import RunStatus
-from redrive.core.transition import RunWrite, Transition
-from redrive.server.auth.access import Access
-from redrive.server.auth.first import operator
-from redrive.server.auth.wanted import NewToken, NewUser
-from redrive.store.postgres.address import locate
+from redrive.core.transitions import RunWrite, Transition
+from redrive.server.auth.admin import Access, operator
+from redrive.server.contract import NewToken, NewUser
+from redrive.store.postgres.connection import locate
 from redrive.store.stats import Figures, SinkLag
 from redrive.store.workers import Claim, NewWorker
 from redrive.testing import VirtualClock, engine
@@ -140,12 +139,3 @@ async def test_the_doctor_lists_tokens_that_ended_with_their_maker(ready_url: st
         assert "ann@example.org, who created it, is disabled" in found.text
         await access.revoke_token("acme", made.token.id)
         assert "tokens" not in by_check(await examine(ready_url))
-
-
-async def test_the_doctor_finds_a_file_that_others_can_read(tmp_path: Path) -> None:
-    path = tmp_path / "shop.db"
-    async with Redrive(f"sqlite:///{path}").client():
-        pass
-    assert "file" not in by_check(await examine(f"sqlite:///{path}"))
-    path.chmod(0o644)
-    assert "has mode 0644" in by_check(await examine(f"sqlite:///{path}"))["file"].text

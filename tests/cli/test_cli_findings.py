@@ -195,7 +195,7 @@ def test_a_list_says_that_there_is_more_and_all_lists_it(shop: Shop) -> None:
 def test_all_pages_are_listed(shop: Shop, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     counted(shop)
     everything = piped(*command, "--limit", "500", "--json")
-    monkeypatch.setattr("redrive.cli.paging._LARGEST", 1)
+    monkeypatch.setattr("redrive.cli.pager._LARGEST", 1)
     by_pages = piped(*command, "--all", "--json")
     assert json.loads(by_pages.stdout)["items"] == json.loads(everything.stdout)["items"]
     assert json.loads(by_pages.stdout)["next"] is None

@@ -7,7 +7,7 @@ import pytest
 from console import Terminal
 from playroom import Toys
 
-from redrive.cli.folding import folded
+from redrive.cli.output import folded
 
 
 class Screen(io.StringIO):

@@ -10,7 +10,7 @@ import pytest
 from console import Terminal, piped
 from playroom import Toys
 
-from redrive.cli.hints import program, ways_to_find
+from redrive.cli.messages import program, ways_to_find
 
 BIN = Path(sys.executable).parent
 

@@ -11,7 +11,7 @@ from console import Terminal, piped
 from playroom import Toys
 
 from redrive import Redrive, RunFilter
-from redrive.desk.shapes import Run
+from redrive.desk.models import Run
 
 
 def look(toys: Toys, run_id: str) -> Run:

@@ -17,8 +17,8 @@ import pytest
 from worker_process import PATIENCE
 
 from redrive import Redrive, RunFilter
-from redrive.cli.demo.crew import Crew
-from redrive.cli.demo.people import PASSWORD, PEOPLE
+from redrive.cli.demo.run import Crew
+from redrive.cli.demo.shop import PASSWORD, PEOPLE
 
 DEMO = [sys.executable, "-m", "redrive", "demo"]
 

@@ -8,16 +8,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from redrive.cli.demo import outside, show
-from redrive.cli.demo.crew import Crew
-from redrive.cli.demo.people import PEOPLE, let_in
-from redrive.cli.demo.plain import Plain
-from redrive.cli.demo.screen import Screen
-from redrive.cli.demo.shop import app, charge, fulfil
-from redrive.cli.demo.traffic import STORIES, _order
-from redrive.cli.demo.words import story, summary
-from redrive.cli.news import News
-from redrive.store.selection import RunFilter
+from redrive.cli.demo import services as outside
+from redrive.cli.demo import view as show
+from redrive.cli.demo.run import STORIES, Crew, _order
+from redrive.cli.demo.shop import PEOPLE, app, charge, fulfil, let_in
+from redrive.cli.demo.view import Plain, Screen, story, summary
+from redrive.cli.dev_feed import News
+from redrive.store.filters import RunFilter
 from redrive.testing import Hang, engine, faults
 
 DOORS = ["http://127.0.0.1:8700  sign in as owner@shop.example, password redrive-demo", "    or as somebody"]
@@ -229,6 +226,6 @@ def test_the_view_is_the_best_there_is(
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
     if not installed:
-        monkeypatch.delitem(sys.modules, "redrive.cli.demo.screen")
+        monkeypatch.delitem(sys.modules, "redrive.cli.demo.view")
         monkeypatch.setitem(sys.modules, "rich.console", None)  # importing it fails as if it were not there
     assert type(show._view(URL)) is view

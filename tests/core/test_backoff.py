@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.backoff import Delay, backoff
+from redrive.core.retry import Delay, backoff
 from redrive.policy import RetryPolicy
 
 DRAWS = st.floats(0, 1, exclude_max=True)

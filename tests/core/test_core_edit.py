@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.edit import Change, changes, merge_patch, unmask
+from redrive.core.json_edit import Change, changes, merge_patch, unmask
 from redrive.core.redact import MASK, Redactor, masked_paths
 from redrive.errors import InputError
 

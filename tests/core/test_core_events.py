@@ -6,7 +6,7 @@ from dataclasses import astuple, fields
 
 import pytest
 
-from redrive.core.events import EVENTS, Event, Label, label
+from redrive.core.audit import EVENTS, Event, Label, label
 
 AGREED = {
     "error.recorded",

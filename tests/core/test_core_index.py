@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.index import index_text, index_values
+from redrive.core.new_run import index_text, index_values
 from redrive.errors import InputError
 
 INPUT = json.dumps(

@@ -64,14 +64,14 @@ def test_only_an_owner_works_for_another_tenant() -> None:
 
 
 def test_nobody_hands_on_more_than_they_have() -> None:
-    somebody().need_grant(Role.ADMIN, payloads=False)
-    somebody(Role.OWNER, payloads=True).need_grant(Role.OWNER, payloads=True)
+    somebody().need_grant("acme", Role.ADMIN, payloads=False)
+    somebody(Role.OWNER, payloads=True).need_grant("acme", Role.OWNER, payloads=True)
     with pytest.raises(NotAllowed):
-        somebody().need_grant(Role.OWNER, payloads=False)
+        somebody().need_grant("acme", Role.OWNER, payloads=False)
     with pytest.raises(NotAllowed):
-        somebody().need_grant(Role.VIEWER, payloads=True)
+        somebody().need_grant("acme", Role.VIEWER, payloads=True)
     limited = somebody(workflows=frozenset({"fulfil"}))
-    limited.need_grant(Role.STAFF, payloads=False, workflows=["fulfil"])
+    limited.need_grant("acme", Role.STAFF, payloads=False, workflows=["fulfil"])
     for wider in (None, ["fulfil", "refund"]):
         with pytest.raises(NotAllowed):
-            limited.need_grant(Role.STAFF, payloads=False, workflows=wider)
+            limited.need_grant("acme", Role.STAFF, payloads=False, workflows=wider)

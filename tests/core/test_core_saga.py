@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.core.classify import Category
-from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.failure import Failure
-from redrive.core.generations import generation_of_call, generations
-from redrive.core.journal import EntryRow
-from redrive.core.options import StepOptions
+from redrive.core.failure_reason import Ending, LetterCode, Stage
+from redrive.core.journal import EntryRow, generation_of_call, generations
+from redrive.core.run_options import StepOptions
 from redrive.core.saga import (
     Try,
     follow_key,
@@ -27,7 +26,7 @@ from redrive.core.saga import (
     unfinished,
 )
 from redrive.core.states import EntryKind, StepStatus
-from redrive.core.transition import AttemptEnd
+from redrive.core.transitions import AttemptEnd
 from redrive.reasons import Reason, ReasonCode
 
 S = StepStatus

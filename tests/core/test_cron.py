@@ -10,8 +10,7 @@ from cronsim import CronSim
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.cron import Cron
-from redrive.core.schedules import Due, Schedule, due
+from redrive.core.schedule import Cron, Due, Schedule, due
 from redrive.errors import ConfigurationError, RegistrationError
 
 SECOND = 1_000_000

@@ -16,17 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redrive.chores.reap import bereaved
-from redrive.core.backoff import backoff
 from redrive.core.circuit import Admitted
 from redrive.core.classify import RETRYABLE, Category
 from redrive.core.decide import decide
-from redrive.core.ending import Ending, LetterCode, Stage
-from redrive.core.failure import Failure
-from redrive.core.fingerprint import fingerprint
+from redrive.core.failure import Failure, fingerprint
+from redrive.core.failure_reason import Ending, LetterCode, Stage
+from redrive.core.idempotency import letter_id, payload_hash
 from redrive.core.journal import EntryRow
-from redrive.core.keys import letter_id, payload_hash
-from redrive.core.options import RunOptions, StepOptions
-from redrive.core.outcome import (
+from redrive.core.outcomes import (
     Began,
     Cancelled,
     Closed,
@@ -55,6 +52,8 @@ from redrive.core.outcome import (
     Waits,
     Woke,
 )
+from redrive.core.retry import Verdict, backoff
+from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import (
     FINAL,
     RUN_MOVES,
@@ -65,8 +64,7 @@ from redrive.core.states import (
     StepStatus,
     may_move,
 )
-from redrive.core.transition import AttemptEnd, AttemptWrite, EntryWrite, RunWrite, Transition
-from redrive.core.verdict import Verdict
+from redrive.core.transitions import AttemptEnd, AttemptWrite, EntryWrite, RunWrite, Transition
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 from redrive.store.records import HeldRun, RunRow

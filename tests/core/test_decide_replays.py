@@ -8,12 +8,12 @@ import pytest
 
 from redrive.core.classify import Category
 from redrive.core.decide import decide
-from redrive.core.ending import Ending, LetterCode
 from redrive.core.failure import Failure
-from redrive.core.options import RunOptions
-from redrive.core.outcome import Cancelled, Closed, Ended, Escaped, Expired, Lost, Outcome, RunView, Stopped
+from redrive.core.failure_reason import Ending, LetterCode
+from redrive.core.outcomes import Cancelled, Closed, Ended, Escaped, Expired, Lost, Outcome, RunView, Stopped
+from redrive.core.run_options import RunOptions
 from redrive.core.states import LetterStatus, RunStatus
-from redrive.core.transition import Transition
+from redrive.core.transitions import Transition
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redrive.core.classify import Category
-from redrive.core.ending import Ending, LetterCode, Stage, code_for, step_failed
 from redrive.core.failure import Failure
+from redrive.core.failure_reason import Ending, LetterCode, Stage, code_for, step_failed
 from redrive.reasons import Reason, ReasonCode
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

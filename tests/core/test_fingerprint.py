@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.core.classify import Category
-from redrive.core.failure import Failure
-from redrive.core.fingerprint import derive_key, fingerprint, normalise
+from redrive.core.failure import Failure, derive_key, fingerprint, normalise
 
 BASE = Failure(
     category=Category.SERVER_ERROR,

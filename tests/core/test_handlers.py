@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from redrive.core.classify import Category
 from redrive.core.decide import decide
-from redrive.core.ending import Ending, LetterCode
 from redrive.core.failure import Failure
-from redrive.core.handlers import NOTE, event_text, with_handlers
-from redrive.core.keys import handler_id
-from redrive.core.options import DEFAULT_RETRY, Handler, OnFailure, RunOptions
-from redrive.core.outcome import (
+from redrive.core.failure_handlers import NOTE, event_text, with_handlers
+from redrive.core.failure_reason import Ending, LetterCode
+from redrive.core.idempotency import handler_id
+from redrive.core.outcomes import (
     Cancelled,
     Closed,
     Diverged,
@@ -31,8 +30,9 @@ from redrive.core.outcome import (
     Stopped,
     Wait,
 )
+from redrive.core.run_options import DEFAULT_RETRY, Handler, OnFailure, RunOptions
 from redrive.core.states import LetterStatus, RunStatus
-from redrive.core.transition import RunWrite, Transition
+from redrive.core.transitions import RunWrite, Transition
 from redrive.reasons import Reason, ReasonCode
 
 NOW = 1_900_000_000_000_000

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.keys import decode, encode, event_key, flow_key, job_key, payload_hash
+from redrive.core.idempotency import decode, encode, event_key, flow_key, job_key, payload_hash
 
 # Any Python text, lone surrogates included, with the dangerous characters made likely.
 TEXT = st.text(st.sampled_from(":%A3\x00\ud83d\ude00é😀") | st.characters(exclude_categories=[]), max_size=12)

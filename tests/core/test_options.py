@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redrive.core.options import (
+from redrive.core.run_options import (
     DEFAULT_RETRY,
     Handler,
     OnFailure,

@@ -7,8 +7,8 @@ import typing
 
 import pytest
 
-from redrive.core import outcome as module
-from redrive.core.outcome import OpenStep, Outcome, Place, RunView, Undoing
+from redrive.core import outcomes as module
+from redrive.core.outcomes import OpenStep, Outcome, Place, RunView, Undoing
 from redrive.core.states import EntryKind
 
 OUTCOMES = typing.get_args(Outcome)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from redrive.core.outcome import Place, Returned
+from redrive.core.outcomes import Place, Returned
 from redrive.core.quick import in_order, quick
-from redrive.core.transition import EntryWrite, Transition
+from redrive.core.transitions import EntryWrite, Transition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redrive.core.rate import Rate, rate_of
+from redrive.core.schedule import Rate, rate_of
 from redrive.errors import InputError
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from redrive.core.classify import Category
 from redrive.core.decide import decide
-from redrive.core.ending import Ending, LetterCode, Stage
+from redrive.core.decide_run import instead_of
 from redrive.core.failure import Failure
-from redrive.core.options import RunOptions, StepOptions
-from redrive.core.outcome import (
+from redrive.core.failure_reason import Ending, LetterCode, Stage
+from redrive.core.outcomes import (
     Began,
     Cancelled,
     Closed,
@@ -40,9 +40,9 @@ from redrive.core.outcome import (
     Waits,
     Woke,
 )
-from redrive.core.refusal import instead_of
+from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
-from redrive.core.transition import AttemptEnd
+from redrive.core.transitions import AttemptEnd
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.typed import read_typed
+from redrive.core.json_edit import read_typed
 from redrive.errors import InputError
 
 VALUES = st.recursive(

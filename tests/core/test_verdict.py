@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from redrive.core.classify import RETRYABLE, Category
 from redrive.core.failure import Failure
-from redrive.core.options import StepOptions
-from redrive.core.verdict import Verdict, explain, judge
+from redrive.core.retry import Verdict, explain, judge
+from redrive.core.run_options import StepOptions
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode
 

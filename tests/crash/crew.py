@@ -13,7 +13,7 @@ from pathlib import Path
 
 import scenes
 
-from redrive.cli.serve import run
+from redrive.cli.worker_process import run
 from redrive.store.sqlite import SqliteStore
 from redrive.store.workers import Claim, Claims
 from redrive.worker.worker import Worker

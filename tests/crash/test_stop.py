@@ -8,7 +8,7 @@ import scenes
 from fleet import Fleet, until
 
 from redrive.core.states import RunStatus
-from redrive.core.transition import AttemptEnd
+from redrive.core.transitions import AttemptEnd
 
 
 async def test_sigterm_under_load_gives_back_what_it_cannot_finish(fleet: Fleet) -> None:

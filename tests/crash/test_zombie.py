@@ -7,7 +7,7 @@ import scenes
 from fleet import Fleet, Member, until
 
 from redrive.core.states import RunStatus
-from redrive.core.transition import AttemptEnd
+from redrive.core.transitions import AttemptEnd
 
 
 def declared_dead(fleet: Fleet, member: Member) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from redrive import Redrive, RetryPolicy, step_info
 from redrive.app import Workflow
-from redrive.desk.shapes import DeadLetter
+from redrive.desk.models import DeadLetter
 from redrive.testing import Engine, RunReport
 
 ONCE = RetryPolicy(max_retries=0)

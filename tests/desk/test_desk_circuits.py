@@ -8,7 +8,7 @@ import pytest
 
 from redrive import Circuit, CircuitFilter, Redrive, RetryPolicy
 from redrive.errors import ConfigurationError, InputError, NotFound
-from redrive.store.selection import AuditFilter
+from redrive.store.filters import AuditFilter
 from redrive.testing import Engine, engine
 
 

@@ -22,11 +22,11 @@ from engines import OnStore, engine_on
 
 from redrive import Redrive
 from redrive.app.runtime import Runtime
-from redrive.desk.replaying import Replay
-from redrive.desk.shapes import DeadLetter
+from redrive.desk.decisions import Replay
+from redrive.desk.models import DeadLetter
 from redrive.errors import StoreUnavailable
 from redrive.store import open_store
-from redrive.store.selection import LetterFilter, RunFilter
+from redrive.store.filters import LetterFilter, RunFilter
 from redrive.testing import Crash, Engine, VirtualClock, engine
 from redrive.testing.faulty_store import (
     FAIL,

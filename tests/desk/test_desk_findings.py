@@ -13,13 +13,13 @@ from engines import OnStore
 from redrive import Redrive, RetryPolicy
 from redrive.core import journal
 from redrive.core.journal import Journal
-from redrive.core.transition import AuditWrite
+from redrive.core.transitions import AuditWrite
+from redrive.desk.decisions import Replay
+from redrive.desk.models import DeadLetter
 from redrive.desk.preview import DryRun
-from redrive.desk.replaying import Replay
-from redrive.desk.shapes import DeadLetter
 from redrive.errors import Conflict, DataRefused, InputError, NotAllowed, NotFound
 from redrive.store.bulk import NewSet
-from redrive.store.selection import AuditFilter, LetterFilter
+from redrive.store.filters import AuditFilter, LetterFilter
 from redrive.testing import Crash, Engine, engine, faults
 from redrive.worker import requests
 

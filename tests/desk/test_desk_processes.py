@@ -17,8 +17,8 @@ import pytest
 from desk_kit import shop
 
 from redrive import Redrive, RunFailed
-from redrive.desk.sets import LetterSet
-from redrive.store.selection import LetterFilter
+from redrive.desk.bulk import LetterSet
+from redrive.store.filters import LetterFilter
 
 PEOPLE = Path(__file__).with_name("desk_people.py")
 NODE = Path(__file__).with_name("desk_node.py")

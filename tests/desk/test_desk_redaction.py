@@ -14,10 +14,10 @@ import redrive
 from redrive import Message, NonRetryable, Redrive
 from redrive.app import Workflow
 from redrive.core.redact import MASK, Redactor
-from redrive.desk.aside import LARGE
+from redrive.desk.presenter import LARGE
 from redrive.desk.preview import DryRun
 from redrive.server.limits import Limits
-from redrive.server.service import Service
+from redrive.server.request import Service
 from redrive.store import open_store
 from redrive.store.encryption.keyring import Keyring
 from redrive.testing import VirtualClock, engine

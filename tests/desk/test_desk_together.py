@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 from desk_kit import Shop, ended, failed, shop, statuses
 
-from redrive.core.delivery import Carrier
-from redrive.core.transition import Answer, Transition
-from redrive.desk.replaying import Replay
-from redrive.desk.shapes import DeadLetter
+from redrive.core.outbox import Carrier
+from redrive.core.transitions import Answer, Transition
+from redrive.desk.decisions import Replay
+from redrive.desk.models import DeadLetter
 from redrive.errors import Conflict
 from redrive.store import open_store
 from redrive.store.port import Store

@@ -11,7 +11,7 @@ from engines import OnStore
 
 from redrive import RetryPolicy
 from redrive.errors import Conflict, NotFound, RedriveError
-from redrive.store.selection import LetterFilter
+from redrive.store.filters import LetterFilter
 from redrive.testing import Crash, faults
 from redrive.testing.faulty_store import LOSE, Call, Fault, crash_after, crash_before
 

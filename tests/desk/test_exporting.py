@@ -8,7 +8,7 @@ from typing import Any
 from engines import OnStore
 
 from redrive import Redrive, RetryPolicy, Schedule
-from redrive.desk.exporting import export
+from redrive.desk.audit import export
 
 ONCE = RetryPolicy(max_retries=0)
 

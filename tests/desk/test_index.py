@@ -14,7 +14,7 @@ from redrive.app import Workflow
 from redrive.errors import RegistrationError
 from redrive.store import open_store
 from redrive.store.encryption.keyring import Keyring
-from redrive.store.selection import LetterFilter, RunFilter
+from redrive.store.filters import LetterFilter, RunFilter
 from redrive.testing import Engine, engine
 from redrive.testing.clock import VirtualClock
 

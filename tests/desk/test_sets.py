@@ -16,12 +16,12 @@ from redrive import Redrive, RetryPolicy
 from redrive.app import Workflow
 from redrive.chores import SetWorker
 from redrive.core.states import LetterStatus
-from redrive.desk.sets import DryRunOfMany, LetterSet
-from redrive.desk.shapes import DeadLetter
+from redrive.desk.bulk import DryRunOfMany, LetterSet
+from redrive.desk.models import DeadLetter
 from redrive.errors import Conflict, InputError, NotFound, StoreUnavailable
 from redrive.store import open_store
 from redrive.store.encryption.keyring import Keyring
-from redrive.store.selection import AuditFilter, LetterFilter
+from redrive.store.filters import AuditFilter, LetterFilter
 from redrive.testing import Crash, Engine, engine
 from redrive.testing.clock import VirtualClock
 from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, crash_after, crash_before
@@ -728,3 +728,21 @@ async def test_no_tenant_is_named_by_an_empty_text(desk: tuple[Engine, Shop]) ->
     e, _ = desk
     with pytest.raises(InputError, match="tenant must be a text"):
         await e.app.dlq.resolve_many(["dl-1"], tenant="")
+
+
+async def test_a_set_does_not_tell_whether_it_guessed_the_value_of_another_user(
+    desk: tuple[Engine, Shop],
+) -> None:
+    """Workers carry out sets, and do not know what the user who began one may see."""
+    e, made = desk
+    (letter,) = await failures(e, made.order, 1)
+    await e.app.workflows.pause("order", by="ann")
+    await e.app.dlq.replay(letter.id, patch={"amount": 42}, by="ann")
+    refused = []
+    for by, guess in (("eve", 42), ("eve", 43), ("ann", 42)):
+        begun = await e.app.dlq.replay_many([letter.id], patch={"amount": guess}, by=by)
+        await e.settle()
+        found = await e.app.dlq.set(begun.id)
+        assert (found.done, found.failed) == ((1, 0) if by == "ann" else (0, 1))
+        refused += [each.error for each in (await e.app.dlq.set_items(begun.id)).items if by == "eve"]
+    assert refused[0] == refused[1]

@@ -11,16 +11,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from redrive.core.classify import Category
-from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.failure import Failure
+from redrive.core.failure_reason import Ending, LetterCode, Stage
 from redrive.core.journal import EntryRow
-from redrive.core.options import RunOptions
 from redrive.core.redact import MASK, Redactor
+from redrive.core.retry import Verdict
+from redrive.core.run_options import RunOptions
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
-from redrive.core.transition import AttemptEnd
-from redrive.core.verdict import Verdict
-from redrive.desk.shapes import AttemptRecord
-from redrive.desk.shaping import Shaper
+from redrive.core.transitions import AttemptEnd
+from redrive.desk.models import AttemptRecord
+from redrive.desk.presenter import Shaper
 from redrive.reasons import Reason, ReasonCode
 from redrive.store.records import AttemptRow, LetterRow, RunRow
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import redrive
 from redrive import NonRetryable, Redrive, RetryPolicy
-from redrive.desk.standing import standing
+from redrive.desk.overview import standing
 from redrive.testing import engine
 
 

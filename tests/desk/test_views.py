@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 from desk_kit import new_app
 
-from redrive.desk.views import MOST, ListName, Views
+from redrive.desk.saved_views import MOST, ListName, Views
 from redrive.errors import Conflict, InputError, NotFound
-from redrive.store.selection import AuditFilter
+from redrive.store.filters import AuditFilter
 from redrive.testing import Engine, engine
 
 LETTERS = ListName.LETTERS

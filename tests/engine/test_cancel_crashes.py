@@ -11,8 +11,8 @@ from redrive import Redrive
 from redrive.clock import SystemClock
 from redrive.core.redact import Redactor
 from redrive.core.states import RunStatus, StepStatus
+from redrive.desk.presenter import Shaper
 from redrive.desk.runs import Runs
-from redrive.desk.shaping import Shaper
 from redrive.errors import StoreUnavailable
 from redrive.testing.faulty_store import FAIL, LOSE, Fault, inject_faults, nth
 

@@ -15,11 +15,11 @@ from engines import OnStore
 import redrive
 from redrive import FailureEvent, NonRetryable, Redrive, RetryPolicy, run_info
 from redrive.app import Workflow
-from redrive.core.handlers import NOTE
-from redrive.core.transition import NewRun
+from redrive.core.failure_handlers import NOTE
+from redrive.core.transitions import NewRun
 from redrive.store import open_store
 from redrive.store.encryption.keyring import Keyring
-from redrive.store.selection import RunFilter
+from redrive.store.filters import RunFilter
 from redrive.testing import (
     Crash,
     Engine,

@@ -17,9 +17,9 @@ from starting_people import build
 import redrive
 from redrive import Redrive, RetryPolicy, RunFailed, step_info
 from redrive.app import Workflow
-from redrive.core.keys import flow_key
+from redrive.core.idempotency import flow_key
 from redrive.errors import Conflict, InputError, NotFound, UnknownWorkflow
-from redrive.store.selection import RunFilter
+from redrive.store.filters import RunFilter
 from redrive.testing import Engine, RunReport, crash_everywhere
 
 PEOPLE = Path(__file__).with_name("starting_people.py")

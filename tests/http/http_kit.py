@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from redrive.allowed import read_allowed
 from redrive.http.client import HttpClient
 from redrive.http.ssrf import Lookup
+from redrive.settings import read_allowed
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.allowed import Allowed, read_allowed
 from redrive.core.classify import Category, classify
 from redrive.errors import ConfigurationError, InputError
 from redrive.http.ssrf import (
@@ -23,6 +22,7 @@ from redrive.http.ssrf import (
     resolve_url,
     unmap_address,
 )
+from redrive.settings import Allowed, read_allowed
 
 PUBLIC = "93.184.216.34"
 

@@ -9,8 +9,7 @@ import sys
 
 from redrive import Redrive, RetryPolicy
 from redrive.app.runtime import Runtime
-from redrive.chores.handover import Handover
-from redrive.chores.relay import Relay
+from redrive.chores.relay import Handover, Relay
 from redrive.notify.digest import Digest
 from redrive.store.notifications import LaneCase, Telling
 

@@ -12,8 +12,8 @@ from http_kit import OK, Server, answering, serving
 from notify_kit import OPS, Postbox, failing, verified
 
 from redrive import Circuit, Notification, Notify, OutboxFilter, Redrive, RetryPolicy
-from redrive.core.notify import NotifyRule
-from redrive.core.transition import AuditWrite
+from redrive.core.notify_rules import NotifyRule
+from redrive.core.transitions import AuditWrite
 from redrive.errors import ConfigurationError, InputError, NotFound, RegistrationError
 from redrive.http.client import BadStatus, HttpResponse
 from redrive.store.notifications import RuleRow

@@ -10,10 +10,10 @@ from store_kit import HandClock, Kit, entry, writes
 
 from redrive import Message, NonRetryable
 from redrive.chores import Relay
-from redrive.chores.relaying.in_hand import WINDOW
+from redrive.chores.relay_queue import WINDOW
 from redrive.clock import SystemClock
-from redrive.core.topics import Pattern
-from redrive.core.transition import MessageWrite
+from redrive.core.outbox import Pattern
+from redrive.core.transitions import MessageWrite
 from redrive.sinks import SinkDefinition
 from redrive.store import open_store
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from redrive import NonRetryable, Redrive
-from redrive.cli.serve import run
+from redrive.cli.worker_process import run
 
 
 def build(url: str, folder: Path, **settings: object) -> Redrive:

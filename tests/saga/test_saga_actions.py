@@ -17,7 +17,7 @@ from saga_kit import ONCE, Refused, ledger_of, new_app
 from redrive import Redrive, RetryPolicy
 from redrive.actions import Action, ApiCall, Notify, Sql
 from redrive.app import Workflow
-from redrive.store.elsewhere import execute_elsewhere
+from redrive.store.user_database import execute_elsewhere
 from redrive.testing import RunReport, engine
 from redrive.worker.actions import ActionRunner
 

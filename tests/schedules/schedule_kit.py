@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from redrive.chores import Planned, Scheduler
-from redrive.core.options import RunOptions
-from redrive.core.schedules import Schedule
-from redrive.core.starting import Startable, for_schedule, new_run
-from redrive.core.transition import NewRun
+from redrive.core.new_run import Startable, for_schedule, new_run
+from redrive.core.run_options import RunOptions
+from redrive.core.schedule import Schedule
+from redrive.core.transitions import NewRun
 from redrive.duration import Duration, seconds
 from redrive.store import open_store
+from redrive.store.filters import RunFilter
 from redrive.store.port import Store
-from redrive.store.selection import RunFilter
 from redrive.store.workers import Catalogue, NewWorker
 from redrive.testing.clock import VirtualClock
 from redrive.testing.faulty_store import Plan, inject_faults, no_faults

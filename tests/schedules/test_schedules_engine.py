@@ -10,7 +10,7 @@ from engines import OnStore
 
 from redrive import Redrive, Schedule
 from redrive.errors import Conflict, NotFound, RegistrationError
-from redrive.store.selection import AuditFilter, RunFilter
+from redrive.store.filters import AuditFilter, RunFilter
 from redrive.testing import VirtualClock, engine
 
 

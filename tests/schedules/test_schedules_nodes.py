@@ -11,7 +11,7 @@ import pytest
 from schedule_kit import SECOND, Node, Place
 
 from redrive import Schedule
-from redrive.core.transition import NewRun
+from redrive.core.transitions import NewRun
 from redrive.store.port import Store
 from redrive.store.records import Started
 from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, crash_after, crash_before

@@ -21,9 +21,8 @@ import httpx2
 from redrive import Redrive
 from redrive.clock import SystemClock
 from redrive.core.roles import Role
-from redrive.server.auth.access import Access
-from redrive.server.auth.first import operator
-from redrive.server.auth.wanted import NewToken, NewUser
+from redrive.server.auth.admin import Access, operator
+from redrive.server.contract import NewToken, NewUser
 from redrive.server.limits import Limits
 from redrive.server.process import Server, bind
 from redrive.store.port import Store

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from server_kit import opened
 
-from redrive.core.notice import Facts, lane_of, written
-from redrive.core.notify import NotifyRule
-from redrive.core.saying import content_text
+from redrive.core.notifications import Facts, content_text, lane_of, written
+from redrive.core.notify_rules import NotifyRule
 from redrive.store.notifications import NewNotice, NewNotification, Telling
 
 

@@ -6,17 +6,22 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
-from server_kit import PATIENCE, PREFIX, World, caller, served_here
+from server_kit import PATIENCE, PREFIX, World, access_of, caller, opened, served_here
 
+from redrive.core.roles import Role
 from redrive.server import body as bodies
 from redrive.server import limits as limits_module
+from redrive.server.contract import NewUser
 from redrive.server.limits import Limits
 from redrive.server.pages import forms
+from redrive.server.pages import replay_form as wishes
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "same-origin"}
 JSON = {"Content-Type": "application/json"}
@@ -293,3 +298,90 @@ async def test_anonymous_requests_are_limited_by_address_and_others_are_not(tmp_
         assert (await known.get(f"{PREFIX}/me", headers=headers)).status_code == 200
         run = await known.post(f"{PREFIX}/runs", json={"workflow": "remind"}, headers=headers)
         assert run.status_code == 201
+
+
+# -- refused before anything is parsed -------------------------------------------------------------------
+
+
+class Never:
+    """Replaces functions that parse a body, and counts their calls."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *places: tuple[Any, str]) -> None:
+        self.calls: list[str] = []
+        for module, name in places:
+            monkeypatch.setattr(module, name, self._counted(name, getattr(module, name)))
+
+    def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            self.calls.append(name)
+            return real(*given)
+
+        return call
+
+
+async def test_what_is_far_above_the_largest_payload_is_not_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body for one payload may have six times its bytes and 64 KiB; one for many runs has more."""
+    never = Never(monkeypatch, (limits_module, "measure"), (bodies, "parse_json"), (forms, "parse_form"))
+    async with served_here(tmp_path, Limits(), max_payload="100KB") as world, caller(world) as client:
+        most = 600_000 + (64 << 10)
+        for path in ("/runs", f"/workflow-dlq/{world.ids['acme']['letter']}/replay"):
+            answer = await client.post(f"{PREFIX}{path}", content=b"[" * (most + 1), headers=JSON)
+            assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
+        page = await client.post("/app/circuits/settings", content=b"x" * (most + 1), headers=FORM)
+        assert page.status_code == 413
+        assert never.calls == []
+        some = {"workflow": "remind", "input": {"to": "x" * 90_000}}
+        batch = await client.post(f"{PREFIX}/runs:batch", json={"runs": [some] * 10})
+        assert (batch.status_code, never.calls) == (201, ["measure", "parse_json"])
+
+
+@pytest.mark.parametrize("number", ["9" * 513, "-" + "9" * 513, "0." + "1" * 513, "1e" + "0" * 513])
+async def test_a_number_with_too_many_digits_is_not_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str
+) -> None:
+    never = Never(monkeypatch, (bodies, "parse_json"), (wishes, "read_typed"))
+    async with served_here(tmp_path, Limits()) as world, caller(world) as client:
+        for spaces in (0, 65_000, 65_400):  # the last one is cut in two by the end of a chunk
+            body = f'{{"workflow": "remind", "input": {{"to": {" " * spaces}{number}}}}}'
+            answer = await client.post(f"{PREFIX}/runs", content=body, headers=JSON)
+            assert (answer.status_code, answer.json()["code"]) == (422, "too_complex")
+            assert "512 digits" in answer.json()["detail"]
+        assert never.calls == []
+        form = {"mode": "FROM_FAILED", "input": f'{{"amount": {" " * 20_000}{number}}}'}
+        page = f"/app/admin/dlq/{world.ids['acme']['letter']}/replay"
+        async with signed_in(world) as browser:
+            shown = await browser.post(page, data=form)
+        assert (shown.status_code, "512 digits" in shown.text) == (422, True)
+        assert never.calls == ["parse_json"], "of the sign-in"
+        text = {"workflow": "remind", "input": {"to": "9" * 513, "9" * 600: 1}}
+        assert (await client.post(f"{PREFIX}/runs", json=text)).status_code == 422
+        assert never.calls == ["parse_json"] * 2
+
+
+async def test_a_thread_reads_a_large_field_of_a_form(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spy = Spy(monkeypatch, (wishes, "read_typed"))
+    spy.go_on.set()
+    async with served_here(tmp_path, Limits()) as world, signed_in(world) as browser:
+        page = f"/app/admin/dlq/{world.ids['acme']['letter']}/replay"
+        for size in (10, 300_000):
+            form = {"mode": "FROM_FAILED", "input": json.dumps({"order": "x" * size, "amount": 1})}
+            assert (await browser.post(page, data=form)).status_code == 200
+    assert max(spy.in_loop) < 1000
+    assert max(spy.elsewhere) > 300_000
+
+
+@asynccontextmanager
+async def signed_in(world: World) -> AsyncIterator[httpx2.AsyncClient]:
+    """Yield a browser of an admin of acme."""
+    async with opened(world.url) as store:
+        new = NewUser(email="kim@acme.example", tenant="acme", role=Role.ADMIN, password="a good password")
+        await access_of(store).create_user(new)
+    headers = {"Sec-Fetch-Site": "same-origin"}
+    async with httpx2.AsyncClient(base_url=world.address, headers=headers, timeout=PATIENCE) as browser:
+        login = {"email": "kim@acme.example", "password": "a good password"}
+        (await browser.post(f"{PREFIX}/login", json=login)).raise_for_status()
+        yield browser

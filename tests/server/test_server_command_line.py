@@ -23,36 +23,37 @@ from server_kit import _tenant as tenant_of
 
 from redrive import Redrive
 from redrive.cli import main
-from redrive.cli.access import Managing
+from redrive.cli.accounts import Managing
 from redrive.core.roles import Role
 from redrive.desk.audit import Audit
 from redrive.desk.circuits import Circuits
-from redrive.desk.dlq import DeadLetters
+from redrive.desk.letters import DeadLetters
 from redrive.desk.notifications import Notifications
-from redrive.desk.outbox import Outbox
-from redrive.desk.policies import Policies
-from redrive.desk.runs import Runs
+from redrive.desk.outbox import Outbox, Sinks
+from redrive.desk.runs import Runs, Starter
 from redrive.desk.saga import Ledger
-from redrive.desk.schedules import Schedules
-from redrive.desk.sinks import Sinks
-from redrive.desk.starting import Starter
-from redrive.desk.views import Views
-from redrive.desk.workflows import Workflows
+from redrive.desk.saved_views import Views
+from redrive.desk.settings import Policies, Schedules, Workflows
 from redrive.errors import NotFound
-from redrive.remote.circuits import RemoteCircuits
-from redrive.remote.letters import RemoteDeadLetters
-from redrive.remote.notifications import RemoteNotifications
-from redrive.remote.outbox import RemoteOutbox, RemoteSinks
-from redrive.remote.people import RemotePeople
+from redrive.remote.desk import (
+    RemoteAudit,
+    RemoteCircuits,
+    RemoteDeadLetters,
+    RemoteLedger,
+    RemoteNotifications,
+    RemoteOutbox,
+    RemotePeople,
+    RemotePolicies,
+    RemoteRuns,
+    RemoteSchedules,
+    RemoteSinks,
+    RemoteStarter,
+    RemoteViews,
+    RemoteWorkflows,
+)
 from redrive.remote.place import Remote
-from redrive.remote.runs import RemoteRuns, RemoteStarter
-from redrive.remote.sagas import RemoteLedger
-from redrive.remote.schedules import RemoteSchedules
-from redrive.remote.settings import RemoteAudit, RemotePolicies, RemoteWorkflows
-from redrive.remote.views import RemoteViews
-from redrive.server.auth.access import Access
-from redrive.server.auth.first import operator
-from redrive.server.auth.wanted import NewToken
+from redrive.server.auth.admin import Access, operator
+from redrive.server.contract import NewToken
 
 _ID = re.compile(r"\b[0-9a-hjkmnp-tv-z]{26}\b")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(\+00:00|Z| UTC)?")

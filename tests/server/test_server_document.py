@@ -20,7 +20,7 @@ from server_document import Operation, document, operations
 from server_kit import World
 
 from redrive import errors
-from redrive.server.codes import CODES
+from redrive.server.contract import CODES
 
 CHECKS = (
     not_a_server_error,

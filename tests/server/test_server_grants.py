@@ -14,8 +14,8 @@ from server_document import operations
 from server_kit import PREFIX, World, access_of, opened
 
 from redrive.core.roles import Permission, Role
-from redrive.core.transition import AuditWrite
-from redrive.server.auth.wanted import NewToken
+from redrive.core.transitions import AuditWrite
+from redrive.server.contract import NewToken
 from redrive.server.pages.site import ROUTES
 from redrive.store.account_records import MemberRow, UserRow
 from redrive.store.port import Store

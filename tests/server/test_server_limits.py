@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from redrive.errors import NotFound
 from redrive.server.body import Shape, measure, parse_form
-from redrive.server.events import Hub
 from redrive.server.limits import Guard, Limits, Rates, Sender, Tries
+from redrive.server.live_updates import Hub
 from redrive.server.problems import ProblemError
 from redrive.testing import VirtualClock
 
@@ -53,7 +53,7 @@ async def ask(
     async def identify(request: Any) -> Sender:
         return Sender("ann", known=True)
 
-    await Guard(application, SMALL, identify)(scope, receive, send)
+    await Guard(application, SMALL, identify, max_payload=1 << 20)(scope, receive, send)
     return sent[0]["status"], seen[0] if seen else b""
 
 

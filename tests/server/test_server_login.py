@@ -17,9 +17,10 @@ from redrive import Redrive
 from redrive.clock import SystemClock
 from redrive.core.roles import Role
 from redrive.errors import NotSignedIn
-from redrive.server.auth import passwords
+from redrive.server import request as service
+from redrive.server.auth import secrets as passwords
 from redrive.server.auth.sessions import BEAT, Login, Sessions
-from redrive.server.auth.wanted import NewUser
+from redrive.server.contract import NewUser
 from redrive.server.limits import Limits
 
 PASSWORD = "a good password"
@@ -86,13 +87,37 @@ def test_other_sites_cannot_act_with_somebody_s_cookie(world: World) -> None:
     assert attempt() == 403
 
 
-def test_trying_passwords_is_slow_business(own_world: World) -> None:
-    client = browser(own_world)
-    answers = [sign_in(client, password=f"wrong password {number}").status_code for number in range(14)]
-    assert answers[:5] == [401] * 5
-    assert answers[-1] == 429
-    assert sign_in(client).status_code == 429
-    assert "retry-after" in sign_in(client).headers
+async def test_trying_passwords_is_slow_business(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten tries, and then one for each five seconds of the server's clock, which stands still here."""
+
+    class StandingClock(SystemClock):
+        seconds = 0.0
+
+        @classmethod
+        def monotonic(cls) -> float:
+            return cls.seconds
+
+    monkeypatch.setattr(service, "SystemClock", StandingClock)
+    async with (
+        served_here(tmp_path, Limits()) as world,
+        caller(world, known=False, **{"Sec-Fetch-Site": "same-origin"}) as client,
+    ):
+
+        async def attempt(password: str) -> httpx2.Response:
+            login = {"email": "staff@acme.example", "password": password}
+            return await client.post(f"{PREFIX}/login", json=login)
+
+        answers = [(await attempt(f"wrong password {number}")).status_code for number in range(14)]
+        assert answers == [401] * 10 + [429] * 4
+        refused = await attempt(PASSWORD)
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
+        StandingClock.seconds += 4.9
+        assert (await attempt(PASSWORD)).status_code == 429
+        StandingClock.seconds += 0.2
+        assert (await attempt("wrong again")).status_code == 401
+        assert (await attempt(PASSWORD)).status_code == 429
+        StandingClock.seconds += 5.1
+        assert (await attempt(PASSWORD)).status_code == 200
 
 
 def test_the_first_start_lets_an_owner_in_once(tmp_path) -> None:
@@ -295,6 +320,11 @@ async def test_answers_tell_browsers_to_keep_to_themselves(tmp_path: Path) -> No
         for path in ("/healthz", "/app/login", f"{PREFIX}/me", "/nowhere"):
             headers = (await client.get(path)).headers
             assert headers["strict-transport-security"] == "max-age=31536000"
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["x-frame-options"] == "DENY"
+            assert headers["referrer-policy"] in ("no-referrer", "same-origin")
+            assert "no-store" in headers["cache-control"]
+            assert "frame-ancestors 'none'" in headers["content-security-policy"]
             assert headers["cross-origin-opener-policy"] == "same-origin"
             assert headers["cross-origin-resource-policy"] == "same-origin"
             assert "camera=()" in headers["permissions-policy"]

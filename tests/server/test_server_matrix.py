@@ -11,7 +11,7 @@ from server_document import Operation, operations
 from server_kit import PREFIX, ROLES, World, opened
 
 from redrive.core.roles import Permission, Role
-from redrive.store.selection import AuditFilter, CircuitFilter, OutboxFilter
+from redrive.store.filters import AuditFilter, CircuitFilter, OutboxFilter
 
 OPERATIONS = operations()
 GUARDED = [one for one in OPERATIONS if not one.is_open]

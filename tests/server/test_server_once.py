@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ from server_kit import PREFIX, World, access_of, caller, opened, served_here
 from redrive import Redrive
 from redrive.clock import SystemClock
 from redrive.core.roles import Role
-from redrive.server.auth.wanted import NewToken
+from redrive.server.contract import NewToken
+from redrive.server.idempotency import KeyedClock
 from redrive.server.limits import AnswerQuota, Limits
-from redrive.server.once import KeyedClock
 from redrive.testing import VirtualClock
 
 
@@ -219,6 +220,51 @@ async def test_inputs_of_runs_that_code_started_are_not_guessed_either(own_world
         await fulfil.start("hidden", 42, tenant="acme", idempotency_key="guessed")
     assert start(own_world, other, 42) == start(own_world, other, 43)
     assert start(own_world, other, 42)[0] == 409
+
+
+VALUES = {
+    "patch": ("replay", {"patch": {"api_key": "{}"}}),
+    "input": ("replay", {"input": {"order": "A-2", "amount": 1, "api_key": "{}"}}),
+    "output": ("replay", {"mode": "SKIP", "output": "{}"}),
+    "complete": ("complete", {"output": "{}"}),
+}
+"""Decisions with a value that other callers must not guess."""
+
+
+@pytest.mark.parametrize("kind", VALUES)
+async def test_a_hidden_value_of_a_replay_cannot_be_guessed(own_world: World, kind: str) -> None:
+    """Another credential that may not see payloads gets one answer, whether the value is equal or not."""
+    async with opened(own_world.url) as store:
+        access = access_of(store)
+
+        async def token(name: str, payloads: bool) -> str:
+            new = NewToken(tenant="acme", role=Role.ADMIN, name=name, payloads=payloads)
+            return (await access.create_token(new)).secret
+
+        maker, other, seer = await token("a", False), await token("b", False), await token("c", True)
+    way, body = VALUES[kind]
+    letter = own_world.ids["acme"]["letter"]
+
+    def decide(secret: str, guess: str, **more: Any) -> tuple[int, str]:
+        said = json.loads(json.dumps(body).replace("{}", guess)) | more
+        answer = own_world.bearer(secret).post(f"/workflow-dlq/{letter}/{way}", json=said)
+        found = answer.json()
+        return answer.status_code, found.get("detail") or f"number {found['number']}"
+
+    assert decide(maker, "hunter2") == (200, "number 1")
+    assert decide(maker, "hunter2") == (200, "number 1"), "the first caller may repeat"
+    assert decide(maker, "hunter3")[0] == 409
+    for more in ({}, {"dry_run": True}):
+        assert decide(other, "hunter2", **more) == decide(other, "hunter3", **more)
+        assert decide(other, "hunter2", **more)[0] == 409
+        assert decide(seer, "hunter2", **more) == (200, "number 1")
+        assert decide(seer, "hunter3", **more)[0] == 409
+
+
+async def test_a_decision_without_values_is_the_same_for_all_callers(own_world: World) -> None:
+    path = f"/workflow-dlq/{own_world.ids['acme']['letter']}/replay"
+    answers = [own_world.client("acme", role).post(path, json={}).json() for role in ("ADMIN", "OWNER")]
+    assert answers[0] == answers[1]
 
 
 async def test_a_tenant_has_a_bounded_number_of_remembered_answers(tmp_path: Path) -> None:

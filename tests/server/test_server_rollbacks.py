@@ -9,7 +9,7 @@ import httpx2
 from server_kit import World, access_of, opened
 
 from redrive.core.roles import Role
-from redrive.server.auth.wanted import NewToken
+from redrive.server.contract import NewToken
 
 
 def _seer(world: World) -> httpx2.Client:

@@ -8,9 +8,9 @@ import pytest
 from server_kit import World, access_of, opened
 
 from redrive.core.roles import Role
-from redrive.server.auth.wanted import NewToken
+from redrive.server.contract import NewToken
 from redrive.store.account_records import TokenKind
-from redrive.store.selection import AuditFilter
+from redrive.store.filters import AuditFilter
 
 DECISIONS = ("replay", "resolve", "ignore")
 

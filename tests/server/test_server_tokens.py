@@ -15,8 +15,8 @@ from joserfc.jwk import OctKey
 from server_kit import SECRET, World, access_of, opened
 
 from redrive.core.roles import Role
-from redrive.server.auth.access import Access
-from redrive.server.auth.wanted import Made, NewToken
+from redrive.server.auth.admin import Access
+from redrive.server.contract import Made, NewToken
 from redrive.store.account_records import TokenKind
 
 OTHER = "another secret of thirty-two bytes"

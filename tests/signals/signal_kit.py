@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from prometheus_client.parser import text_string_to_metric_families
 
 from redrive.app.runtime import Runtime
-from redrive.signals.metrics import registry_of, rendered
+from redrive.observability.metrics import registry_of, rendered
 
 Key = tuple[str, frozenset[tuple[str, str]]]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from redrive.core.ending import LetterCode
-from redrive.signals.logs import FIELDS
-from redrive.signals.metrics import METRICS
+from redrive.core.failure_reason import LetterCode
+from redrive.observability.logs import FIELDS
+from redrive.observability.metrics import METRICS
 
 DOCS = Path(__file__).parents[2] / "docs"
 RULES: list[dict[str, Any]] = [

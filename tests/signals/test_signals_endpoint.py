@@ -15,8 +15,7 @@ from redrive.cli.worker import _port_of
 from redrive.clock import SystemClock
 from redrive.core.roles import Role
 from redrive.server import api
-from redrive.server.auth.access import Access, NewToken
-from redrive.server.auth.first import operator
+from redrive.server.auth.admin import Access, NewToken, operator
 from redrive.settings import listening
 
 TOKEN = "scraper-0123456789abcdef"

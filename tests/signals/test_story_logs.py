@@ -15,7 +15,7 @@ from engines import OnStore
 
 from redrive import NonRetryable, Redrive, RetryPolicy
 from redrive.core.redact import Redactor
-from redrive.signals.logs import FIELDS, AboutRun, ConsoleFormatter, JsonFormatter
+from redrive.observability.logs import FIELDS, AboutRun, ConsoleFormatter, JsonFormatter
 from redrive.testing import Crash, engine, faults
 from redrive.worker.context import log_context
 

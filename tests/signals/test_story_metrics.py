@@ -9,12 +9,12 @@ import redrive
 from redrive import Circuit, NonRetryable, Redrive, RetryPolicy
 from redrive.app import Workflow
 from redrive.core.circuit import CircuitStatus
-from redrive.core.options import RunOptions
-from redrive.core.outcome import Place, Returned, RunView
+from redrive.core.outcomes import Place, Returned, RunView
+from redrive.core.run_options import RunOptions
 from redrive.core.states import EntryKind
-from redrive.core.transition import Answer, Transition
-from redrive.signals.metrics import METRICS, registry_of, rendered
-from redrive.signals.tally import MOST_CIRCUITS, MOST_SINKS, MOST_STEPS, MOST_WORKFLOWS, OTHER, Tally
+from redrive.core.transitions import Answer, Transition
+from redrive.observability.counters import MOST_CIRCUITS, MOST_SINKS, MOST_STEPS, MOST_WORKFLOWS, OTHER, Tally
+from redrive.observability.metrics import METRICS, registry_of, rendered
 from redrive.store.stats import CircuitCount, Figures, SinkLag
 from redrive.testing import Crash, Http, engine, faults
 from redrive.worker.step_call import Tx

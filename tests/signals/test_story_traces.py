@@ -14,8 +14,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import redrive
 from redrive import FailureEvent, Redrive, RetryPolicy
-from redrive.core.tracing import checked, split, with_trace
-from redrive.signals.traces import Tracing, arrived, here, tracing
+from redrive.core.run_options import checked, split, with_trace
+from redrive.observability.tracing import Tracing, arrived, here, tracing
 from redrive.sinks import Message, cloud_event
 from redrive.testing import Engine, engine, faults
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from redrive.core.delivery import Carrier
-from redrive.core.transition import Answer, Transition
+from redrive.core.outbox import Carrier
+from redrive.core.transitions import Answer, Transition
+from redrive.store.filters import RunFilter
 from redrive.store.port import Store
 from redrive.store.records import RunRow
-from redrive.store.selection import RunFilter
 
 __all__ = ["CheckedStore"]
 

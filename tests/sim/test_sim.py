@@ -19,9 +19,9 @@ from sim_store import CheckedStore
 from redrive import Circuit, RetryPolicy, RunHandle
 from redrive.chores import Reaper
 from redrive.core.states import EntryKind, StepStatus
-from redrive.desk.shapes import StepRecord
+from redrive.desk.models import StepRecord
+from redrive.store.filters import LetterFilter
 from redrive.store.port import Store
-from redrive.store.selection import LetterFilter
 from redrive.store.sqlite import SqliteStore
 from redrive.testing import Crash, Engine, RunReport, VirtualClock, engine
 from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, crash_after, crash_before

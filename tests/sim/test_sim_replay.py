@@ -18,7 +18,7 @@ from test_sim import Trouble
 import redrive
 from redrive import Redrive, RetryPolicy, StepFailed, run_info, step_info
 from redrive.core.states import FINAL
-from redrive.desk.shapes import DeadLetter, Run
+from redrive.desk.models import DeadLetter, Run
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.store.port import Store
 from redrive.store.sqlite import SqliteStore

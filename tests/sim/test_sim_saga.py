@@ -19,8 +19,8 @@ from redrive import RetryPolicy, RunHandle, step_info
 from redrive.chores import Reaper
 from redrive.core.saga import ledger
 from redrive.core.states import EntryKind, StepStatus
+from redrive.store.filters import LetterFilter
 from redrive.store.port import Store
-from redrive.store.selection import LetterFilter
 from redrive.store.sqlite import SqliteStore
 from redrive.testing import Engine, VirtualClock, engine
 

@@ -8,7 +8,7 @@ from typing import Any
 from store_kit import Kit, buried, entry, noted, writes
 
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
-from redrive.core.transition import (
+from redrive.core.transitions import (
     EntryWrite,
     LetterMove,
     NewRun,
@@ -17,8 +17,8 @@ from redrive.core.transition import (
     RunWrite,
     Transition,
 )
+from redrive.store.filters import AuditFilter
 from redrive.store.records import AuditRow, Case, RunRow
-from redrive.store.selection import AuditFilter
 from redrive.store.workers import Claimed
 
 

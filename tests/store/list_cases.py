@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from redrive.store.selection import AuditFilter, LetterFilter, OutboxFilter, RunFilter
+from redrive.store.filters import AuditFilter, LetterFilter, OutboxFilter, RunFilter
 
 ROWS = 10_000
 PLACES = (None, f"<{ROWS // 2}", f">{ROWS // 2}")

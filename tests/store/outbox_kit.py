@@ -6,13 +6,12 @@ from typing import Any
 
 from store_kit import SECOND, Kit, entry, writes
 
-from redrive.core.delivery import DeliveryMark
+from redrive.core.outbox import DeliveryMark, Pattern
 from redrive.core.states import DeliveryStatus
-from redrive.core.topics import Pattern
-from redrive.core.transition import MessageWrite
+from redrive.core.transitions import MessageWrite
+from redrive.store.filters import OutboxFilter
 from redrive.store.outbox_records import ClaimedDelivery, Deliveries, MessageRow, NewSink
 from redrive.store.port import Store
-from redrive.store.selection import OutboxFilter
 from redrive.store.workers import Claimed
 
 LEASE = 60 * SECOND

@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
-from redrive.store.postgres.database_clock import DatabaseClock
-from redrive.store.postgres.line import Line
+from redrive.store.encryption.codec import Codec
+from redrive.store.postgres.connection import DatabaseClock, Line
 from redrive.store.postgres.session import PostgresSession
 from redrive.store.session import Session, run_inline
 from redrive.store.sqlite.session import SqliteSession
@@ -22,6 +22,7 @@ class OneSession:
     """A database that is one session."""
 
     def __init__(self, session: Session) -> None:
+        self.codec = Codec()
         self._session = session
 
     async def read(self, work: Work[Result], *, snapshot: bool) -> Result:

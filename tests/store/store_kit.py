@@ -11,7 +11,7 @@ from typing import Any
 
 from redrive.clock import Timer
 from redrive.core.states import EntryKind, RunStatus, StepStatus
-from redrive.core.transition import (
+from redrive.core.transitions import (
     AttemptEnd,
     AttemptWrite,
     AuditWrite,

@@ -7,12 +7,12 @@ from store_kit import DAY, Kit, catalogue, entry, noted, writes
 
 from redrive.errors import StoreUnavailable
 from redrive.store.account_records import Accounts
+from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
 from redrive.store.notifications import Notices
 from redrive.store.port import People, Store
 from redrive.store.records import PolicyRow, Purge, Triage
 from redrive.store.schedules import Schedules
-from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
-from redrive.store.views import Views
+from redrive.store.settings import Views
 from redrive.store.workers import Claim, NewWorker
 from redrive.testing.faulty_store import (
     FAIL,

@@ -16,9 +16,9 @@ from outbox_kit import DEAD, mark, say, sink
 from store_kit import DAY, HandClock, Kit, becomes, buried, entry, failed_try, noted, writes
 from store_places import new_place
 
-from redrive.core import transition as written
+from redrive.core import transitions as written
+from redrive.core.idempotency import payload_hash
 from redrive.core.journal import Journal
-from redrive.core.keys import payload_hash
 from redrive.core.states import RunStatus, StepStatus
 from redrive.errors import ConfigurationError, DataRefused, InputError
 from redrive.store import open_store, port
@@ -33,10 +33,10 @@ from redrive.store.encryption.codec import (
     refuse_unreadable,
 )
 from redrive.store.encryption.keyring import Keyring, is_sealed, key_of
+from redrive.store.encryption.reencrypt import TABLES, Exchange, Texts, reseal
 from redrive.store.notifications import NewNotice, NewNotification, NotificationFilter, RuleRow, Telling
 from redrive.store.port import Store
-from redrive.store.reseal import TABLES, Exchange, Texts, reseal
-from redrive.store.views import NewView
+from redrive.store.settings import NewView
 
 SEALED = {**WRITTEN, **READ}
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
@@ -287,10 +287,10 @@ async def all_texts(kit: Kit) -> dict[str, list[str]]:
 async def make_texts(kit: Kit) -> Texts:
     url = kit.beside()
     if kit.kind.startswith("sqlite"):
-        from redrive.store.sqlite.reseal import SqliteTexts
+        from redrive.store.sqlite.reencrypt import SqliteTexts
 
         return SqliteTexts(url)
-    from redrive.store.postgres.reseal import PostgresTexts
+    from redrive.store.postgres.reencrypt import PostgresTexts
 
     return PostgresTexts(url, kit.clock)
 
@@ -526,7 +526,9 @@ async def test_a_text_that_was_written_in_between_is_not_overwritten(place: Any)
     texts = await make_texts(kit)
     (row,) = await texts.page(table, table.start, 10)
     await kit.store.apply([writes(run, entry(0, output='"second"', done=0))], worker=worker)
-    stale = Exchange(row, tuple(text and kit.store._keys.seal('"stale"', "default") for text in row.texts))
+    stale = Exchange(
+        row, tuple(text and kit.store.database.codec.keys.seal('"stale"', "default") for text in row.texts)
+    )
     assert await texts.swap(table, [stale]) == 0
     await texts.close()
     assert (await kit.store.journal(run.id))[0].output == '"second"'

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from redrive.errors import InputError
-from redrive.store.selection import AuditFilter, GroupFilter, LetterFilter, RunFilter
+from redrive.store.filters import AuditFilter, GroupFilter, LetterFilter, RunFilter
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"since": 10**30}, "since takes microseconds since 1970, and 10+ is in no year there is"),

@@ -101,7 +101,7 @@ TOGETHER = {
 # What only PostgreSQL has: roles, locks where SQLite has one writer, a clock that is its own.
 ONLY_POSTGRES = {
     "one_at_a_time", "missing_roles", "me", "backend", "not_member_of", "tenant_tables", "strong_roles",
-    "probe", "foreign_rows", "moment", "cut_off", "publish", "inherits_engine",
+    "strong_login", "probe", "foreign_rows", "moment", "cut_off", "publish", "inherits_engine",
 }  # fmt: skip
 # SQLite migrates beside nobody; on PostgreSQL a person decides when. There, one look at the fences serves
 # everybody, and what a letter tells is in its row.

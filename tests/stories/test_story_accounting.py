@@ -9,7 +9,7 @@ import pytest
 
 from redrive import NonRetryable, Redrive, RetryPolicy, step_info
 from redrive.app import Workflow
-from redrive.desk.shapes import DeadLetter
+from redrive.desk.models import DeadLetter
 from redrive.testing import Engine, Http, engine, faults
 
 STEPS = ("import", "match", "convert", "tax", "post", "report", "archive", "notify")

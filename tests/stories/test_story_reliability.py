@@ -6,9 +6,9 @@ from typing import Any
 
 from redrive import Redrive, RetryPolicy
 from redrive.app import Workflow
-from redrive.desk.shapes import DeadLetter
+from redrive.desk.models import DeadLetter
 from redrive.errors import NotFound
-from redrive.store.selection import AuditFilter, LetterFilter
+from redrive.store.filters import AuditFilter, LetterFilter
 from redrive.testing import Engine, Http, engine, faults
 
 POLICY = RetryPolicy(max_retries=2, base_delay=2, factor=2, max_delay=120, jitter=0.25, cap="mean")

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from redrive.core.options import StepOptions
-from redrive.core.outcome import Place
+from redrive.core.outcomes import Place
 from redrive.core.payload import Signature
+from redrive.core.run_options import StepOptions
 from redrive.core.states import EntryKind
 from redrive.worker.attempt import Attempt, Unfinished, begin
 from redrive.worker.branches import Branch, current

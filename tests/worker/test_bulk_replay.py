@@ -18,8 +18,8 @@ from wrapped import after, replacing
 from redrive import Redrive, RetryPolicy
 from redrive.core.states import RunStatus
 from redrive.errors import StoreUnavailable
+from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.port import Store
-from redrive.store.selection import LetterFilter, RunFilter
 from redrive.store.workers import Claim, Claims
 
 COUNT = 60  # letters; the worker executes 25 at a time

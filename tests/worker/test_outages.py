@@ -17,7 +17,7 @@ import redrive
 from redrive import Redrive, RunFailed, StepFailed
 from redrive.clock import SystemClock
 from redrive.core.states import RunStatus
-from redrive.core.transition import Answer, Transition
+from redrive.core.transitions import Answer, Transition
 from redrive.errors import DataRefused, StoreError, StoreUnavailable
 from redrive.store.port import LeaseLine, Store
 from redrive.store.session import until_answered

@@ -16,8 +16,8 @@ from redrive.chores import Reaper
 from redrive.clock import SystemClock
 from redrive.core.redact import Redactor
 from redrive.core.states import RunStatus, StepStatus
+from redrive.desk.presenter import Shaper
 from redrive.desk.runs import Runs
-from redrive.desk.shaping import Shaper
 from redrive.errors import Conflict, NotFound
 from redrive.store.port import Store
 from redrive.store.workers import Claims

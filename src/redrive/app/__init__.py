@@ -1,7 +1,6 @@
 """The façade: registering, opening, starting, finding."""
 
 from redrive.app.app import Redrive
-from redrive.app.handle import RunHandle
-from redrive.app.workflow import Start, Workflow
+from redrive.app.workflow import RunHandle, Start, Workflow
 
 __all__ = ["Redrive", "RunHandle", "Start", "Workflow"]

@@ -8,43 +8,41 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
 
-from redrive.allowed import read_allowed
-from redrive.app import sinks
-from redrive.app.catalogue import catalogue_of, version_of
-from redrive.app.checks import check_options, read_rules
-from redrive.app.decorators import StepDecorator, WorkflowDecorator
-from redrive.app.handle import RunHandle
-from redrive.app.handlers import Handlers
-from redrive.app.opening import make_store
-from redrive.app.registering_steps import StepRequest, register_step
-from redrive.app.registering_workflows import WorkflowRequest, register_workflow
-from redrive.app.runtime import Runtime
-from redrive.app.scheduling import check_inputs
-from redrive.app.undoing import Followers, How
-from redrive.app.workflow import Workflow
+from redrive.app import channels as sinks
+from redrive.app.catalogue import Handlers, catalogue_of, check_inputs, version_of
+from redrive.app.compensation import Followers, How
+from redrive.app.register import (
+    StepDecorator,
+    StepRequest,
+    WorkflowDecorator,
+    WorkflowRequest,
+    check_options,
+    read_rules,
+    register_step,
+    register_workflow,
+)
+from redrive.app.runtime import Runtime, make_store
+from redrive.app.workflow import RunHandle, Workflow
 from redrive.clock import SystemClock
 from redrive.core.classify import Rule
-from redrive.core.schedules import Schedule
+from redrive.core.schedule import Schedule
 from redrive.desk.audit import Audit
 from redrive.desk.circuits import Circuits
-from redrive.desk.dlq import DeadLetters
+from redrive.desk.letters import DeadLetters
 from redrive.desk.notifications import Notifications
-from redrive.desk.outbox import Outbox
-from redrive.desk.policies import Policies
+from redrive.desk.outbox import Outbox, Sinks
 from redrive.desk.runs import Runs
 from redrive.desk.saga import Ledger
-from redrive.desk.schedules import Schedules
-from redrive.desk.sinks import Sinks
-from redrive.desk.views import Views
-from redrive.desk.workflows import Workflows
+from redrive.desk.saved_views import Views
+from redrive.desk.settings import Policies, Schedules, Workflows
 from redrive.duration import Duration
 from redrive.errors import ConfigurationError, UnknownWorkflow
 from redrive.notify.channels import Channels, Texts
 from redrive.policy import Circuit, RetryPolicy
-from redrive.settings import Settings
+from redrive.settings import Settings, read_allowed
 from redrive.sinks import Sink, SinkDefinition
-from redrive.store.elsewhere import check_elsewhere
 from redrive.store.encryption.codec import refuse_unreadable
+from redrive.store.user_database import check_elsewhere
 from redrive.store.workers import Catalogue
 from redrive.worker.definitions import Step
 

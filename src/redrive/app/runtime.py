@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from redrive.app.notifying import Notifying
+from redrive.app.catalogue import planned
+from redrive.app.channels import Notifying
 from redrive.app.results import Results
-from redrive.app.scheduling import planned
 from redrive.chores import (
     Folder,
     Handover,
@@ -21,42 +21,40 @@ from redrive.chores import (
     Relay,
     Releaser,
     Scheduler,
-    SetWorker,
     Watch,
     every,
 )
 from redrive.clock import MICROS, Clock, SystemClock
+from redrive.core.new_run import Startable
 from redrive.core.redact import Redactor
-from redrive.core.starting import Startable
-from redrive.core.transition import NewRun
+from redrive.core.transitions import NewRun
 from redrive.desk.audit import Audit
-from redrive.desk.batches import Batches
-from redrive.desk.checks import Checker
+from redrive.desk.bulk_execution import Batches, SetWorker
 from redrive.desk.circuits import Circuits
-from redrive.desk.dlq import DeadLetters
+from redrive.desk.decisions import Replayer
+from redrive.desk.letters import DeadLetters
+from redrive.desk.models import Caller
 from redrive.desk.notifications import Notifications, Showing
-from redrive.desk.outbox import Outbox
-from redrive.desk.policies import Policies
+from redrive.desk.outbox import Outbox, Sinks
+from redrive.desk.presenter import Shaper
 from redrive.desk.preview import Previewer
-from redrive.desk.replaying import Replayer
-from redrive.desk.runs import Runs
+from redrive.desk.runs import Runs, Starter
 from redrive.desk.saga import Sagas
-from redrive.desk.schedules import Schedules
-from redrive.desk.shaping import Shaper
-from redrive.desk.sinks import Sinks
-from redrive.desk.starting import Starter
-from redrive.desk.views import Views
-from redrive.desk.workflows import Workflows
+from redrive.desk.saved_views import Views
+from redrive.desk.settings import Policies, Schedules, Workflows
+from redrive.desk.validation import Checker
 from redrive.errors import ConfigurationError
 from redrive.frozen import dataclass
 from redrive.notify.digest import SENDER_SINKS
-from redrive.settings import listening
-from redrive.signals.endpoint import Endpoint, Recent, can_measure
-from redrive.signals.reporting import Reporter
-from redrive.signals.tally import Ear, Tally
-from redrive.signals.traces import here, tracing
+from redrive.observability.counters import Ear, Tally
+from redrive.observability.logs import Reporter
+from redrive.observability.metrics import Endpoint, Recent, can_measure
+from redrive.observability.tracing import here, tracing
+from redrive.settings import Settings, listening
 from redrive.sinks import SinkDefinition
+from redrive.store import open_store
 from redrive.store.circuits import CircuitRow
+from redrive.store.encryption.keyring import Keyring
 from redrive.store.outbox_records import NewSink
 from redrive.store.port import People, Store
 from redrive.store.records import Started
@@ -69,10 +67,13 @@ from redrive.worker.worker import Worker, WorkerSettings
 if TYPE_CHECKING:
     from redrive.app.app import Redrive
 
-__all__ = ["Desk", "Runtime"]
+__all__ = ["Desk", "Runtime", "make_store"]
+
+
+# -- An app at work: its open store, its worker, its chores, and those who wait for results --------------
+
 
 T = TypeVar("T")
-
 _POLL = 1.0  # how long an idle worker trusts the bell
 _PATIENCE = 8.0  # seconds for which a caller waits for a store that does not answer
 _REAL_TIME = SystemClock()
@@ -149,7 +150,9 @@ class Runtime:
 
     def new_set_worker(self, store: Store) -> SetWorker:
         """The chore that carries out sets, on the store or on another face of it."""
-        return SetWorker(store, Batches(store, self.clock, self._replayer(store, self.clock)).decide)
+        # What the user who began a set may see is not known here, so it counts as nothing.
+        replayer = self._replayer(store, self.clock, Caller(sees_payloads=False))
+        return SetWorker(store, Batches(store, self.clock, replayer).decide)
 
     async def _until_a_set(self, most: float) -> None:
         """Wait until somebody here begins a set or lets one go on, or until a rate allows more of one."""
@@ -193,10 +196,10 @@ class Runtime:
         """The chore that removes what was kept long enough, on the store or on another face of it."""
         return Purger(store, self.clock, self._app.settings)
 
-    def desk(self, store: People, clock: Clock) -> Desk:
-        """What people can do, on the store or on a view of it."""
+    def desk(self, store: People, clock: Clock, caller: Caller | None = None) -> Desk:
+        """What people can do, on the store or on a view of it; a caller over HTTP may see less."""
         shaper = Shaper(self._redactor)
-        replayer = self._replayer(store, clock)
+        replayer = self._replayer(store, clock, caller)
         previewer = Previewer(store, replayer, shaper)
         return Desk(
             runs=Runs(
@@ -215,7 +218,7 @@ class Runtime:
             circuits=Circuits(store, clock, self.turned),
             outbox=Outbox(store, clock, shaper, self.ring_all),
             audit=Audit(store, shaper),
-            starter=self._starter(store, clock),
+            starter=self._starter(store, clock, caller),
             notifications=Notifications(store, clock, self._showing(), self._rules_changed),
             schedules=Schedules(store, clock),
             views=Views(store, clock),
@@ -224,17 +227,18 @@ class Runtime:
     def _showing(self) -> Showing:
         return Showing(redactor=self._redactor, base_url=self._app.settings.base_url)
 
-    def _starter(self, store: People, clock: Clock) -> Starter:
+    def _starter(self, store: People, clock: Clock, caller: Caller | None) -> Starter:
         keeps = int(self._app.settings.idempotency_retention * MICROS)
         checker = self._checker(store)
-        return Starter(store, clock, checker, self._startable, self.ring, keeps)
+        return Starter(store, clock, checker, self._startable, self.ring, keeps, caller)
 
     def _startable(self, name: str) -> Startable | None:
         workflow = self._app.registered_workflows.get(name)
         return None if workflow is None else workflow.startable()
 
-    def _replayer(self, store: People, clock: Clock) -> Replayer:
-        return Replayer(store, clock, self._checker(store), self._redactor, self.changed, self.tally)
+    def _replayer(self, store: People, clock: Clock, caller: Caller | None = None) -> Replayer:
+        checker = self._checker(store)
+        return Replayer(store, clock, checker, self._redactor, self.changed, self.tally, caller)
 
     def _checker(self, store: People) -> Checker:
         workflows, steps = self._app.registered_workflows, self._app.registered_steps
@@ -414,3 +418,11 @@ class Runtime:
         """A person changed a run: let its waiters and its worker look."""
         self.results.look_now(run_id)
         self.ring()
+
+
+# -- Making the store of an app: the one its URL names, sealed if there are keys -------------------------
+
+
+def make_store(settings: Settings, clock: Clock) -> Store:
+    """Return the store that the settings name, not yet opened."""
+    return open_store(settings.url, clock, Keyring.parse(settings.encryption_keys))

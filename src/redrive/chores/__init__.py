@@ -4,15 +4,10 @@ Each chore is one coroutine function `run_once()`; `every` repeats it.
 """
 
 from redrive.chores.every import every
-from redrive.chores.groups import Folder
-from redrive.chores.handover import Handover
-from redrive.chores.purge import Purger
+from redrive.chores.maintenance import Folder, Purger, Releaser, Watch
 from redrive.chores.reap import Reaper
-from redrive.chores.relay import Relay
-from redrive.chores.release import Releaser
+from redrive.chores.relay import Handover, Relay
 from redrive.chores.schedule import Planned, Scheduler
-from redrive.chores.sets import SetWorker
-from redrive.chores.watch import Watch
 
 __all__ = [
     "Folder",
@@ -23,7 +18,6 @@ __all__ = [
     "Relay",
     "Releaser",
     "Scheduler",
-    "SetWorker",
     "Watch",
     "every",
 ]

@@ -18,15 +18,13 @@ from redrive.clock import MICROS, Clock
 from redrive.core.classify import Category
 from redrive.core.failure import Failure
 from redrive.core.journal import EntryRow
-from redrive.core.options import StepOptions
-from redrive.core.outcome import Expired, Lost, Outcome, Place, Raised
+from redrive.core.outcomes import Expired, Lost, Outcome, Place, Raised
+from redrive.core.run_options import StepOptions
 from redrive.core.states import RunStatus
-from redrive.core.transition import AttemptEnd
+from redrive.core.transitions import AttemptEnd
 from redrive.duration import words
-from redrive.settle.apart import settle_apart
-from redrive.settle.settler import LocalSettler
-from redrive.settle.view import open_step, open_steps, parked_for, view_anyway
-from redrive.signals.tally import Ear, Tally
+from redrive.observability.counters import Ear, Tally
+from redrive.settle.settler import LocalSettler, open_step, open_steps, parked_for, settle_apart, view_anyway
 from redrive.store.port import Store
 from redrive.store.records import HeldRun, RunRow
 

@@ -1,7 +1,7 @@
 """Relay: bring messages to a sink, at least once, in order where they have a key.
 
     claim       due deliveries, for as long as a lease lasts
-    take        what was this node's from its commit on, in bundles (`chores/handover.py`)
+    take        what was this node's from its commit on, in bundles (`chores/relay.py`)
     deliver     each to the sink; those with one key one after the other, the rest side by side
     note        what became of them, all that came together in one commit; bundles as a whole, if all arrived
 
@@ -23,29 +23,31 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from redrive.chores.relaying.courier import Courier
-from redrive.chores.relaying.in_hand import WINDOW, InHand
-from redrive.chores.relaying.lines import Lines
-from redrive.chores.relaying.suspects import Trial
+from redrive.chores.relay_delivery import Courier
+from redrive.chores.relay_queue import WINDOW, InHand, Lines, Trial
 from redrive.clock import MICROS, Clock, Timer
 from redrive.core.classify import Rule
-from redrive.core.delivery import MOST_BYTES, Carrier, Suspects
+from redrive.core.outbox import BORN, MOST_BYTES, Bundle, Carrier, Suspects
+from redrive.core.quick import quick
+from redrive.core.transitions import Answer, MessageWrite, Transition
 from redrive.errors import StoreError
-from redrive.signals.tally import Tally
-from redrive.signals.traces import Tracing
+from redrive.observability.counters import Tally
+from redrive.observability.tracing import Tracing
 from redrive.sinks import SinkDefinition
-from redrive.store.outbox_records import ClaimedDelivery, Deliveries
+from redrive.store.outbox_records import ClaimedDelivery, Deliveries, MessageRow
 from redrive.store.port import Store
 
-__all__ = ["Relay"]
+__all__ = ["Handover", "Relay"]
+
+
+# -- Relay: bring messages to a sink, at least once, in order where they have a key ----------------------
+
 
 log = logging.getLogger("redrive.chores")
-
 BATCH = 500
-
 _ROOM = 4_000  # messages in hand with those taken from their commit on, where they leave quickly
 _SHORTEST_LEASE = 30.0
 _PAUSE = 1.0  # how long to leave a store alone that does not answer
@@ -276,3 +278,79 @@ class Relay:
         self._in_hand.note_soon()
         again = self._in_hand.has_bundles
         self._slow = self._clock.call_later(_SLOW, self._unfold_slow) if again else None
+
+
+# -- Hand-over: messages go from the commit that publishes them straight to the relays of this proce -----
+
+
+_MessageRow, _Claimed = quick(MessageRow), quick(ClaimedDelivery)
+Items = list[ClaimedDelivery]
+
+
+class Handover:
+    """Between a settler and the relays that are there at the moment."""
+
+    def __init__(self, relays: Callable[[], Iterable[Relay]]) -> None:
+        self._relays = relays
+
+    def carriers(self, transitions: Sequence[Transition]) -> list[Carrier]:
+        """The sinks whose relays take the messages of these transitions along."""
+        sizes = [len(message.payload) for each in transitions for message in each.messages]
+        if not sizes:
+            return []
+        return [each.carrier for each in self._relays() if each.has_room_for(len(sizes), sum(sizes))]
+
+    def committed(
+        self,
+        transitions: Sequence[Transition],
+        answers: Sequence[Answer],
+        carriers: Sequence[Carrier],
+        began: float,
+    ) -> None:
+        """Give the carriers what they have since a commit that `began` then; ring for the rest."""
+        said = [pair for pair in zip(transitions, answers, strict=True) if pair[0].messages]
+        if not said:
+            return
+        bundles, whole = _bundles(said)
+        named = {each.sink for each in carriers}
+        for relay in self._relays():
+            for bundle, items in bundles:
+                if relay.name in bundle.sinks:
+                    relay.take(bundle.id, items, began)
+            if not whole or relay.name not in named:
+                relay.ring()
+
+
+def _bundles(said: Sequence[tuple[Transition, Answer]]) -> tuple[list[tuple[Bundle, Items]], bool]:
+    """What was bundled, and whether that is all. A repeat may have been kept, and written, before."""
+    found: dict[int, tuple[Bundle, Items]] = {}
+    whole = True
+    for transition, answer in said:
+        if not answer.bundled:
+            whole = False
+            continue
+        for message, place in zip(transition.messages, answer.bundled, strict=True):
+            if place is None:
+                whole = False
+                continue
+            id, bundle = place
+            if bundle.id not in found:
+                found[bundle.id] = (bundle, [])
+            row = _row(message, id, transition.tenant, answer.now)
+            found[bundle.id][1].append(_Claimed(message=row, fence=BORN, attempt=0, bundle=bundle.id))
+    return list(found.values()), whole
+
+
+def _row(written: MessageWrite, id: int, tenant: str, now: int) -> MessageRow:
+    return _MessageRow(
+        id=id,
+        public_id=written.public_id,
+        tenant=tenant,
+        topic=written.topic,
+        key=written.key,
+        payload=written.payload,
+        run_id=written.run_id,
+        correlation_id=written.correlation_id,
+        created_at=now,
+        trace=written.trace,
+    )

@@ -15,8 +15,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from redrive.core.schedules import Due, Schedule, due
-from redrive.core.transition import NewRun
+from redrive.core.schedule import Due, Schedule, due
+from redrive.core.transitions import NewRun
 from redrive.errors import DataRefused
 from redrive.frozen import dataclass
 from redrive.store.port import Store

@@ -1,4 +1,4 @@
-"""The `redrive` command. `redrive.cli.exits` has the exit codes.
+"""The `redrive` command. `redrive.cli.messages` has the exit codes.
 
 This module and the commands' own modules import nothing but click, so that `redrive --help` answers
 at once; what a command needs it imports when it is called.
@@ -16,28 +16,23 @@ from __future__ import annotations
 
 import click
 
-from redrive.cli.audit import audit
+from redrive.cli.accounts import tenants, tokens
+from redrive.cli.activity import audit, notifications
 from redrive.cli.circuits import circuits
 from redrive.cli.completion import completion
 from redrive.cli.demo import demo
-from redrive.cli.dev import dev
+from redrive.cli.dev import dev, init
 from redrive.cli.dlq import dlq
 from redrive.cli.doctor import doctor
-from redrive.cli.init import init
-from redrive.cli.migrate import migrate
-from redrive.cli.notifications import notifications
 from redrive.cli.outbox import outbox
-from redrive.cli.policies import policies
-from redrive.cli.reencrypt import reencrypt
+from redrive.cli.policies import policies, workflows
 from redrive.cli.runs import runs
 from redrive.cli.saga import saga
 from redrive.cli.schedules import schedules
 from redrive.cli.server import server
-from redrive.cli.tenants import tenants
-from redrive.cli.tokens import tokens
+from redrive.cli.store import migrate, reencrypt
 from redrive.cli.users import users
 from redrive.cli.worker import worker
-from redrive.cli.workflows import workflows
 
 __all__ = ["main"]
 

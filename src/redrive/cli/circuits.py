@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.change import Change, changing
-from redrive.cli.exits import NOT_FOUND, Stopped
-from redrive.cli.hints import circuit_hint
+from redrive.cli.messages import NOT_FOUND, Stopped, circuit_hint
+from redrive.cli.options import Change, changing
 from redrive.cli.output import Column, Output, clean, echo, say, shown
 from redrive.cli.place import Place, ask, at_a_place, home
 from redrive.core.roles import DEFAULT_TENANT
@@ -84,7 +83,7 @@ def list_(
       redrive circuits list
       redrive circuits list --status OPEN --json
     """
-    from redrive.store.selection import CircuitFilter
+    from redrive.store.filters import CircuitFilter
 
     where = CircuitFilter(tenant=tenant, status=status.upper() if status else None)
     page = ask(place, lambda app: app.circuits.list(where, limit=limit, cursor=cursor))
@@ -210,14 +209,14 @@ def set_(
       redrive circuits set payments failures=20 window=2m
       redrive circuits set payments --unset
     """
-    from redrive.cli.inputs import field
+    from redrive.cli.options import field
     from redrive.policy import Circuit
 
     if bool(fields) == unset:
         raise click.UsageError("say what to set, as in failures=20; or --unset, and nothing else")
     settings = dict(map(field, fields))
     if fields:
-        from redrive.cli.exits import well_called
+        from redrive.cli.messages import well_called
 
         with well_called():
             Circuit.from_json(settings)
@@ -266,9 +265,9 @@ async def _agree(app: Redrive, key: str, tenant: str, change: Change) -> None:
 
 
 async def _doubt(app: Redrive, key: str, tenant: str) -> str | None:
-    from redrive.app.dependencies import circuit_names
-    from redrive.cli.inputs import near
-    from redrive.store.selection import CircuitFilter
+    from redrive.app.compensation import circuit_names
+    from redrive.cli.options import near
+    from redrive.store.filters import CircuitFilter
 
     page = await app.circuits.list(CircuitFilter(tenant=tenant), limit=500)
     known = {one.key for one in page.items} | set(circuit_names(app.registered_steps))

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from redrive.cli.exits import explained
+from redrive.cli.messages import CONFLICT, Stopped, explained
+from redrive.cli.output import echo
 from redrive.cli.server import HOST, PORT
 
-__all__ = ["dev"]
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["dev", "init"]
+
+
+# -- `redrive dev`: a worker, and everything it decides, in one terminal ---------------------------------
 
 
 @click.command(short_help="Run workflows here, and see what happens.")
@@ -47,11 +56,10 @@ def dev(target: str, concurrency: int | None, url: str | None, host: str, port: 
       redrive dev shop:app
       redrive dev shop:app --url sqlite:///scratch.db
     """
-    from redrive.cli.beside import Beside
-    from redrive.cli.live import Live
-    from redrive.cli.serve import Stop, run
+    from redrive.cli.dev_feed import Live
     from redrive.cli.target import load_app
     from redrive.cli.worker import adjust
+    from redrive.cli.worker_process import Beside, Stop, run
 
     with explained():
         app = load_app(target)
@@ -67,3 +75,62 @@ def dev(target: str, concurrency: int | None, url: str | None, host: str, port: 
 
         logging.getLogger("redrive.runs").setLevel(logging.CRITICAL)  # what it says is shown here anyway
         run(app, also=also)
+
+
+# -- `redrive init`: a small project that works, to begin from -------------------------------------------
+
+
+FILES = {
+    "shop.py": "shop.py.txt",
+    "test_shop.py": "test_shop.py.txt",
+    "README.md": "README.md.txt",
+    ".gitignore": "gitignore.txt",
+}
+"""What is written, and the file of the package that it is copied from."""
+
+
+@click.command(short_help="Write a small project to begin from.")
+@click.argument("folder", type=click.Path(file_okay=False), default=".")
+@click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing.")
+def init(folder: str, dry_run: bool) -> None:
+    """Write a working example project into FOLDER: an app, a test, a README.
+
+    Nothing is overwritten: if one of the files is there already, none is written.
+
+    \b
+    Examples:
+      redrive init shop
+      redrive init shop --dry-run
+    """
+    from importlib.resources import files
+    from pathlib import Path
+
+    place = Path(folder)
+    if there := [name for name in FILES if (place / name).exists()]:
+        raise Stopped(
+            f"{place / there[0]} exists already, so nothing was written: name another folder", CONFLICT
+        )
+    source = files("redrive.cli").joinpath("project")
+    for name, file in FILES.items():
+        if not dry_run:
+            _write(place / name, source.joinpath(file).read_text(encoding="utf-8"))
+        echo(f"{'would write' if dry_run else 'wrote'} {place / name}")
+    if not dry_run:
+        echo("\n".join(["", "Next:", *(f"  {line}" for line in _next(folder))]))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Stopped(f"{path} cannot be written ({error.strerror}): name another folder") from None
+
+
+def _next(folder: str) -> list[str]:
+    import shlex
+
+    from redrive.cli.messages import ways_to_find
+
+    enter = [] if folder == "." else [f"cd {shlex.quote(folder)}"]
+    return [*ways_to_find(), *enter, "redrive dev shop:app"]

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redrive.cli.exits import FAILED
-from redrive.cli.folding import folded
-from redrive.cli.output import Output, clean, echo, shown, styled
+from redrive.cli.messages import FAILED
+from redrive.cli.output import Output, clean, echo, folded, shown, styled
 from redrive.cli.place import Place, at_a_place
 
 if TYPE_CHECKING:
-    from redrive.cli.health import Finding
+    from redrive.cli.doctor_checks import Finding
 
 __all__ = ["doctor"]
 
@@ -24,7 +23,7 @@ _SIGNS = {"ok": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗", "red
 @shown
 @at_a_place
 def doctor(place: Place, output: Output) -> None:
-    """Check store, schema, roles, clock, workers, runs that do not move, schedules, messages, mail, webhooks.
+    """Check store, schema, clock, workers, late runs, schedules, messages, mail, webhooks, and security.
 
     Exit code 1 if something is wrong; each finding says what to do. --quiet prints what is wrong only.
     Of a server: whether it answers, what the token allows, and what waits.
@@ -34,7 +33,7 @@ def doctor(place: Place, output: Output) -> None:
       redrive doctor
       redrive doctor --json --url postgresql://shop@db/shop
     """
-    from redrive.cli.exits import explained
+    from redrive.cli.messages import explained
 
     with explained():
         findings = _examined(place)
@@ -52,19 +51,23 @@ def doctor(place: Place, output: Output) -> None:
 def _examined(place: Place) -> list[Finding]:
     import asyncio
 
-    from redrive.cli.health import examine
-    from redrive.cli.telling import examine_telling
+    from redrive.cli.doctor_checks import examine
+    from redrive.cli.doctor_remote import examine_telling
 
     server = place.server()
     if server is not None:
-        from redrive.cli.faraway import examine_server
+        from redrive.cli.doctor_remote import examine_server
 
         return asyncio.run(examine_server(server))
     app = place.app()
     findings = asyncio.run(examine(app.settings.url))
     if any(each.level == "wrong" and each.check in ("store", "schema") for each in findings):
         return findings
-    return findings + asyncio.run(examine_telling(app))
+    from redrive.cli.hardening import examine_hardening
+
+    # A setting that cannot be read keeps the app itself from looking further.
+    hardening = asyncio.run(examine_hardening(app))
+    return [*findings, *hardening, *asyncio.run(examine_telling(app))]
 
 
 def _print(finding: Finding) -> None:

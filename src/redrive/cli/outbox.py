@@ -7,18 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.change import Change, changing, each
-from redrive.cli.exits import NOT_FOUND, REFUSED, Stopped
-from redrive.cli.hints import hint
-from redrive.cli.ids import find_run, given
-from redrive.cli.moment import MOMENT
+from redrive.cli.messages import NOT_FOUND, REFUSED, Stopped, hint
+from redrive.cli.options import MOMENT, Change, changing, each, find_run, given
 from redrive.cli.output import Column, Output, clean, echo, json_text, shown, told_tenant
 from redrive.cli.place import Place, ask, at_a_place
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.desk.outbox import Blocked, Delivery, OutboxMessage
-    from redrive.desk.sinks import SinkStatus
+    from redrive.desk.outbox import Blocked, Delivery, OutboxMessage, SinkStatus
 
 __all__ = ["outbox"]
 
@@ -63,7 +59,7 @@ def list_(limit: int, cursor: str | None, output: Output, place: Place, **filter
     """
 
     async def work(app: Redrive) -> Any:
-        from redrive.store.selection import OutboxFilter
+        from redrive.store.filters import OutboxFilter
 
         run = filters.pop("run")
         filters["run_id"] = await find_run(app, run) if run else None
@@ -256,7 +252,7 @@ async def _find(app: Redrive, text: str) -> str:
     """The id of the message that is meant; a run's id, or its beginning, means its only message."""
     if text.startswith("msg-"):
         return text
-    from redrive.store.selection import OutboxFilter
+    from redrive.store.filters import OutboxFilter
 
     run = await find_run(app, text)
     found = [one.id for one in (await app.outbox.list(OutboxFilter(run_id=run), limit=2)).items]

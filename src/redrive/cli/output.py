@@ -25,8 +25,7 @@ from typing import Any, Generic, TextIO, TypeVar
 
 import click
 
-from redrive.cli.folding import folded
-from redrive.core.control_text import escape_controls
+from redrive.core.redact import escape_controls
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.frozen import dataclass
 
@@ -38,6 +37,7 @@ __all__ = [
     "clean",
     "coloured",
     "echo",
+    "folded",
     "json_text",
     "nobody_reads",
     "on_terminal",
@@ -48,14 +48,51 @@ __all__ = [
     "told_tenant",
 ]
 
-Item = TypeVar("Item")
 
+# -- Lines that end between words where a person reads them, and stay whole where a program does ---------
+
+
+_LEAST = 40
+_TOGETHER = "\N{NO-BREAK SPACE}"  # a space to the eye, no place to fold for textwrap
+_COMMAND = re.compile(r"(?<=: )\S*redrive .*$|`[^`]*`")
+
+
+def folded(text: str, stream: TextIO, *, deeper: str = "") -> str:
+    """The text as the stream is to have it; folded lines go on below their first word, `deeper` to the right.
+
+    A command at the end of a line or in backquotes is never folded, so that it can be copied.
+    """
+    if not stream.isatty():
+        return text
+    width = max(_LEAST, shutil.get_terminal_size().columns)
+    return "\n".join(_fold(line, width, deeper) for line in text.split("\n"))
+
+
+def _fold(line: str, width: int, deeper: str) -> str:
+    indent = " " * (len(line) - len(line.lstrip(" ")))
+    whole = _COMMAND.sub(lambda found: found[0].replace(" ", _TOGETHER), line.strip(" "))
+    filled = textwrap.fill(
+        whole,
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent + deeper,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    )
+    return filled.replace(_TOGETHER, " ")
+
+
+# -- How results are shown: tables for people, tab-separated lines for pipes, JSON for programs, ids -----
+
+
+Item = TypeVar("Item")
 # `styled` marks the styles of this program. A stored text cannot know the mark, so `echo` escapes its styles:
 # one of them could hide the rest of a line.
 _MARK = secrets.token_hex(8)
 _STYLE = re.compile(f"\\\\u001b{_MARK}(\\[[0-9;]*m)")
 _LEFT: list[TextIO] = []  # streams that nobody reads any more
-_LEAST = 8  # a column narrower than this says nothing
+_LEAST_OUTPUT = 8  # a column narrower than this says nothing
 _COLOURS = {
     "SUCCESS": "green",
     "RUNNING": "cyan",
@@ -182,9 +219,6 @@ def told_tenant(tenant: str) -> str | None:
     return None if tenant == DEFAULT_TENANT and on_terminal() else tenant
 
 
-# -- the terminal --------------------------------------------------------------------------------------
-
-
 def on_terminal() -> bool:
     """True if a person reads standard output."""
     return sys.stdout.isatty()
@@ -260,7 +294,7 @@ def _fitting(columns: Sequence[_Cells], room: int) -> list[list[str]]:
     for cells in columns:
         width = cells.width
         if fitting and width > room:
-            if room < _LEAST:
+            if room < _LEAST_OUTPUT:
                 break
             width = room
         fitting.append(cells.fitted(width))
@@ -272,9 +306,6 @@ def _cut(text: str, width: int, *, ends: bool) -> str:
     if len(text) <= width:
         return text
     return f"…{text[1 - width :]}" if ends else f"{text[: width - 1]}…"
-
-
-# -- values --------------------------------------------------------------------------------------------
 
 
 def as_json(value: Any) -> Any:

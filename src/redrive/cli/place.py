@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from redrive.cli.exits import NOT_FOUND, Stopped, explained
-from redrive.cli.hints import hint
+from redrive.cli.messages import NOT_FOUND, Stopped, explained, hint
 from redrive.core.roles import DEFAULT_TENANT
 from redrive.frozen import dataclass
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.change import Change, changing
+from redrive.cli.options import Change, changing
 from redrive.cli.output import Column, Output, shown
 from redrive.cli.place import Place, ask, at_a_place
 
@@ -43,7 +43,7 @@ def show(id: str, place: Place, output: Output) -> None:
       redrive saga show 01k9x7
       redrive saga show 01k9x7 --json
     """
-    from redrive.cli.ids import find_run
+    from redrive.cli.options import find_run
 
     async def look(app: Redrive) -> Ledger:
         return await app.saga(await find_run(app, id))
@@ -84,7 +84,7 @@ def _say_how_far(ledger: Ledger, output: Output) -> None:
 
 
 def _say_what_next(ledger: Ledger, output: Output) -> None:
-    from redrive.cli.hints import hint
+    from redrive.cli.messages import hint
     from redrive.cli.output import on_terminal, say
     from redrive.core.states import RunStatus, StepStatus
 
@@ -168,8 +168,8 @@ def decide_back(
     output: Output,
 ) -> None:
     """Try or make a decision about a rollback."""
-    from redrive.cli.dlq.planned import sentences
-    from redrive.cli.ids import find_run
+    from redrive.cli.dlq.decision import sentences
+    from redrive.cli.options import find_run
     from redrive.desk.preview import DryRun
 
     asks, told = _SAID[mode]

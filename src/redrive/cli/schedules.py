@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.change import Change, changing
-from redrive.cli.hints import hint
+from redrive.cli.messages import hint
+from redrive.cli.options import Change, changing
 from redrive.cli.output import Column, Output, shown, told_tenant
 from redrive.cli.place import Place, ask, at_a_place
 from redrive.core.roles import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.desk.schedules import KnownSchedule
+    from redrive.desk.settings import KnownSchedule
 
 __all__ = ["schedules"]
 

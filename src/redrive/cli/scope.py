@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from redrive.app import Redrive
-from redrive.cli.inputs import near
-from redrive.store.selection import RunFilter
+from redrive.cli.options import near
+from redrive.store.filters import RunFilter
 
 __all__ = ["unheard_of"]
 

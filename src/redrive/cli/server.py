@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redrive.cli.exits import explained
+from redrive.cli.messages import explained
 from redrive.cli.place import Place, at_a_place
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def server(host: str, port: int, owner: str, rate: int, place: Place) -> None:
 
 def _keep_log(app: Redrive) -> None:
     from redrive.core.redact import Redactor
-    from redrive.signals.logs import configure
+    from redrive.observability.logs import configure
     from redrive.worker.context import log_context
 
     configure(app.settings.log, log_context, Redactor.parse(app.settings.redact))
@@ -110,7 +110,7 @@ async def _serve(app: Redrive, host: str, port: int, owner: str, rate: int) -> N
 
 async def welcome(app: Redrive, owner: str) -> None:
     """Make the first owner, if nobody is known, and print how to come in."""
-    from redrive.server.auth.first import first_owner
+    from redrive.server.auth.admin import first_owner
 
     runtime = app.runtime
     code = await first_owner(runtime.store, runtime.clock, owner)
@@ -123,6 +123,6 @@ def _say(text: str) -> None:
     import os
     import sys
 
-    from redrive.cli.folding import folded
+    from redrive.cli.output import folded
 
     print(folded(f"redrive server {os.getpid()}: {text}", sys.stdout, deeper="  "), flush=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.exits import Misused, Stopped
+from redrive.cli.messages import Misused, Stopped
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redrive.cli.access import ROLES, Managing, manage, registered
+from redrive.cli.accounts import ROLES, Managing, manage, registered
 from redrive.cli.output import Column, Output, shown
 from redrive.cli.place import Place, at_a_place, home
 
@@ -59,7 +59,7 @@ def create(
 
     async def work(people: Managing) -> None:
         from redrive.core.roles import role_of
-        from redrive.server.auth.wanted import NewUser
+        from redrive.server.contract import NewUser
 
         await registered(people, whose)
         new = NewUser(email=email, tenant=whose, role=role_of(role), password=password, payloads=payloads)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redrive.cli.exits import explained
+from redrive.cli.messages import explained
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -56,9 +56,8 @@ def worker(
       redrive worker company.shop:app --concurrency 20
       redrive worker shop:app --processes 4 --metrics 9464
     """
-    from redrive.cli.quickly import tune_python
-    from redrive.cli.serve import run, tie
     from redrive.cli.target import load_app
+    from redrive.cli.worker_process import run, tie, tune_python
 
     with explained():
         app = load_app(target)
@@ -67,7 +66,7 @@ def worker(
             tune_python()
             run(app, also=tie if tied else None)
             return
-        from redrive.cli.supervise import supervise
+        from redrive.cli.worker_process import supervise
 
         command, place = _command(target, concurrency, url), app.settings.metrics
         code = supervise(lambda number: [*command, *_port_of(place, number)], processes)

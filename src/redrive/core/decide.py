@@ -11,11 +11,15 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from redrive.core.deciding import losing, rollback, runs, steps
-from redrive.core.handlers import with_handlers
-from redrive.core.notice import with_notices
-from redrive.core.notify import NotifyRule
-from redrive.core.outcome import (
+from redrive.core import decide_run as losing
+from redrive.core import decide_run as rollback
+from redrive.core import decide_run as runs
+from redrive.core import decide_step as steps
+from redrive.core.decide_step import parked
+from redrive.core.failure_handlers import with_handlers
+from redrive.core.notifications import with_notices
+from redrive.core.notify_rules import NotifyRule
+from redrive.core.outcomes import (
     Began,
     Cancelled,
     Closed,
@@ -40,8 +44,7 @@ from redrive.core.outcome import (
     Waits,
     Woke,
 )
-from redrive.core.parking import parked
-from redrive.core.transition import Transition
+from redrive.core.transitions import Transition
 from redrive.policy import RetryPolicy
 
 __all__ = ["decide"]

@@ -7,6 +7,8 @@ the part that resists.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import math
 import re
 import sys
@@ -18,15 +20,29 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from redrive.core.classify import Category, Rule, classify, first_leaf, leaves, lineage
+from redrive.core.idempotency import encode
 from redrive.core.quick import quick
+from redrive.core.redact import MASK, Redactor
 from redrive.errors import NonRetryable, RetryAfter
 from redrive.frozen import dataclass
 
-__all__ = ["MESSAGE_LIMIT", "STACK_LIMIT", "Failure", "capture", "clean_text"]
+__all__ = [
+    "Failure",
+    "MESSAGE_LIMIT",
+    "STACK_LIMIT",
+    "capture",
+    "clean_text",
+    "derive_key",
+    "fingerprint",
+    "normalise",
+]
+
+
+# -- A failure as the engine keeps it: plain text and numbers, never the exception itself ----------------
+
 
 MESSAGE_LIMIT = 4_000
 STACK_LIMIT = 32_000
-
 _DETAIL_TEXT = 2_000
 _DETAIL_VALUES = 200
 _DETAIL_DEPTH = 8
@@ -35,7 +51,6 @@ _FRAME_TEXTS = 1_000  # frames whose text is remembered
 _LEFT_OUT = "…"
 _WORKER = ("redrive.worker.", "redrive.clock")
 _BETWEEN = frozenset({"asyncio", "concurrent", "threading"})  # what a worker calls code through
-
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
 
@@ -147,9 +162,6 @@ def _visible(found: re.Match[str]) -> str:
     return "\\x00" if found[0] == "\x00" else f"\\u{ord(found[0]):04x}"
 
 
-# -- what the exception says ---------------------------------------------------------------------------
-
-
 def _message(error: BaseException) -> str:
     """Its text; a group's names its first leaf as well, which says more than the group does."""
     leaf = first_leaf(error)
@@ -171,9 +183,6 @@ def _own_decision(error: BaseException) -> bool | None:
         if issubclass(type(leaf), NonRetryable):
             return False
     return True if issubclass(type(first_leaf(error)), RetryAfter) else None
-
-
-# -- where it happened ---------------------------------------------------------------------------------
 
 
 def _stack(error: BaseException) -> str:
@@ -220,7 +229,6 @@ def _last_lines(error: BaseException) -> list[str]:
 
 
 _EXPLAINED = (NameError, AttributeError, ImportError, SyntaxError)
-
 _frame_texts: dict[tuple[int, int], tuple[CodeType, str]] = {}
 """By the code's id and the instruction; while the code is kept, no other one has its id."""
 
@@ -272,9 +280,6 @@ def _module(frame: FrameType) -> str:
     return name if type(name) is str else "?"
 
 
-# -- details -------------------------------------------------------------------------------------------
-
-
 def _details(error: BaseException) -> dict[str, Any]:
     """The exception's `details`, if it has a mapping of that name, as JSON of bounded size."""
     try:
@@ -319,3 +324,59 @@ class _Tidy:
             if self.left <= 0:
                 return
             yield one
+
+
+# -- Fingerprints of failures: a short text that is equal for failures with one cause and for no oth -----
+
+
+# Numbers and ids share one mask, since an id may happen to be all digits.
+# Every pattern has bounded or unambiguous repetition: messages are foreign text, and time spent on
+# them must grow with their length only.
+_MASKS = (
+    (re.compile(r"\b[a-zA-Z][a-zA-Z0-9+.-]{0,30}://[^\s'\"<>]+"), "<url>"),
+    (re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}"), "<email>"),
+    (re.compile(r"(?<!\w)(?:\"[^\"\n]*\"|'[^'\n]*'|`[^`\n]*`)(?!\w)"), "<text>"),
+    (re.compile(r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"), "<n>"),
+    (
+        re.compile(
+            r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?)?"
+        ),
+        "<time>",
+    ),
+    (re.compile(r"(?<![\w/\\.])(?:[a-zA-Z]:)?(?:\.{0,2}[/\\][\w.@~+-]+)+[/\\]?"), "<path>"),
+    (re.compile(r"\b[0-9a-fA-F]{8,}\b"), "<n>"),
+    (re.compile(r"[-+]?\b\d+(?:[.,:]\d+)*\b"), "<n>"),
+    (re.compile(r"\b[^\W\d]*\d\w*"), "<n>"),
+    (re.compile(r"(<[a-z]+>)(?:[\s,;]+\1)+"), r"\1"),
+    (re.compile(r"\s+"), " "),
+)
+
+
+@lru_cache(1024)
+def derive_key(secret: str, tenant: str) -> bytes:
+    """Return the key of a tenant's fingerprints: equal failures of two tenants have different ones."""
+    return hmac.digest(secret.encode(), tenant.encode("utf-8", "surrogatepass"), "sha256")
+
+
+def fingerprint(failure: Failure, *, workflow: str, step: str | None, key: bytes) -> str:
+    """Return 16 hexadecimal digits, the same for failures that look like one cause."""
+    where = () if step is None else (step,)
+    # A card number is masked and any other number becomes a placeholder: which of them must not matter.
+    message = normalise(_redactor().text(failure.message).replace(MASK, "0"))
+    text = encode(
+        "fingerprint", failure.category, failure.error_type, message, failure.frame or "", workflow, *where
+    )
+    return hashlib.blake2b(text.encode(), key=key, digest_size=8).hexdigest()
+
+
+@lru_cache(1)
+def _redactor() -> Redactor:
+    """Return the default redactor, made when the first failure needs it."""
+    return Redactor()
+
+
+def normalise(message: str) -> str:
+    """The message with placeholders for what differs between two occurrences of one failure."""
+    for pattern, placeholder in _MASKS:
+        message = pattern.sub(placeholder, message)
+    return message.strip()

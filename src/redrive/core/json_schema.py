@@ -23,7 +23,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeGuard
 
-from redrive.core.payload.explain import Path, path_text
+from redrive.core.payload.errors import Path, path_text
 from redrive.core.payload.plain import MAX_DEPTH
 from redrive.core.redact import JSON
 from redrive.frozen import dataclass

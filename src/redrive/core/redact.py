@@ -27,7 +27,20 @@ from redrive.core.secret_text import (
 from redrive.errors import ConfigurationError
 from redrive.frozen import dataclass
 
-__all__ = ["DEFAULT_NAMES", "DEFAULT_PATTERNS", "JSON", "MASK", "Redactor", "is_masked", "masked_paths"]
+__all__ = [
+    "DEFAULT_NAMES",
+    "DEFAULT_PATTERNS",
+    "JSON",
+    "MASK",
+    "Redactor",
+    "escape_controls",
+    "is_masked",
+    "masked_paths",
+]
+
+
+# -- Hides secrets in what is shown: payloads, messages, stacks ------------------------------------------
+
 
 JSON: TypeAlias = Any
 """What `json.loads` returns."""
@@ -77,9 +90,7 @@ DEFAULT_NAMES = (
     "totp",
     "verification_code",
 )
-
 DEFAULT_PATTERNS = tuple(PATTERNS)
-
 _ITEM = re.compile(r"\s*/(?P<pattern>(?:[^/\\]|\\.)+)/\s*(?:,|$)|(?P<name>(?!\s*/)[^,]*)(?:,|$)", re.DOTALL)
 _DEEPEST = 200  # nested deeper than any honest payload: hidden rather than looked through
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\dA-Za-z_]+")
@@ -279,9 +290,6 @@ def _below(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-# -- names ---------------------------------------------------------------------------------------------
-
-
 def _split(name: str) -> tuple[str, ...]:
     """The words of a name, lower case: `X-Api-Key` and `xApiKey` give the same."""
     return tuple(word.lower() for word in _WORDS.findall(name))
@@ -310,9 +318,6 @@ def _numbered(name: str, taken: dict[str, JSON], numbers: dict[str, int]) -> str
     return free
 
 
-# -- contents ------------------------------------------------------------------------------------------
-
-
 def _compile(pattern: str) -> re.Pattern[str]:
     try:
         compiled = re.compile(pattern)
@@ -325,9 +330,6 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 def _mask(found: re.Match[str]) -> str:
     return f"{found.groupdict().get('keep') or ''}{MASK}"
-
-
-# -- the setting ---------------------------------------------------------------------------------------
 
 
 def _items(spec: str) -> Iterator[tuple[str, str]]:
@@ -345,3 +347,25 @@ def _items(spec: str) -> Iterator[tuple[str, str]]:
         elif found["name"].strip():
             yield "name", found["name"].strip()
         at = found.end()
+
+
+# -- Control characters of foreign texts, written as escapes, so that no terminal or log reader obey -----
+
+
+# C0 and C1 control characters, characters that change the direction of writing or end a line, halves of
+# characters. Tab and line feed stand apart: they are harmless where a text may have several lines.
+_CONTROLS = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff"
+)
+_IN_LINES = re.compile(f"[{_CONTROLS}]")
+_IN_ONE_LINE = re.compile(f"[\t\n{_CONTROLS}]")
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def escape_controls(text: str, *, lines: bool = False) -> str:
+    """Write every control character as Python and JSON write it; `lines` keeps tabs and line feeds."""
+    return (_IN_LINES if lines else _IN_ONE_LINE).sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return _SHORT.get(found[0]) or f"\\u{ord(found[0]):04x}"

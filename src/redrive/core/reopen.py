@@ -8,16 +8,15 @@ from dataclasses import field, replace
 from functools import cache
 from typing import Any
 
-from redrive.core.events import Event
-from redrive.core.generations import begin_generation
-from redrive.core.index import index_values
-from redrive.core.journal import EntryRow, entry_name
-from redrive.core.outcome import RunView
+from redrive.core.audit import Event
+from redrive.core.journal import EntryRow, begin_generation, entry_name
+from redrive.core.new_run import index_values
+from redrive.core.outcomes import RunView
 from redrive.core.quick import quick
 from redrive.core.replay import Mode, Plan, ReplayRequest, skipped_key
 from redrive.core.saga import undone_step
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
-from redrive.core.transition import (
+from redrive.core.transitions import (
     AuditWrite,
     EntryWrite,
     LetterMove,

@@ -19,11 +19,11 @@ from enum import StrEnum
 from typing import Any
 
 from redrive.core.classify import Category
-from redrive.core.ending import Ending, LetterCode, Stage
+from redrive.core.decide_step import CIRCUIT_OPEN
+from redrive.core.failure_reason import Ending, LetterCode, Stage
 from redrive.core.journal import EntryRow, entry_key
-from redrive.core.options import StepOptions
-from redrive.core.parking import CIRCUIT_OPEN
 from redrive.core.quick import quick
+from redrive.core.run_options import StepOptions
 from redrive.core.saga import LedgerRow, is_for_person, ledger, unfinished
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.errors import Conflict, InputError
@@ -98,6 +98,11 @@ class ReplayRequest:
         """True if it says what the failed step, or a compensation, shall have given."""
         return self.mode in _OUTPUT
 
+    @property
+    def has_values(self) -> bool:
+        """True if it says an input, or what steps shall have given."""
+        return self.edits or bool(self.skip_steps) or self.output is not None
+
     def to_json(self) -> dict[str, Any]:
         """The decision as it is stored, and as equal ones are told; what was not said is left out."""
         said = {
@@ -128,8 +133,10 @@ class ReplayRequest:
         """Text and digest. Remembered: a set takes the same decision a hundred thousand times."""
         if not self._told:
             said = self.to_json()
-            digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-            self._told[:] = [json.dumps(said), digest]
+            # Written in pieces, so that a thread that writes a large one lets others run in between.
+            text = "".join(json.JSONEncoder().iterencode(said))
+            ordered = "".join(json.JSONEncoder(sort_keys=True).iterencode(said))
+            self._told[:] = [text, hashlib.sha256(ordered.encode()).hexdigest()]
         return self._told
 
 

@@ -19,12 +19,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from redrive.core.classify import Category
-from redrive.core.ending import Ending, Stage
-from redrive.core.generations import generations
-from redrive.core.journal import EntryRow, entry_key
-from redrive.core.options import StepOptions
+from redrive.core.failure_reason import Ending, Stage
+from redrive.core.journal import EntryRow, entry_key, generations
+from redrive.core.run_options import StepOptions
 from redrive.core.states import EntryKind, StepStatus
-from redrive.core.transition import AttemptEnd
+from redrive.core.transitions import AttemptEnd
 from redrive.frozen import dataclass
 
 __all__ = [

@@ -9,23 +9,22 @@ from datetime import datetime
 from typing import Any
 
 from redrive.clock import Clock
-from redrive.core.auditing import reason_by
+from redrive.core.audit import Event, reason_by
 from redrive.core.circuit import CircuitState, CircuitStatus, close, open_by_hand
-from redrive.core.events import Event
 from redrive.core.roles import DEFAULT_TENANT
-from redrive.core.transition import AuditWrite
-from redrive.desk.checks import person, reason_given, short_text
-from redrive.desk.shapes import fields_for
+from redrive.core.transitions import AuditWrite
+from redrive.desk.models import fields_for
+from redrive.desk.validation import person, reason_given, short_text
 from redrive.duration import moment
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.frozen import dataclass
 from redrive.policy import Circuit
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.settle.turning import Decide, turn, turn_to
+from redrive.settle.circuits import Decide, turn, turn_to
 from redrive.store.circuits import MOST_COUNTED, CircuitCase, CircuitRow, CircuitTurn
+from redrive.store.filters import CircuitFilter
 from redrive.store.port import People
 from redrive.store.records import Page
-from redrive.store.selection import CircuitFilter
 
 __all__ = ["CircuitRecord", "Circuits", "shaped"]
 

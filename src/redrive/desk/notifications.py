@@ -8,13 +8,13 @@ from datetime import datetime
 from typing import Any
 
 from redrive.clock import Clock
-from redrive.core.events import Event
-from redrive.core.notify import NotifyRule
+from redrive.core.audit import Event
+from redrive.core.notifications import Notification, about, said
+from redrive.core.notify_rules import NotifyRule
 from redrive.core.redact import Redactor
-from redrive.core.saying import Notification, about, said
-from redrive.core.transition import AuditWrite
-from redrive.desk.aside import aside, length
-from redrive.desk.checks import person, short_text
+from redrive.core.transitions import AuditWrite
+from redrive.desk.presenter import aside, length
+from redrive.desk.validation import person, short_text
 from redrive.duration import moment
 from redrive.errors import ConfigurationError, InputError, NotFound
 from redrive.frozen import dataclass

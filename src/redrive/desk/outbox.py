@@ -8,33 +8,36 @@ from functools import partial
 from typing import Any
 
 from redrive.clock import Clock
-from redrive.core.events import Event
-from redrive.core.notice import without_targets
+from redrive.core.audit import Event
+from redrive.core.notifications import without_targets
+from redrive.core.run_options import trace_id
 from redrive.core.states import DeliveryStatus
-from redrive.core.tracing import trace_id
-from redrive.core.transition import AuditWrite
-from redrive.desk.aside import aside, length
-from redrive.desk.checks import a_flag, is_id, person, reason_given
-from redrive.desk.shaping import Shaper
+from redrive.core.transitions import AuditWrite
+from redrive.desk.presenter import Shaper, aside, length
+from redrive.desk.validation import a_flag, is_id, person, reason_given, short_text
 from redrive.duration import moment
 from redrive.errors import Conflict, InputError, NotFound
 from redrive.frozen import dataclass
 from redrive.reasons import Reason, ReasonCode, quote
+from redrive.store.filters import OutboxFilter
 from redrive.store.outbox_records import (
     BlockedKey,
     DeliveryChoice,
     DeliveryDecision,
     DeliveryRow,
     MessageRow,
+    SinkRow,
 )
-from redrive.store.port import People
+from redrive.store.port import People, Store
 from redrive.store.records import Page
-from redrive.store.selection import OutboxFilter
 
-__all__ = ["Blocked", "Delivery", "Outbox", "OutboxMessage"]
+__all__ = ["Blocked", "Delivery", "Outbox", "OutboxMessage", "SinkStatus", "Sinks"]
+
+
+# -- `app.outbox`: messages and where they got to; what people do about those that did not arrive --------
+
 
 MOST_BLOCKED = 500
-
 _EVENTS = {DeliveryChoice.RETRY: Event.MESSAGE_RETRIED, DeliveryChoice.SKIP: Event.MESSAGE_SKIPPED}
 
 
@@ -242,3 +245,62 @@ def _refuse_pointless(row: MessageRow, choice: DeliveryChoice, sink: str | None)
     if not open_ and not any(each.status is done for each in meant):
         ended = ", ".join(f"{each.status} at {each.sink!r}" for each in meant)
         raise Conflict(f"message {row.public_id} is over: {ended}")
+
+
+# -- `app.sinks`: where messages go, of all tenants at once ----------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkStatus:
+    """A sink and how many messages wait for it or are dead there, each counted up to 1,000.
+
+    `seen_at` is when an app that has the sink was last opened: a sink that no app has any more gathers
+    messages until it is removed.
+    """
+
+    name: str
+    kind: str
+    topics: tuple[str, ...]
+    seen_at: datetime
+    pending: int
+    dead: int
+
+
+class Sinks:
+    """Looks at sinks, and removes those that no app has any more."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def list(self) -> tuple[SinkStatus, ...]:
+        """All sinks that messages go to, by name."""
+        return tuple(_shaped(row) for row in await self._store.sinks())
+
+    async def remove(self, name: str, *, by: str, reason: str | None = None, dry_run: bool = False) -> None:
+        """Send nothing more to a sink that no app has any more, and skip what waits for it."""
+        audit = AuditWrite(
+            event=Event.SINK_REMOVED.value,
+            tenant="",
+            by=person(by),
+            subject=short_text("sink", name),
+            reason=reason_given(reason),
+            token=self._clock.new_id(),
+        )
+        known = [each.name for each in await self._store.sinks()]
+        is_there = name in known if a_flag("dry_run", dry_run) else await self._store.remove_sink(name, audit)
+        if not is_there:
+            raise NotFound(
+                Reason(ReasonCode.SINK_NOT_FOUND, name=quote(name), known=", ".join(known) or "none")
+            )
+
+
+def _shaped(row: SinkRow) -> SinkStatus:
+    return SinkStatus(
+        name=row.name,
+        kind=row.kind,
+        topics=tuple(str(each) for each in row.topics),
+        seen_at=moment(row.seen_at),
+        pending=row.pending,
+        dead=row.dead,
+    )

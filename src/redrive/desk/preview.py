@@ -6,16 +6,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from redrive.core.circuit import CircuitStatus
-from redrive.core.edit import Change
-from redrive.core.generations import generation_of_call
-from redrive.core.journal import EntryRow
-from redrive.core.keys import flow_key
-from redrive.core.options import StepOptions
+from redrive.core.idempotency import flow_key
+from redrive.core.journal import EntryRow, generation_of_call
+from redrive.core.json_edit import Change
 from redrive.core.replay import Mode, skipped_key
+from redrive.core.run_options import StepOptions
 from redrive.core.states import EXECUTED, EntryKind, StepStatus
-from redrive.desk.aside import aside, length
-from redrive.desk.replaying import Order, Prepared, Replay, Replayer
-from redrive.desk.shaping import Shaper, changes_of
+from redrive.desk.decisions import Order, Prepared, Replay, Replayer
+from redrive.desk.presenter import Shaper, aside, changes_of, length
 from redrive.frozen import dataclass
 from redrive.reasons import Reason, ReasonCode
 from redrive.store.port import People

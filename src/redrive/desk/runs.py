@@ -2,32 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import field, replace
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 from redrive.clock import Clock
-from redrive.core.outcome import Cancelled
+from redrive.core.new_run import Startable, clash, for_event, new_run
+from redrive.core.outcomes import Cancelled
 from redrive.core.replay import Mode
+from redrive.core.run_options import RunOptions
 from redrive.core.states import FINAL, EntryKind, RunStatus, StepStatus
-from redrive.desk.around import AskWorkers, Surroundings, around
-from redrive.desk.aside import aside, length
-from redrive.desk.checks import a_flag, is_id, long_text, person
-from redrive.desk.handling import handled_by
+from redrive.core.transitions import NewRun
+from redrive.desk.circuits import CircuitRecord, shaped
+from redrive.desk.decisions import Order, Replay, Replayer, make_request
+from redrive.desk.models import Caller, Run
+from redrive.desk.presenter import Shaper, aside, length
 from redrive.desk.preview import DryRun, Previewer
-from redrive.desk.replaying import Order, Replay, Replayer, request_of
-from redrive.desk.shapes import Run
-from redrive.desk.shaping import Shaper
-from redrive.errors import Conflict, NotFound
+from redrive.desk.validation import Checker, a_flag, is_id, long_text, person
+from redrive.duration import moment
+from redrive.errors import Conflict, InputError, NotFound, UnknownWorkflow
+from redrive.frozen import dataclass
+from redrive.observability.counters import Ear
+from redrive.observability.tracing import here
 from redrive.reasons import Reason, ReasonCode, quote
-from redrive.settle.settler import LocalSettler
-from redrive.settle.view import open_steps, view_of
-from redrive.signals.tally import Ear
+from redrive.settle.settler import LocalSettler, open_steps, view_of
+from redrive.store.circuits import MOST_COUNTED
+from redrive.store.filters import RunFilter
 from redrive.store.port import People
-from redrive.store.records import Page, RunRow
-from redrive.store.selection import RunFilter
+from redrive.store.records import Page, RunRow, Started
+from redrive.store.workers import KnownItem, WorkerRow, living
 
-__all__ = ["Runs", "find_run"]
+__all__ = [
+    "AskWorkers",
+    "Runs",
+    "Starter",
+    "Surroundings",
+    "Wanted",
+    "around",
+    "find_run",
+    "handled_by",
+]
+
+
+# -- What else decides how a run goes on: pauses, workers, the circuit it waits for ----------------------
+
+
+AskWorkers = Callable[[], Awaitable[list[WorkerRow]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What is known beside a run itself. Of `workers` that are alive, `able` have its workflow.
+
+    `diverged`: its journal does not fit the code of those who tried it.
+    """
+
+    now: datetime
+    paused_by: str | None
+    workers: int
+    able: int
+    diverged: bool
+    circuit: CircuitRecord | None
+
+
+async def around(store: People, run: RunRow, workers: AskWorkers) -> Surroundings:
+    """The surroundings of a run, at this moment."""
+    now = store.now()
+    alive = living(await workers(), now)
+    return Surroundings(
+        now=moment(now),
+        paused_by=(await store.paused()).get(run.workflow),
+        workers=len(alive),
+        able=sum(run.workflow in worker.workflows for worker in alive),
+        diverged=run.diverged_at is not None,
+        circuit=await _circuit(store, run),
+    )
+
+
+async def _circuit(store: People, run: RunRow) -> CircuitRecord | None:
+    if run.parked_on is None:
+        return None
+    row = (await store.circuit(run.tenant, run.parked_on, counted=MOST_COUNTED)).row
+    return shaped(row) if row.version else None
+
+
+# -- From a failed run to the runs that handle its failure -----------------------------------------------
+
+
+_MOST = 100
+
+
+async def handled_by(store: People, *run_ids: str) -> list[str]:
+    """The ids of the handlers of these runs' failures, oldest first; what a handler started is left out."""
+    found: list[tuple[int, str]] = []
+    for run_id in dict.fromkeys(run_ids):
+        page = await store.runs(RunFilter(handler_for=run_id), limit=_MOST, cursor=None)
+        found += [(run.id, run.public_id) for run in page.items if run.parent == run_id]
+    return [public_id for _, public_id in sorted(found)]
+
+
+# -- `app.runs`: look at runs, cancel them, retry those that failed --------------------------------------
+
 
 _MODES = {"skip_failed": Mode.SKIP}
 _OPEN = frozenset({StepStatus.PENDING, StepStatus.RUNNING, StepStatus.RETRYING})
@@ -131,7 +209,7 @@ class Runs:
         a run with an open dead letter is replayed through it.
         """
         chosen = _MODES.get(mode.lower(), mode) if isinstance(mode, str) else mode
-        request = request_of(chosen, skip_steps=skip_steps, **options)
+        request = await make_request(chosen, skip_steps=skip_steps, **options)
         order = Order(request=request, by=by, reason=reason, key=idempotency_key, of_run=True)
         return await self._carry_out(run_id, order, tenant, dry_run=dry_run)
 
@@ -149,7 +227,7 @@ class Runs:
 
         Refused if the run passed a pivot. `dry_run` says what would be undone, and undoes nothing.
         """
-        request = request_of(Mode.ROLLBACK)
+        request = await make_request(Mode.ROLLBACK)
         order = Order(request=request, by=by, reason=reason, key=idempotency_key, of_run=True)
         return await self._carry_out(run_id, order, tenant, dry_run=dry_run)
 
@@ -167,3 +245,116 @@ async def find_run(store: People, run_id: str, tenant: str | None) -> RunRow:
     if row is None:
         raise NotFound(Reason(ReasonCode.RUN_NOT_FOUND, id=quote(run_id)))
     return row
+
+
+# -- Starting runs by the name of their workflow, with inputs as JSON: what servers do who may lack  -----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A run that somebody wants: the options are those of `start`.
+
+    `event` is what starts it: a stream and an id. It is its own key, so it excludes another one.
+    """
+
+    workflow: str
+    event: tuple[str, str] | None = None
+    input: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A workflow, and the schema of its input where this process has no code to check it by."""
+
+    workflow: Startable
+    schema: Any
+
+
+class Starter:
+    """Starts runs. `here` finds a workflow whose code this process has; the catalogue knows the others.
+
+    `caller` is the credential that it works for, if it does not work for this process.
+    """
+
+    def __init__(
+        self,
+        store: People,
+        clock: Clock,
+        checker: Checker,
+        here: Callable[[str], Startable | None],
+        on_start: Callable[[], None],
+        key_keeps: int,
+        caller: Caller | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._checker = checker
+        self._here = here
+        self._on_start = on_start
+        self._key_keeps = key_keeps
+        self._caller = caller or Caller()
+
+    async def start(self, wanted: Sequence[Wanted]) -> list[Started]:
+        """Accept runs, all or none of them; a key that was used for another input is a Conflict.
+
+        A caller who may not see payloads is told so of the keys that this caller bound. Of any other key
+        the answer is a Conflict for every input: with one that depends on it, inputs could be guessed.
+        """
+        known = await self._known({each.workflow for each in wanted})
+        runs = [await self._run(known[each.workflow], each) for each in wanted]
+        started = await self._store.start(runs)
+        self._on_start()
+        for run, answer, each in zip(runs, started, wanted, strict=True):
+            if not (answer.new or self._caller.sees_payloads or answer.maker == self._caller.name):
+                raise Conflict(
+                    f"the idempotency key of this start is bound to run {answer.public_id} by another "
+                    "credential: use that one, a credential that may see payloads, or a new key "
+                    f"(workflow {run.workflow!r}, tenant {run.tenant!r})"
+                )
+            if answer.clash:
+                raise Conflict(clash(run, answer.public_id, each.event))
+        return started
+
+    async def _run(self, known: _Known, wanted: Wanted) -> NewRun:
+        if known.schema is None:
+            text = await self._checker.input(wanted.workflow, dict(wanted.input))
+        else:
+            what = Reason(ReasonCode.WORKFLOW_INPUT, workflow=wanted.workflow)
+            text = await self._checker.fitting(dict(wanted.input), known.schema, what)
+        if wanted.event is not None and "idempotency_key" in wanted.options:
+            raise InputError("an event is its own idempotency key; leave idempotency_key out")
+        run = new_run(
+            known.workflow,
+            text,
+            wanted.options,
+            public_id=self._clock.new_id(),
+            now=self._store.now(),
+            key_keeps=self._key_keeps,
+            trace=here(),
+        )
+        if wanted.event is not None:
+            run = for_event(run, wanted.event)
+        return run if run.key is None else replace(run, key_maker=self._caller.name)
+
+    async def _known(self, names: set[str]) -> dict[str, _Known]:
+        found = {name: _Known(here, None) for name in names if (here := self._here(name)) is not None}
+        missing = sorted(names - found.keys())
+        items = await self._store.known(missing) if missing else []
+        found.update({item.name: _from_catalogue(item) for item in items if item.kind == "workflow"})
+        if unknown := sorted(names - found.keys()):
+            raise UnknownWorkflow(Reason(ReasonCode.CODE_UNREGISTERED, kind="workflow", name=unknown[0][:60]))
+        return found
+
+
+def _from_catalogue(item: KnownItem) -> _Known:
+    """A workflow of the catalogue; beside the options of a run that says its time limit."""
+    options = RunOptions.from_json(item.options)
+    workflow = Startable(
+        name=item.name,
+        version=item.version,
+        options=options,
+        text=options.to_json(),
+        timeout=json.loads(item.options).get("timeout"),
+    )
+    return _Known(workflow, json.loads(item.schema_in or "{}"))

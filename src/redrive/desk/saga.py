@@ -8,16 +8,15 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from redrive.core.keys import flow_key, payload_hash
-from redrive.core.options import StepOptions
+from redrive.core.idempotency import flow_key, payload_hash
 from redrive.core.replay import Mode
+from redrive.core.run_options import StepOptions
 from redrive.core.saga import LedgerRow, ledger
 from redrive.core.states import RunStatus, StepStatus
-from redrive.desk.aside import aside, length
-from redrive.desk.replaying import Order, Replay, Replayer, request_of
+from redrive.desk.decisions import Order, Replay, Replayer, make_request
+from redrive.desk.models import AttemptRecord, StepRecord
+from redrive.desk.presenter import Shaper, aside, length
 from redrive.desk.runs import find_run
-from redrive.desk.shapes import AttemptRecord, StepRecord
-from redrive.desk.shaping import Shaper
 from redrive.frozen import dataclass
 from redrive.store.port import People
 from redrive.store.records import RunRow
@@ -113,7 +112,7 @@ class Ledger:
         return await self._decide(Mode.COMPLETE, by, reason, undo=step)
 
     async def _decide(self, mode: Mode, by: str, reason: str | None, **options: str) -> Replay:
-        request = request_of(mode, **options)
+        request = await make_request(mode, **options)
         return await self._replayer.replay(
             self.run_id, Order(request=request, by=by, reason=reason), tenant=self.tenant
         )

@@ -22,11 +22,11 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from redrive.allowed import Allowed
 from redrive.duration import words
 from redrive.errors import ConfigurationError, InputError, PayloadError, RedriveError
 from redrive.frozen import dataclass
 from redrive.http.ssrf import Lookup, ParsedUrl, check_url, resolve_url
+from redrive.settings import Allowed
 
 if TYPE_CHECKING:
     import h11

@@ -18,9 +18,9 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import TypeAlias
 
-from redrive.allowed import Address, Allowed, is_name, read_port
 from redrive.errors import InputError
 from redrive.frozen import dataclass
+from redrive.settings import Address, Allowed, is_name, read_port
 
 __all__ = [
     "Lookup",

@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from redrive.allowed import Allowed
 from redrive.core import template as templates
-from redrive.core.notify import CHANNEL, EVENTS, NoticeEvent, NotifyRule, Target
+from redrive.core.notifications import FIELDS, Notification, Said, Saying, about, one_line, said
+from redrive.core.notify_rules import CHANNEL, EVENTS, NoticeEvent, NotifyRule, Target
 from redrive.core.redact import Redactor
-from redrive.core.saying import FIELDS, Notification, Said, Saying, about, one_line, said
 from redrive.errors import ConfigurationError, InputError, RegistrationError
 from redrive.frozen import dataclass
 from redrive.http.client import require_h11
 from redrive.http.ssrf import check_url
+from redrive.settings import Allowed
 from redrive.sinks import Message
 from redrive.sinks.webhook import read_secrets
 

@@ -13,15 +13,23 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 
-from redrive.allowed import Allowed
 from redrive.clock import MICROS, Clock
 from redrive.core.addresses import run_page
-from redrive.core.keys import encode
-from redrive.core.notice import NOTICES, SAID, Facts, lane_of, notification_id, read_notice, written
-from redrive.core.notify import CHANNEL, KINDS, NoticeEvent, NotifyRule, Target
-from redrive.core.saying import Saying, content_text
-from redrive.core.topics import patterns
-from redrive.core.transition import MessageWrite
+from redrive.core.idempotency import encode
+from redrive.core.notifications import (
+    NOTICES,
+    SAID,
+    Facts,
+    Saying,
+    content_text,
+    lane_of,
+    notification_id,
+    read_notice,
+    written,
+)
+from redrive.core.notify_rules import CHANNEL, KINDS, NoticeEvent, NotifyRule, Target
+from redrive.core.outbox import patterns
+from redrive.core.transitions import MessageWrite
 from redrive.notify.channels import Channels, DeliveryReader
 from redrive.notify.senders import (
     EmailSender,
@@ -31,7 +39,7 @@ from redrive.notify.senders import (
     format_teams,
     format_webhook,
 )
-from redrive.settings import Settings
+from redrive.settings import Allowed, Settings
 from redrive.sinks import Message, Sink, SinkDefinition
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.notifications import LaneCase, NewNotice, NewNotification, Telling

@@ -19,13 +19,13 @@ from email.utils import format_datetime
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from redrive.allowed import Allowed
-from redrive.core.saying import Notification, Said, Saying
+from redrive.core.notifications import Notification, Said, Saying
 from redrive.errors import ConfigurationError, NonRetryable
 from redrive.frozen import dataclass
 from redrive.http.client import HttpClient, HttpRequest
 from redrive.http.ssrf import check_url
 from redrive.notify.channels import Delivery, DeliveryReader
+from redrive.settings import Allowed
 from redrive.sinks import Message, cloud_event
 from redrive.sinks.webhook import read_secrets, signed_headers
 

@@ -8,17 +8,24 @@ from contextlib import asynccontextmanager
 from typing import Any, NoReturn
 
 from redrive.errors import ConfigurationError
-from redrive.remote.circuits import RemoteCircuits
 from redrive.remote.client import Address, Client
-from redrive.remote.letters import RemoteDeadLetters
-from redrive.remote.notifications import RemoteNotifications
-from redrive.remote.outbox import RemoteOutbox, RemoteSinks
-from redrive.remote.people import RemotePeople
-from redrive.remote.runs import RemoteRuns, RemoteStarter
-from redrive.remote.sagas import RemoteLedger, ledger
-from redrive.remote.schedules import RemoteSchedules
-from redrive.remote.settings import RemoteAudit, RemotePolicies, RemoteWorkflows
-from redrive.remote.views import RemoteViews
+from redrive.remote.desk import (
+    RemoteAudit,
+    RemoteCircuits,
+    RemoteDeadLetters,
+    RemoteLedger,
+    RemoteNotifications,
+    RemoteOutbox,
+    RemotePeople,
+    RemotePolicies,
+    RemoteRuns,
+    RemoteSchedules,
+    RemoteSinks,
+    RemoteStarter,
+    RemoteViews,
+    RemoteWorkflows,
+    ledger,
+)
 
 __all__ = ["TOKEN", "Remote"]
 

@@ -2,48 +2,220 @@
 
 from __future__ import annotations
 
+import hmac
 from functools import partial
-from typing import Any
+from html import escape
+from typing import Any, Literal
 
-from fastapi import FastAPI, Request
-from fastapi.responses import RedirectResponse
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import HTMLResponse, RedirectResponse
+from pydantic import BaseModel
 
 from redrive.app import Redrive
 from redrive.core.addresses import API, PAGES
-from redrive.server import document, health, metrics, problems
-from redrive.server.asking import identify_sender
+from redrive.core.roles import Permission
+from redrive.errors import NotFound
+from redrive.server import problems
+from redrive.server.api.accounts import account_routes
+from redrive.server.api.letters import bulk_routes, letter_routes
+from redrive.server.api.operations import circuit_routes, notification_routes, outbox_routes, schedule_routes
+from redrive.server.api.runs import run_routes, saga_routes
+from redrive.server.api.settings import settings_routes, view_routes
 from redrive.server.limits import Guard, Limits
 from redrive.server.pages.site import site
-from redrive.server.routes import (
-    circuits,
-    letters,
-    notifications,
-    outbox,
-    people,
-    runs,
-    sagas,
-    schedules,
-    sets,
-    settings,
-    views,
-)
-from redrive.server.service import Service
+from redrive.server.problems import MEDIA, Problem
+from redrive.server.request import Service, allow, asking_of, identify_sender, service_of
 
-__all__ = ["build"]
+__all__ = ["build", "document", "document_page", "health_routes", "metrics_routes"]
+
+
+# -- Whether the server lives, and whether it can work. Outside the prefix, without a credential ---------
+
+
+health_routes = APIRouter(tags=["health"])
+
+
+class Health(BaseModel):
+    """The state of the server."""
+
+    status: Literal["ok"] = "ok"
+
+
+@health_routes.get("/healthz", openapi_extra={"x-open": True})
+async def health() -> Health:
+    """Whether the process answers."""
+    return Health()
+
+
+@health_routes.get("/readyz", openapi_extra={"x-open": True})
+async def readiness(request: Request) -> Health:
+    """Whether the store answers, too."""
+    await service_of(request).app.runtime.store.paused()
+    return Health()
+
+
+# -- `GET /metrics`, outside the prefix: what Prometheus reads -------------------------------------------
+
+
+metrics_routes = APIRouter(include_in_schema=False)
+
+
+@metrics_routes.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """What this process counted, and how the store stands."""
+    if not _has_token(request):
+        allow((await asking_of(request)).principal, {"x-permissions": [Permission.MANAGE_TENANTS]})
+    runtime = service_of(request).app.runtime
+    if runtime.tally is None:
+        raise NotFound(
+            'there are no metrics here: pip install "redrive[metrics]", and REDRIVE_METRICS is not off'
+        )
+    from redrive.observability.metrics import registry_of, rendered
+
+    found = await runtime.recent.get()
+    body, content_type = rendered(
+        registry_of(runtime.tally, lambda: found), request.headers.get("accept", "")
+    )
+    return Response(body, headers={"content-type": content_type})
+
+
+def _has_token(request: Request) -> bool:
+    wanted = service_of(request).app.settings.metrics_token
+    given = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
+    return bool(wanted) and hmac.compare_digest(given.encode(), wanted.encode())
+
+
+# -- The OpenAPI document, and a page that shows it to people without a request to anybody else's se -----
+
+
+document_page = APIRouter(include_in_schema=False)
+_PROBLEM = {"$ref": "#/components/schemas/Problem"}
+_BEARER = {"type": "http", "scheme": "bearer", "description": "An API key or a signed token."}
+_COOKIE = {
+    "type": "apiKey",
+    "in": "cookie",
+    "name": "__Host-redrive_session",
+    "description": "Set by `POST /login`. Over plain http its name is `redrive_session_` and the port.",
+}
+_TENANT = {
+    "name": "tenant",
+    "in": "query",
+    "required": False,
+    "description": "For owners: the tenant to work in; `*` means all. Each use is noted in the audit log.",
+    "schema": {"type": "string", "maxLength": 255},
+}
+_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "The same request with the same key is carried out once, and answered alike.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
+}
+
+
+def document(api: FastAPI) -> dict[str, Any]:
+    """The document: every route with its permission, and problems in place of FastAPI's own errors."""
+    if api.openapi_schema is None:
+        made = get_openapi(
+            title="Redrive",
+            version="1",
+            summary="Durable workflows whose speciality is failure.",
+            routes=api.routes,
+        )
+        schemas = made["components"]["schemas"]
+        schemas["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas.update(schemas["Problem"].pop("$defs", {}))
+        made["components"]["securitySchemes"] = {"token": _BEARER, "session": _COOKIE}
+        for path in made["paths"].values():
+            for method, operation in path.items():
+                _finish(method, operation)
+        for name in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(name, None)
+        api.openapi_schema = made
+    return api.openapi_schema
+
+
+def _finish(method: str, operation: dict[str, Any]) -> None:
+    operation["responses"].pop("422", None)
+    operation["responses"]["default"] = {
+        "description": "A problem: what was wrong, and what to do.",
+        "content": {MEDIA: {"schema": _PROBLEM}},
+    }
+    parameters = operation.setdefault("parameters", [])
+    if not operation.get("x-open"):
+        operation["security"] = [{"token": []}, {"session": []}]
+        parameters.append(_TENANT)
+    if method == "post" and not any(each["name"].lower() == "idempotency-key" for each in parameters):
+        parameters.append(_KEY)
+
+
+_STYLE = """
+:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
+html { background: Canvas; color: CanvasText; }
+body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
+h2 { margin-top: 2.5rem; border-bottom: 1px solid; text-transform: capitalize; }
+article { margin: 1.5rem 0; }
+code { font-family: ui-monospace, monospace; overflow-wrap: anywhere; }
+h3 { margin: 0; font-size: 1rem; }
+p { margin: .2rem 0; }
+small { opacity: .75; }
+"""
+
+
+@document_page.get("/api/docs")
+async def show(request: Request) -> HTMLResponse:
+    """The document for people."""
+    made = document(request.app)
+    groups: dict[str, list[str]] = {}
+    for path, methods in made["paths"].items():
+        for method, operation in methods.items():
+            groups.setdefault(operation["tags"][0], []).append(_entry(method, path, operation))
+    parts = [f"<h2>{escape(tag)}</h2>{''.join(entries)}" for tag, entries in groups.items()]
+    root = escape(request.scope.get("root_path", ""))
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f'<title>Redrive API</title><link rel="stylesheet" href="{root}/api/docs.css">'
+    )
+    intro = f'<h1>Redrive API</h1><p>The whole of it: <a href="{root}{API}/openapi.json">OpenAPI 3.1</a>.</p>'
+    main = f"<main>{intro}{''.join(parts)}</main>"
+    html = f'<!doctype html><html lang="en"><head>{head}</head><body>{main}</body></html>'
+    policy = "default-src 'none'; style-src 'self'; frame-ancestors 'none'"
+    return HTMLResponse(html, headers={"Content-Security-Policy": policy})
+
+
+@document_page.get("/api/docs.css")
+async def style() -> Response:
+    """How the page looks."""
+    return Response(_STYLE, media_type="text/css")
+
+
+def _entry(method: str, path: str, operation: dict[str, Any]) -> str:
+    names = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
+    needs = ", ".join(operation.get("x-permissions", ()))
+    asks = f"<p><small>permission: {escape(needs)}</small></p>" if needs else ""
+    takes = f"<p><small>query: {escape(', '.join(names))}</small></p>" if names else ""
+    said = escape(operation.get("description", ""))
+    return (
+        f"<article><h3><code>{method.upper()} {escape(path)}</code></h3><p>{said}</p>{asks}{takes}</article>"
+    )
+
+
+# -- Putting the API and the pages together --------------------------------------------------------------
 
 
 ROUTES = (
-    runs.routes,
-    sagas.routes,
-    sets.routes,
-    letters.routes,
-    circuits.routes,
-    outbox.routes,
-    settings.routes,
-    schedules.routes,
-    views.routes,
-    notifications.routes,
-    people.routes,
+    run_routes,
+    saga_routes,
+    bulk_routes,
+    letter_routes,
+    circuit_routes,
+    outbox_routes,
+    settings_routes,
+    schedule_routes,
+    view_routes,
+    notification_routes,
+    account_routes,
 )
 """In the order in which paths are tried: `/workflow-dlq/replay` is no letter's id."""
 
@@ -56,18 +228,19 @@ def build(app: Redrive, *, limits: Limits | None = None, poll: float = 1.0) -> F
     api.state.redact = api.state.service.redact
     for routes in ROUTES:
         api.include_router(routes, prefix=API)
-    api.include_router(health.routes)
-    api.include_router(metrics.routes)
-    api.include_router(document.page)
+    api.include_router(health_routes)
+    api.include_router(metrics_routes)
+    api.include_router(document_page)
     api.add_api_route("/", _home, include_in_schema=False)
     api.mount(PAGES, site(api.state.service))
     problems.install(api)
-    api.openapi = lambda: document.document(api)  # type: ignore[method-assign]
+    api.openapi = lambda: document(api)  # type: ignore[method-assign]
     guard: Any = Guard
     api.add_middleware(
         guard,
         limits=limits,
         identify=partial(identify_sender, api.state.service),
+        max_payload=app.settings.max_payload,
         strict_transport=app.settings.base_url.startswith("https:"),
     )
     return api

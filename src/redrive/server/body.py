@@ -48,12 +48,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Upper bounds for one JSON text: nesting, keys, objects and arrays, values of any kind."""
+    """Upper bounds for one JSON text: nesting, keys, objects and arrays, values, digits of a number."""
 
     depth: int
     keys: int
     containers: int
     values: int
+    digits: int = 512
 
 
 async def off_loop(size: int, call: Callable[..., T], *arguments: Any) -> T:
@@ -121,6 +122,8 @@ def measure(body: bytes, most: Shape) -> str | None:
     """
     depth = keys = containers = commas = start = 0
     in_text = False
+    tail = b""  # the end of what stands outside texts: a number may go on in the next chunk
+    long_number = re.compile(rb"[0-9]{%d}" % (most.digits + 1))
     while start < len(body):
         chunk = body[start : start + _CHUNK]
         # An escape that is cut in two would hide the end of a text: its backslash begins the next chunk.
@@ -135,6 +138,10 @@ def measure(body: bytes, most: Shape) -> str | None:
         commas += bare.count(b",")
         brackets = bare.translate(None, _NO_BRACKETS)
         containers += brackets.count(b"[") + brackets.count(b"{")
+        # Reading and writing a number takes time that grows with the square of its digits.
+        if long_number.search(tail + bare):
+            return f"a number in JSON may have {most.digits} digits: send a longer one as a text"
+        tail = (tail + bare)[-most.digits :]
         if keys > most.keys:
             return f"JSON may have {most.keys:,} keys"
         if containers > most.containers:

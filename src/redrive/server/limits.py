@@ -34,6 +34,7 @@ _JSON = ("application/json", "application/merge-patch+json")
 _FORM = "application/x-www-form-urlencoded"
 _PAGES = f"{PAGES}/"  # where browsers send forms
 _ALIVE = "/healthz"
+_MANY = f"{API}/runs:batch"  # takes many inputs in one body
 _OPEN = frozenset(
     {
         "/",
@@ -57,9 +58,11 @@ class Limits:
 
     `answers` and `answer_bytes` bound what is remembered for the idempotency keys of each tenant.
     `anonymous_*` hold for requests without a valid credential, and for each address they come from.
+    A body is bounded by `payloads` times the largest payload as well, unless it may hold many of them.
     """
 
     body: int = 16 << 20
+    payloads: int = 6
     depth: int = 64
     keys: int = 100_000
     containers: int = 100_000
@@ -122,10 +125,18 @@ class Guard:
     """Refuses requests that are too large, too deep, too slow or too many before the application runs."""
 
     def __init__(
-        self, app: Asgi, limits: Limits, identify: Identify, *, strict_transport: bool = False
+        self,
+        app: Asgi,
+        limits: Limits,
+        identify: Identify,
+        *,
+        max_payload: int,
+        strict_transport: bool = False,
     ) -> None:
         self._app = app
         self._limits = limits
+        # Escapes of JSON and of forms take up to six bytes for one that is stored.
+        self._one_payload = min(limits.body, limits.anonymous_body + limits.payloads * max_payload)
         self._identify = identify
         self._known = BytesInFlight(limits.in_flight, limits.in_flight_each)
         self._anonymous = BytesInFlight(limits.anonymous_in_flight, limits.anonymous_in_flight_each)
@@ -184,7 +195,9 @@ class Guard:
     async def _read(self, scope: Message, known: bool, receive: Receive, add: Callable[[int], None]) -> bytes:
         """Read a body and refuse it unless it can be parsed at a bounded cost."""
         limits = self._limits
-        most = limits.body if known else limits.anonymous_body
+        most = limits.anonymous_body
+        if known:
+            most = limits.body if _path(scope) == _MANY else self._one_payload
         headers = dict(scope["headers"])
         if int(headers.get(b"content-length", b"0")) > most:
             raise ProblemError(413, f"a body may have {most:,} bytes here")

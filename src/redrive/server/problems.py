@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 
 from redrive import errors
 from redrive.reasons import Reason, ReasonCode
-from redrive.server.codes import CODES, HTTP
+from redrive.server.contract import CODES, HTTP
 
 __all__ = ["MEDIA", "Fault", "Problem", "ProblemError", "answer", "install"]
 

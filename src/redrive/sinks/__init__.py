@@ -16,9 +16,8 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import quote
 
-from redrive.core.delivery import DEFAULT_RETRY
+from redrive.core.outbox import DEFAULT_RETRY, Pattern
 from redrive.core.quick import quick
-from redrive.core.topics import Pattern
 from redrive.duration import moment
 from redrive.errors import ConfigurationError
 from redrive.policy import RetryPolicy

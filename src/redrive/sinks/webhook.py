@@ -17,10 +17,10 @@ import hashlib
 import hmac
 from collections.abc import Callable, Iterable, Sequence
 
-from redrive.allowed import Allowed
 from redrive.errors import ConfigurationError, NonRetryable
 from redrive.http.client import HttpClient, HttpRequest, require_h11
 from redrive.http.ssrf import check_url
+from redrive.settings import Allowed
 from redrive.sinks import Message, cloud_event
 
 __all__ = ["Webhook", "read_secrets", "signed_headers"]

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from redrive.core.roles import Role, at_least
-from redrive.core.transition import AuditWrite
+from redrive.core.transitions import AuditWrite
 from redrive.frozen import dataclass
 
 __all__ = [

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from redrive.core.roles import Role
-from redrive.core.transition import AuditWrite
+from redrive.core.transitions import AuditWrite
 from redrive.errors import RedriveError
 from redrive.store.account_records import (
     AnswerRow,

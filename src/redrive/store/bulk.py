@@ -9,15 +9,14 @@ from dataclasses import asdict
 from enum import StrEnum
 from typing import Any, assert_never
 
-from redrive.core.rate import Rate, rate_of
+from redrive.core.schedule import Rate, rate_of
 from redrive.core.states import LetterStatus, RunStatus
-from redrive.core.transition import AuditWrite
+from redrive.core.transitions import AuditWrite
 from redrive.frozen import dataclass
-from redrive.store.list_query import IndexPath, filter_values, limited, parameters
+from redrive.store.filters import LetterFilter
+from redrive.store.list_query import IndexPath, Request, Window, filter_values, limited, parameters
 from redrive.store.lists import choose_scan, scan_sql, with_popular
-from redrive.store.pages import Request, Window
 from redrive.store.records import Page
-from redrive.store.selection import LetterFilter
 from redrive.store.session import Database, Session, Statements, reads, writes
 
 __all__ = [

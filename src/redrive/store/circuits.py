@@ -17,13 +17,13 @@ from redrive.core.circuit import (
     rules_of,
     weigh,
 )
-from redrive.core.transition import AuditWrite
+from redrive.core.transitions import AuditWrite
 from redrive.frozen import dataclass
 from redrive.policy import DAY, MOST_FAILURES, Circuit
+from redrive.store.filters import CircuitFilter
+from redrive.store.list_query import Request
 from redrive.store.named import named
-from redrive.store.pages import Request
 from redrive.store.records import Page
-from redrive.store.selection import CircuitFilter
 from redrive.store.session import Database, Session, Statements, reads, writes
 
 __all__ = [

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redrive.errors import InputError
-from redrive.store.list_query import bounded
-from redrive.store.pages import Request
+from redrive.store.filters import GroupFilter
+from redrive.store.list_query import Request, bounded
 from redrive.store.records import GroupPage, GroupRow
-from redrive.store.selection import GroupFilter
 from redrive.store.session import Database, Session, Statements, reads, writes
 
 __all__ = ["GroupCalls"]

@@ -8,17 +8,29 @@ from itertools import groupby
 
 from redrive.core.quick import quick
 from redrive.core.states import LetterStatus
-from redrive.core.transition import AuditWrite
-from redrive.store.glances import Facets, facet_row, spread
-from redrive.store.list_query import filter_values, states_of
+from redrive.core.transitions import AuditWrite
+from redrive.store.filters import AuditFilter, LetterFilter
+from redrive.store.list_query import Request, Window, filter_values, states_of
 from redrive.store.lists import Query, with_popular
-from redrive.store.pages import Request, Window
-from redrive.store.records import AuditRow, Case, LetterRow, LetterState, Page, ReplayRow, Triage
-from redrive.store.rows import audit_row, letter_row, letter_state, replay_row
+from redrive.store.records import (
+    AuditRow,
+    Case,
+    Facets,
+    LetterRow,
+    LetterState,
+    Page,
+    ReplayRow,
+    Triage,
+    audit_row,
+    facet_row,
+    letter_row,
+    letter_state,
+    owner_and_tags,
+    replay_row,
+    spread,
+)
 from redrive.store.runs import journals, runs_by_id
-from redrive.store.selection import AuditFilter, LetterFilter
 from redrive.store.session import Database, Session, Statements, reads, writes
-from redrive.store.shapes import owner_and_tags
 
 __all__ = ["LetterCalls"]
 

@@ -12,6 +12,7 @@ from redrive.store.list_query import (
     Found,
     IndexPath,
     Scan,
+    Window,
     bounded,
     by_state,
     candidate_indexes,
@@ -25,7 +26,6 @@ from redrive.store.list_query import (
     values_of_index,
     widest,
 )
-from redrive.store.pages import Window
 from redrive.store.session import Session, Statements
 
 __all__ = ["Query", "choose_scan", "scan_sql", "with_popular"]

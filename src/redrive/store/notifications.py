@@ -14,9 +14,9 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from redrive.clock import MICROS
-from redrive.core.transition import AuditWrite, MessageWrite, Transition
+from redrive.core.transitions import AuditWrite, MessageWrite, Transition
 from redrive.frozen import dataclass
-from redrive.store.pages import Request, Window
+from redrive.store.list_query import Request, Window
 from redrive.store.records import Page
 from redrive.store.session import Database, Session, Statements, reads, writes
 

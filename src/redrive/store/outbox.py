@@ -13,22 +13,24 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
-from redrive.core.delivery import (
+from redrive.core.outbox import (
     BORN,
     MOST_BYTES,
     Arrived,
     DeliveryMark,
     Due,
     Lane,
+    Pattern,
     Suspects,
     kept_back,
     lanes,
     waiting,
 )
 from redrive.core.states import DeliveryStatus
-from redrive.core.topics import Pattern
-from redrive.core.transition import AuditWrite
+from redrive.core.transitions import AuditWrite
 from redrive.frozen import dataclass
+from redrive.store.filters import OutboxFilter
+from redrive.store.list_query import Request
 from redrive.store.lists import Query
 from redrive.store.outbox_records import (
     BlockedKey,
@@ -46,9 +48,7 @@ from redrive.store.outbox_records import (
     mark_values,
     message_row,
 )
-from redrive.store.pages import Request
 from redrive.store.records import Page
-from redrive.store.selection import OutboxFilter
 from redrive.store.session import Database, Session, Statements, reads, writes
 
 __all__ = ["DeliveryFloors", "OutboxCalls", "purge_messages"]

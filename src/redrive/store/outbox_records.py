@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
-from redrive.core.delivery import DeliveryMark
+from redrive.core.outbox import DeliveryMark, Pattern
 from redrive.core.quick import quick
 from redrive.core.states import DeliveryStatus
-from redrive.core.topics import Pattern
-from redrive.core.transition import AuditWrite
+from redrive.core.transitions import AuditWrite
 from redrive.frozen import dataclass
-from redrive.store.selection import OutboxFilter
+from redrive.store.filters import OutboxFilter
 
 __all__ = [
     "BlockedKey",

@@ -15,14 +15,21 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from redrive.core.delivery import Arrived, Carrier, DeliveryMark, Suspects
 from redrive.core.journal import EntryRow
+from redrive.core.outbox import Arrived, Carrier, DeliveryMark, Suspects
 from redrive.core.states import RunStatus
-from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
+from redrive.core.transitions import Answer, AuditWrite, NewRun, Transition
 from redrive.store.account_records import Accounts
 from redrive.store.bulk import ItemMark, NewSet, SetChange, SetItemRow, SetItemStatus, SetRow
 from redrive.store.circuits import Ask, CircuitCase, CircuitPlace, CircuitRow, CircuitTurn, Permit, Turned
-from redrive.store.glances import Facets, RunGlance
+from redrive.store.filters import (
+    AuditFilter,
+    CircuitFilter,
+    GroupFilter,
+    LetterFilter,
+    OutboxFilter,
+    RunFilter,
+)
 from redrive.store.notifications import Notices
 from redrive.store.outbox_records import (
     BlockedKey,
@@ -36,27 +43,21 @@ from redrive.store.records import (
     AttemptRow,
     AuditRow,
     Case,
+    Facets,
     GroupPage,
     HeldRun,
     LetterRow,
     Page,
     PolicyRow,
     Purge,
+    RunGlance,
     RunRow,
     Started,
     Triage,
 )
 from redrive.store.schedules import Schedules
-from redrive.store.selection import (
-    AuditFilter,
-    CircuitFilter,
-    GroupFilter,
-    LetterFilter,
-    OutboxFilter,
-    RunFilter,
-)
+from redrive.store.settings import Views
 from redrive.store.stats import Figures
-from redrive.store.views import Views
 from redrive.store.workers import Beat, Catalogue, Claim, Claims, KnownItem, NewWorker, WorkerRow
 
 __all__ = [

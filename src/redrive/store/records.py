@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import field
-from typing import Generic, TypeVar
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field, fields
+from functools import lru_cache
+from typing import Any, Generic, TypeVar
 
+from redrive.clock import MICROS
+from redrive.core.idempotency import decode, letter_id
 from redrive.core.journal import EntryRow
-from redrive.core.keys import letter_id
-from redrive.core.states import LetterStatus, RunStatus
-from redrive.core.transition import AttemptEnd, AuditWrite
+from redrive.core.quick import in_order, quick
+from redrive.core.run_options import StepOptions
+from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
+from redrive.core.transitions import AttemptEnd, AuditWrite, EntryWrite, NewRun
+from redrive.errors import DataRefused
 from redrive.frozen import dataclass
 from redrive.store.workers import Claimed
 
@@ -17,6 +24,10 @@ __all__ = [
     "AttemptRow",
     "AuditRow",
     "Case",
+    "ENDED",
+    "FACETS",
+    "FacetRow",
+    "Facets",
     "GroupPage",
     "GroupRow",
     "HeldRun",
@@ -25,10 +36,30 @@ __all__ = [
     "PolicyRow",
     "Purge",
     "ReplayRow",
+    "RunGlance",
     "RunRow",
     "Started",
     "Triage",
+    "attempt_row",
+    "audit_row",
+    "entry_row",
+    "facet_row",
+    "given_key",
+    "letter_row",
+    "letter_state",
+    "limits",
+    "owner_and_tags",
+    "policy_row",
+    "replay_row",
+    "run_glance",
+    "run_row",
+    "spread",
+    "taken_at_start",
 ]
+
+
+# -- What goes into a store and what comes out of it: one frozen record for each kind of row or requ -----
+
 
 Item = TypeVar("Item")
 
@@ -308,3 +339,226 @@ class Purge:
             if (keep := self.keeps.get(name, self.keep)) is not None:
                 found.setdefault(keep, []).append(name)
         return found
+
+
+# -- From rows to records. The order of columns here is the order in the statements that select them -----
+
+
+# A set of letters reads a hundred thousand of each.
+_RunRow, _EntryRow = in_order(RunRow), in_order(EntryRow)
+_LetterRow, _LetterState = in_order(LetterRow), in_order(LetterState)
+_KINDS = {kind.value: kind for kind in EntryKind}
+_STEPS = {status.value: status for status in StepStatus}
+_RUNS = {status.value: status for status in RunStatus}
+_LETTERS = {status.value: status for status in LetterStatus}
+_RUN_ENDS, _ENTRY_ENDS = len(fields(RunRow)), len(fields(EntryRow))
+_REPLAY = (
+    "letter", "number", "mode", "digest", "request", "run_id", "by", "reason", "key", "changes", "at",
+    "ended_at", "outcome",
+)  # fmt: skip
+_AUDIT = ("id", "tenant", "at", "event", "by", "subject", "letter", "before", "after", "reason")
+
+
+def entry_row(row: Sequence[Any]) -> EntryRow:
+    """One row of `entries`, whatever is behind it. Columns are in the order of the record's fields."""
+    return _EntryRow(row[0], row[1], _KINDS[row[2]], row[3], _STEPS[row[4]], *row[5:_ENTRY_ENDS])
+
+
+def attempt_row(row: Sequence[Any]) -> AttemptRow:
+    """One row of `attempts`."""
+    index, attempt, fence, end, *rest = row
+    began_at, ended_at, category, failure, decision, next_at, worker = rest
+    return AttemptRow(
+        index=index,
+        attempt=attempt,
+        fence=fence,
+        end=AttemptEnd(end),
+        began_at=began_at,
+        ended_at=ended_at,
+        category=category,
+        failure=failure,
+        decision=decision,
+        next_at=next_at,
+        worker=worker,
+    )
+
+
+def run_row(row: Sequence[Any]) -> RunRow:
+    """One row of `runs`, with or without the payloads behind it; the rank is the priority, turned round."""
+    return _RunRow(*row[:5], -row[5], _RUNS[row[6]], *row[7:_RUN_ENDS])
+
+
+def letter_row(row: Sequence[Any]) -> LetterRow:
+    """One row of `letters`."""
+    tags = () if row[-1] == "[]" else tuple(json.loads(row[-1]))
+    return _LetterRow(*row[:6], _LETTERS[row[6]], *row[7:-1], tags)
+
+
+def letter_state(row: Sequence[Any]) -> LetterState:
+    """The few columns of `letters` that deciding takes."""
+    public_id, run_id, tenant, status, closed_by, resolution = row
+    return _LetterState(public_id, run_id, tenant, _LETTERS[status], closed_by, resolution)
+
+
+def policy_row(row: Sequence[Any]) -> PolicyRow:
+    """One row of `policies`."""
+    tenant, workflow, step, policy, updated_at, updated_by = row
+    return PolicyRow(
+        tenant=tenant,
+        workflow=workflow,
+        step=step,
+        policy=policy,
+        updated_at=updated_at,
+        updated_by=updated_by,
+    )
+
+
+def replay_row(row: Sequence[Any]) -> ReplayRow:
+    """One row of `replays`."""
+    return ReplayRow(**dict(zip(_REPLAY, row, strict=True)))
+
+
+def audit_row(row: Sequence[Any]) -> AuditRow:
+    """One row of `audit`."""
+    return AuditRow(**dict(zip(_AUDIT, row, strict=True)))
+
+
+# -- What both stores make of the port's records before they write them ----------------------------------
+
+
+_Claimed = quick(Claimed)
+ENDED = frozenset(
+    {StepStatus.SUCCESS, StepStatus.FAILED, StepStatus.DLQ, StepStatus.SKIPPED, StepStatus.CANCELLED}
+)
+"""An entry in one of these states has ended."""
+
+
+def limits(entry: EntryWrite) -> tuple[int | None, int | None, int | None]:
+    """How long a try may still take, how long it may be silent, and the nearer end of the two.
+
+    Microseconds from the store's now, as everything a transition says about time.
+    """
+    if entry.status is not StepStatus.RUNNING or entry.limit_in is None:
+        return None, None, None
+    if entry.options is None or (rule := _heartbeat_rule(entry.options)) is None:
+        return entry.limit_in, None, entry.limit_in
+    timeout, patience = rule
+    timeout_in = timeout - entry.began_ago
+    return timeout_in, patience, min(entry.limit_in, timeout_in, patience)
+
+
+@lru_cache(maxsize=1024)
+def _heartbeat_rule(options: str) -> tuple[int, int] | None:
+    """A step's timeout and how long it may go without a heartbeat; None if it has no such rule.
+
+    Remembered, because every begin mark of a step brings the same text. Options that other code wrote
+    in another form hold no rule for us; the limit that came with them still counts.
+    """
+    try:
+        step = StepOptions.from_json(options)
+    except (KeyError, TypeError, ValueError):
+        return None
+    if step.heartbeat_timeout is None:
+        return None
+    return int(step.timeout * MICROS), int(step.heartbeat_timeout * MICROS)
+
+
+def taken_at_start(run: NewRun, id: int, *, version: str, deadline: int | None, now: int) -> Claimed:
+    """A run that its worker has from the beginning: what a claim would read is what was just written."""
+    return _Claimed(
+        id=id,
+        public_id=run.public_id,
+        tenant=run.tenant,
+        workflow=run.workflow,
+        fence=1,
+        version=version,
+        input=run.input,
+        options=run.options,
+        deadline=deadline,
+        deaths=0,
+        correlation_id=run.correlation_id,
+        root=run.root,
+        generation=run.generation,
+        created_at=now,
+        diverged_at=None,
+        letter=run.letter,
+        started_at=now,
+        handler_for=run.handler_for,
+    )
+
+
+def given_key(key: str) -> str:
+    """An idempotency key as the caller gave it, the last part of the encoded one."""
+    last = key.rpartition(":")[2]
+    if "%" not in last:
+        return last  # nothing in it was escaped
+    try:
+        return decode(key)[1][-1]
+    except (ValueError, IndexError):
+        return key
+
+
+def owner_and_tags(triage: Triage) -> tuple[str | None, str | None]:
+    """What a person notes on a letter, the tags as a JSON array.
+
+    Both are names to look for. SQLite ends a text in JSON at a NUL, and PostgreSQL fails to read such an
+    array at all, whoever looks for whatever tag: so like every other name they hold none.
+    """
+    for name in (triage.owner or "", *(triage.tags or ())):
+        if "\0" in name:
+            raise DataRefused(f"the store refused a note: {name!r} contains a NUL character")
+    # Not escaped: a lone surrogate must be refused, as everywhere else, not smuggled in as \\ud800.
+    tags = None if triage.tags is None else json.dumps(triage.tags, ensure_ascii=False)
+    return triage.owner, tags
+
+
+# -- What a look from afar takes: how letters are spread, and how runs go, read from few columns of  -----
+
+
+FACETS = ("code", "stage", "workflow", "step", "owner")
+"""What letters are counted by; the columns of a `FacetRow` behind its id."""
+
+
+@dataclass(frozen=True, slots=True)
+class FacetRow:
+    """One letter, as far as it is counted."""
+
+    id: int
+    values: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Facets:
+    """How letters are spread. `counted` were looked at; `by` says for each column how many have a value."""
+
+    counted: int
+    by: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class RunGlance:
+    """One run, as far as it matters to how things go."""
+
+    id: int
+    status: RunStatus
+    created_at: int
+    available_at: int | None
+
+
+def facet_row(row: Sequence[Any]) -> FacetRow:
+    """A letter's columns as they come from a store."""
+    return FacetRow(row[0], tuple(row[1:]))
+
+
+def run_glance(row: Sequence[Any]) -> RunGlance:
+    """A run's columns as they come from a store."""
+    return RunGlance(row[0], RunStatus(row[1]), row[2], row[3])
+
+
+def spread(rows: Sequence[FacetRow]) -> Facets:
+    """Count letters by each of their values, the most frequent first."""
+    by: dict[str, Mapping[str, int]] = {}
+    for place, name in enumerate(FACETS):
+        found = Counter(row.values[place] for row in rows)
+        by[name] = {value: count for value, count in found.most_common() if value is not None}
+    return Facets(len(rows), by)

@@ -13,8 +13,7 @@ from typing import Any
 from redrive.store.circuits import MARKS_KEPT
 from redrive.store.notifications import purge_notifications
 from redrive.store.outbox import purge_messages
-from redrive.store.records import HeldRun, Purge, RunRow
-from redrive.store.rows import entry_row, run_row
+from redrive.store.records import HeldRun, Purge, RunRow, entry_row, run_row
 from redrive.store.session import Database, Session, Statement, Statements, reads, writes
 from redrive.store.workers import WorkerRow, worker_row
 

@@ -10,13 +10,19 @@ from operator import itemgetter
 
 from redrive.core.journal import EntryRow
 from redrive.core.states import RunStatus
-from redrive.store.glances import RunGlance, run_glance
-from redrive.store.list_query import filter_values, states_of
+from redrive.store.filters import RunFilter
+from redrive.store.list_query import Request, Window, filter_values, states_of
 from redrive.store.lists import Query, with_popular
-from redrive.store.pages import Request, Window
-from redrive.store.records import AttemptRow, Page, RunRow
-from redrive.store.rows import attempt_row, entry_row, run_row
-from redrive.store.selection import RunFilter
+from redrive.store.records import (
+    AttemptRow,
+    Page,
+    RunGlance,
+    RunRow,
+    attempt_row,
+    entry_row,
+    run_glance,
+    run_row,
+)
 from redrive.store.session import Database, Session, Statements, reads
 from redrive.store.workers import START
 

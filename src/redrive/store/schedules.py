@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Protocol, TypeAlias
 
-from redrive.core.transition import AuditWrite
+from redrive.core.transitions import AuditWrite
 from redrive.frozen import dataclass
 from redrive.store.session import Database, Session, Statements, reads, writes
 

@@ -38,7 +38,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from redrive.clock import Clock
-from redrive.core.transition import AuditWrite, Transition
+from redrive.core.transitions import AuditWrite, Transition
 from redrive.errors import DataRefused, StoreError, StoreUnavailable
 from redrive.store.statements import parse
 

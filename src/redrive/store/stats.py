@@ -11,7 +11,7 @@ from dataclasses import field
 
 from redrive.clock import MICROS
 from redrive.core.circuit import CircuitStatus
-from redrive.core.deciding.rollback import AHEAD
+from redrive.core.decide_run import AHEAD
 from redrive.frozen import dataclass
 from redrive.store.session import Database, Session, Statements, reads
 from redrive.store.workers import MOST_LANES, START

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from redrive.core.delivery import Carrier
-from redrive.core.fingerprint import derive_key
-from redrive.core.transition import Answer, NewRun, Transition
+from redrive.core.failure import derive_key
+from redrive.core.outbox import Carrier
+from redrive.core.transitions import Answer, NewRun, Transition
 from redrive.store.account_records import Accounts
 from redrive.store.accounts import AccountCalls
 from redrive.store.bulk import BulkCalls
-from redrive.store.catalogue import CatalogueCalls
 from redrive.store.circuits import CircuitCalls
 from redrive.store.encryption.keyring import Keyring
 from redrive.store.groups import GroupCalls
@@ -23,10 +22,9 @@ from redrive.store.records import Started
 from redrive.store.recovery import RecoveryCalls
 from redrive.store.runs import RunCalls
 from redrive.store.schedules import ScheduleCalls, Schedules
-from redrive.store.settings import SettingsCalls
+from redrive.store.settings import SavedViewCalls, SettingsCalls, Views
 from redrive.store.stats import StatsCalls
-from redrive.store.views import SavedViewCalls, Views
-from redrive.store.workers import Claim, Claims, WorkerCalls
+from redrive.store.workers import CatalogueCalls, Claim, Claims, WorkerCalls
 
 __all__ = ["SqlStore"]
 

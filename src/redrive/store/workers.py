@@ -17,6 +17,7 @@ import dataclasses
 import json
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any
 
 from redrive.core.journal import EntryRow
@@ -25,10 +26,9 @@ from redrive.frozen import dataclass
 from redrive.store.session import Database, Session, Statements, reads, writes
 
 __all__ = [
-    "MOST_LANES",
-    "START",
     "Beat",
     "Catalogue",
+    "CatalogueCalls",
     "CatalogueItem",
     "Claim",
     "Claimed",
@@ -37,7 +37,9 @@ __all__ = [
     "KnownItem",
     "Lane",
     "Look",
+    "MOST_LANES",
     "NewWorker",
+    "START",
     "WorkerCalls",
     "WorkerRow",
     "delay",
@@ -49,6 +51,10 @@ __all__ = [
     "visit",
     "worker_row",
 ]
+
+
+# -- Workers: what their code contains, what they claim and hold, and whether they are alive -------------
+
 
 SQL = Statements("workers.sql")
 
@@ -348,3 +354,35 @@ def _catalogue_key(entry: tuple[str, CatalogueItem]) -> tuple[str, str]:
     """Sort by kind and name: two workers that lock the same rows must do so in the same order."""
     kind, item = entry
     return kind, item.name
+
+
+# -- Store calls about the catalogue: the workflows and steps that code registered -----------------------
+
+
+SQL_CATALOGUE = Statements("catalogue.sql")
+_KNOWN = ("kind", "name", "version", "options", "schema_in", "schema_out")
+
+
+def known_item(row: Sequence[Any]) -> KnownItem:
+    """One row of `catalogue`."""
+    return KnownItem(**dict(zip(_KNOWN, row, strict=True)))
+
+
+class CatalogueCalls:
+    """See `redrive.store.port` for what each call promises."""
+
+    database: Database
+
+    @reads()
+    async def known(self, session: Session, names: Sequence[str]) -> list[KnownItem]:
+        return _newest(await session.rows(SQL_CATALOGUE["known"], names=list(names)))
+
+    @reads()
+    async def workflows(self, session: Session) -> list[KnownItem]:
+        return _newest(await session.rows(SQL_CATALOGUE["workflows"]))
+
+
+def _newest(rows: Iterable[Any]) -> list[KnownItem]:
+    """Keep the first row of each workflow or step: the one that the newest code registered."""
+    found = groupby(map(known_item, rows), key=lambda item: (item.kind, item.name))
+    return [next(items) for _, items in found]

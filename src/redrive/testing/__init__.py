@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from redrive.testing.clock import VirtualClock
     from redrive.testing.crash import CrashPoint, crash_everywhere
-    from redrive.testing.driver import Engine, engine
-    from redrive.testing.injection import Crash, Hang, Http, Ok, faults
-    from redrive.testing.report import RunReport
+    from redrive.testing.engine import Engine, RunReport, engine
+    from redrive.testing.faults import Crash, Hang, Http, Ok, faults
 
 __all__ = [
     "Crash",

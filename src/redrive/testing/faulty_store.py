@@ -25,7 +25,7 @@ from redrive.store.account_records import Accounts
 from redrive.store.notifications import Notices
 from redrive.store.port import LeaseLine, Store, Transaction
 from redrive.store.schedules import Schedules
-from redrive.store.views import Views
+from redrive.store.settings import Views
 from redrive.store.workers import Beat
 
 __all__ = [

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redrive.actions import Action, ApiCall, Manual, Notify, Sql
-from redrive.allowed import Allowed
 from redrive.errors import MisusedStep, PayloadError
 from redrive.http.client import HttpClient, HttpRequest
-from redrive.store.elsewhere import execute_elsewhere
+from redrive.settings import Allowed
+from redrive.store.user_database import execute_elsewhere
 from redrive.worker.attempt import Attempt
 from redrive.worker.branches import current
 

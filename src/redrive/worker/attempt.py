@@ -14,19 +14,19 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from redrive.clock import Timer, resume_started
-from redrive.core.keys import flow_key, message_id
+from redrive.core.idempotency import flow_key, message_id
+from redrive.core.outbox import check_key, check_topic
 from redrive.core.payload import check_size, encode_any
 from redrive.core.quick import quick
-from redrive.core.topics import check_key, check_topic
-from redrive.core.transition import MessageWrite
+from redrive.core.transitions import MessageWrite
 from redrive.duration import words
 from redrive.errors import InputError, MisusedStep
-from redrive.signals.traces import here
+from redrive.observability.tracing import here
 from redrive.worker.branches import Branch, current
 
 if TYPE_CHECKING:
-    from redrive.core.options import StepOptions
-    from redrive.core.outcome import Place
+    from redrive.core.outcomes import Place
+    from redrive.core.run_options import StepOptions
     from redrive.worker.definitions import Step
     from redrive.worker.execution import Execution
 

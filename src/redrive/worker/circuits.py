@@ -23,12 +23,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from redrive.clock import MICROS, Clock, Timer
-from redrive.core.auditing import reason_by
+from redrive.core.audit import reason_by
 from redrive.core.circuit import Admission, Admitted, CircuitState, CircuitStatus, in_force, rules_of, wave
-from redrive.core.outcome import Outcome, Parked, Place
+from redrive.core.outcomes import Outcome, Parked, Place
 from redrive.errors import RunDetached, StoreError
+from redrive.settle.circuits import turn, weighed
 from redrive.settle.settler import Settled, Settler
-from redrive.settle.turning import turn, weighed
 from redrive.store.circuits import Ask, CircuitPlace, CircuitRow, Permit
 from redrive.store.port import Store
 from redrive.store.session import until_answered

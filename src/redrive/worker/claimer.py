@@ -21,7 +21,7 @@ from redrive.errors import StoreError
 from redrive.store.workers import Claim, Claims
 
 if TYPE_CHECKING:
-    from redrive.core.transition import NewRun
+    from redrive.core.transitions import NewRun
     from redrive.store.records import Started
     from redrive.store.workers import Lane
     from redrive.worker.execution import Execution

@@ -6,7 +6,7 @@ arrives during a commit shares the next. Each caller gets its own answer, after 
 A begin mark is queued without waiting. If the attempt ends before the mark went out, the mark is
 withdrawn: a fast step costs one row, a slow one shows as RUNNING.
 
-One bad row never fails its batch (`settle/apart.py`): it becomes a failure of its own run.
+One bad row never fails its batch (`settle/settler.py`): it becomes a failure of its own run.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from redrive.core.outcome import Outcome
-from redrive.settle.apart import not_kept, settle_apart
-from redrive.settle.settler import Settled, Settler
+from redrive.core.outcomes import Outcome
+from redrive.settle.settler import Settled, Settler, not_kept, settle_apart
 
 __all__ = ["Committer", "Mark"]
 

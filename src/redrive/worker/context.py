@@ -13,7 +13,7 @@ from redrive.clock import SystemClock
 from redrive.duration import Duration, moment, seconds
 from redrive.errors import MisusedStep
 from redrive.frozen import dataclass
-from redrive.signals.reporting import about_run
+from redrive.observability.logs import about_run
 from redrive.worker.attempt import Attempt, Published
 from redrive.worker.branches import Branch, current
 from redrive.worker.execution import Execution

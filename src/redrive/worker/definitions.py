@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 from redrive.actions import Action
 from redrive.clock import MICROS
 from redrive.core.circuit import Admitted, circuit_key
-from redrive.core.ending import Ending, LetterCode, Stage, code_for
-from redrive.core.options import StepOptions
-from redrive.core.outcome import Ended, Escaped, Outcome
+from redrive.core.failure_reason import Ending, LetterCode, Stage, code_for
+from redrive.core.outcomes import Ended, Escaped, Outcome
 from redrive.core.payload import Signature, check_size
+from redrive.core.run_options import StepOptions
 from redrive.duration import Duration
 from redrive.errors import (
     MisusedStep,

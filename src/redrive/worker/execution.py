@@ -28,12 +28,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from redrive.clock import MICROS, Timer
-from redrive.core.ending import Stage
 from redrive.core.failure import Failure
 from redrive.core.failure import capture as capture_failure
-from redrive.core.generations import generation_of_call
-from redrive.core.journal import Journal
-from redrive.core.outcome import (
+from redrive.core.failure_reason import Stage
+from redrive.core.journal import Journal, generation_of_call
+from redrive.core.outcomes import (
     Ended,
     Escaped,
     Expired,
@@ -43,10 +42,10 @@ from redrive.core.outcome import (
     Released,
 )
 from redrive.core.states import FINAL
-from redrive.core.transition import RunWrite
+from redrive.core.transitions import RunWrite
 from redrive.errors import RunDetached
 from redrive.reasons import Reason
-from redrive.settle.view import options_of, view_of_claimed
+from redrive.settle.settler import options_of, view_of_claimed
 from redrive.worker.attempt import Attempt
 from redrive.worker.branches import Branch, current
 from redrive.worker.definitions import call_function

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from redrive.clock import Clock
-from redrive.core.outcome import Released
-from redrive.settle.view import view_anyway
+from redrive.core.outcomes import Released
+from redrive.settle.settler import view_anyway
 from redrive.store.port import LeaseLine
 from redrive.store.session import until_answered
 from redrive.store.workers import Beat

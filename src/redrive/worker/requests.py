@@ -21,14 +21,14 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from redrive.clock import MICROS
-from redrive.core.ending import Ending, step_failed
+from redrive.core.failure_reason import Ending, step_failed
+from redrive.core.idempotency import message_id
 from redrive.core.journal import MAX_ENTRIES, EntryRow, entry_key, entry_name
-from redrive.core.keys import message_id
-from redrive.core.outcome import Escaped, Interrupted, Noted, Outcome, Place, Slept, Stopped, Woke
+from redrive.core.outbox import check_topic
+from redrive.core.outcomes import Escaped, Interrupted, Noted, Outcome, Place, Slept, Stopped, Woke
 from redrive.core.payload import check_size
 from redrive.core.quick import quick
 from redrive.core.states import EntryKind, StepStatus
-from redrive.core.topics import check_topic
 from redrive.errors import RunDetached, StepFailed
 from redrive.worker.attempt import new_message
 from redrive.worker.branches import Branch, current

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.actions import Manual
 from redrive.core.classify import Category
-from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.failure import Failure
+from redrive.core.failure_reason import Ending, LetterCode, Stage
 from redrive.core.journal import EntryRow, Journal
-from redrive.core.options import StepOptions
-from redrive.core.outcome import Ended, Escaped, Handed, Place, Planned, Undoing, Undone
+from redrive.core.outcomes import Ended, Escaped, Handed, Place, Planned, Undoing, Undone
+from redrive.core.run_options import StepOptions
 from redrive.core.saga import (
     Happened,
     LedgerRow,
@@ -41,7 +41,7 @@ from redrive.core.saga import (
 from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.errors import PayloadError, RunDetached, StepFailed
 from redrive.reasons import Reason, ReasonCode
-from redrive.settle.view import last_tries
+from redrive.settle.settler import last_tries
 from redrive.store.encryption.keyring import Unreadable
 from redrive.store.session import until_answered
 from redrive.worker.actions import instructions

@@ -13,26 +13,25 @@ from redrive.clock import MICROS
 from redrive.core.circuit import Admitted
 from redrive.core.classify import Category
 from redrive.core.decide import decide
-from redrive.core.ending import Ending, LetterCode, Stage
+from redrive.core.decide_step import circuit_open
 from redrive.core.failure import Failure
-from redrive.core.options import DEFAULT_RETRY
-from redrive.core.outcome import Began, Interrupted, Outcome, Place, Raised, Returned
-from redrive.core.parking import circuit_open
+from redrive.core.failure_reason import Ending, LetterCode, Stage
+from redrive.core.outcomes import Began, Interrupted, Outcome, Place, Raised, Returned
 from redrive.core.payload import check_size
 from redrive.core.quick import quick
+from redrive.core.run_options import DEFAULT_RETRY
 from redrive.core.states import StepStatus
-from redrive.core.transition import AttemptEnd, EntryWrite
+from redrive.core.transitions import AttemptEnd, EntryWrite
 from redrive.errors import PayloadError, PayloadTooLarge, RunDetached, StoreError, StoreUnavailable
 from redrive.reasons import Reason, ReasonCode
-from redrive.settle.settler import Settled
-from redrive.settle.view import parked_for
+from redrive.settle.settler import Settled, parked_for
 from redrive.store.session import until_answered
 from redrive.worker.attempt import Attempt, Unfinished, begin
 from redrive.worker.circuits import CircuitGate
 
 if TYPE_CHECKING:
     from redrive.core.journal import EntryRow
-    from redrive.signals.traces import Tracing
+    from redrive.observability.tracing import Tracing
     from redrive.store.port import Transaction
     from redrive.worker.branches import Branch
     from redrive.worker.committer import Mark

@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from redrive.clock import MICROS, Clock
-from redrive.core.outcome import Interrupted, OpenStep, Place, RunView, Woke
-from redrive.core.outcome import Waits as RunWaits
+from redrive.core.outcomes import Interrupted, OpenStep, Place, RunView, Woke
+from redrive.core.outcomes import Waits as RunWaits
 from redrive.errors import RunDetached
 from redrive.frozen import dataclass
 

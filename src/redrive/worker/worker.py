@@ -16,18 +16,25 @@ from typing import Any
 
 from redrive.clock import MICROS, Clock
 from redrive.core.classify import Rule
-from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.failure import capture
-from redrive.core.outcome import Diverged, Ended, Escaped, Outcome, Released, RunView, Wait
+from redrive.core.failure_reason import Ending, LetterCode, Stage
+from redrive.core.outcomes import Diverged, Ended, Escaped, Outcome, Released, RunView, Wait
 from redrive.core.states import FINAL, RunStatus
-from redrive.core.transition import NewRun
+from redrive.core.transitions import NewRun
 from redrive.errors import StoreError
 from redrive.frozen import dataclass
+from redrive.observability.counters import Ear, Tally
+from redrive.observability.tracing import Tracing
 from redrive.reasons import Reason, ReasonCode
-from redrive.settle.settler import LocalSettler, Outgoing, Settled, Settler
-from redrive.settle.view import options_of, readable_options, view_of_claimed
-from redrive.signals.tally import Ear, Tally
-from redrive.signals.traces import Tracing
+from redrive.settle.settler import (
+    LocalSettler,
+    Outgoing,
+    Settled,
+    Settler,
+    options_of,
+    readable_options,
+    view_of_claimed,
+)
 from redrive.store.port import Store, Transaction
 from redrive.store.session import until_answered
 from redrive.store.workers import Beat, Catalogue, Claimed, NewWorker, living

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from redrive.reasons import Reason, ReasonCode
-from redrive.server.pages.leaves import filled, leaves
-from redrive.server.pages.values import MOST, Begun, beginning, fields, pretty
-from redrive.server.pages.wishes import faults_of
+from redrive.server.pages.replay_form import faults_of, filled, leaves
+from redrive.server.pages.translations import MOST, Begun, beginning, fields, pretty
 
 ORDER = {
     "order": {"id": 7, "paid": True, "lines": [1, 2], "note": None, "to": {"street": "Main"}},

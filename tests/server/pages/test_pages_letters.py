@@ -18,12 +18,12 @@ from server_kit import SECRET, World, access_of, opened, serving
 from redrive import NonRetryable, Redrive
 from redrive.core.roles import Role
 from redrive.core.states import LetterStatus
-from redrive.desk.sets import DryRunOfMany
+from redrive.desk.bulk import DryRunOfMany
 from redrive.reasons import ReasonCode
-from redrive.server.auth.access import NewToken
-from redrive.server.pages.leaves import Leaf, filled, leaves
-from redrive.server.pages.sets import Effect, effects_of
-from redrive.server.pages.standing import Standing, standing
+from redrive.server.auth.admin import NewToken
+from redrive.server.pages.bulk import Effect, effects_of
+from redrive.server.pages.letters import Standing, standing
+from redrive.server.pages.replay_form import Leaf, filled, leaves
 from redrive.testing import engine
 
 HOSTILE = "</pre><script>alert(1)</script>=cmd|' /C calc'!A0 مرحبا"

@@ -12,9 +12,9 @@ import pytest
 from pages_kit import Looked, of_role, once
 from server_kit import World, opened
 
-from redrive.core.events import Event
-from redrive.server.pages.audit import KINDS
-from redrive.server.pages.labels import ROLES
+from redrive.core.audit import Event
+from redrive.server.pages.activity import KINDS
+from redrive.server.pages.display import ROLES
 from redrive.store.schedules import NewSchedule
 from redrive.store.workers import Catalogue, NewWorker
 

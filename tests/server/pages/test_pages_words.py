@@ -12,7 +12,7 @@ import pytest
 from jinja2 import Environment, nodes
 
 import redrive.server.pages as pages
-from redrive.server.pages.words import Words, best_language, catalogue
+from redrive.server.pages.translations import Words, best_language, catalogue
 
 HERE = Path(pages.__file__).parent
 FIELD = re.compile(r"{(\w+)}")

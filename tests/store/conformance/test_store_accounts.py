@@ -19,7 +19,7 @@ from redrive.store.account_records import (
     UserRow,
     lapse_of,
 )
-from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
+from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
 
 
 def member(user: str = "u1", tenant: str = "acme", role: Role = Role.ADMIN, **more: bool) -> MemberRow:

@@ -8,7 +8,7 @@ import pytest
 from store_kit import DAY, SECOND, Kit, becomes, buried, entry, failed_try, letter, writes
 
 from redrive.core.states import FINAL, EntryKind, LetterStatus, RunStatus, StepStatus
-from redrive.core.transition import AttemptEnd, EntryWrite, RunWrite, Transition
+from redrive.core.transitions import AttemptEnd, EntryWrite, RunWrite, Transition
 from redrive.errors import DataRefused
 
 RUNNING, RETRYING, SUCCESS = StepStatus.RUNNING, StepStatus.RETRYING, StepStatus.SUCCESS

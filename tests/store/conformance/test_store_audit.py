@@ -11,8 +11,8 @@ from store_kit import DAY, HOUR, SECOND, Kit, becomes, buried, noted, writes
 
 from redrive.core.states import RunStatus
 from redrive.errors import InputError
+from redrive.store.filters import AuditFilter
 from redrive.store.records import AuditRow, PolicyRow, Purge
-from redrive.store.selection import AuditFilter
 
 POLICY = PolicyRow(tenant="", workflow="", step="", policy="{}", updated_at=0, updated_by="ann")
 

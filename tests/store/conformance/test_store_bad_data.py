@@ -6,9 +6,9 @@ import pytest
 from store_kit import Kit, becomes, buried, entry, failed_try, writes
 
 from redrive.core.states import RunStatus
-from redrive.core.transition import RunWrite
+from redrive.core.transitions import RunWrite
 from redrive.errors import DataRefused, StoreUnavailable
-from redrive.store.selection import RunFilter
+from redrive.store.filters import RunFilter
 
 ODD = [
     "",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from outbox_kit import DELIVERED, LEASE, PENDING, SKIPPED, Outbox, mark, say, sink
 from store_kit import DAY, Kit, entry, noted, writes
 
-from redrive.core.delivery import BORN, Arrived, Bundle, Carrier, DeliveryMark
+from redrive.core.outbox import BORN, Arrived, Bundle, Carrier, DeliveryMark
 from redrive.core.states import DeliveryStatus
-from redrive.core.transition import Answer, MessageWrite
+from redrive.core.transitions import Answer, MessageWrite
 from redrive.store.outbox_records import DeliveryChoice, DeliveryDecision
 from redrive.store.records import Purge
 

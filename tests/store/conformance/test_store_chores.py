@@ -6,11 +6,11 @@ import pytest
 from letter_kit import closes
 from store_kit import DAY, SECOND, Kit, becomes, buried, entry, failed_try, noted, writes
 
-from redrive.core.keys import job_key
+from redrive.core.idempotency import job_key
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
-from redrive.core.transition import RunWrite
+from redrive.core.transitions import RunWrite
+from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
 from redrive.store.records import Purge
-from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
 
 KEEP = Purge(runs=7 * DAY, letters=30 * DAY, workers=DAY, limit=1000)
 

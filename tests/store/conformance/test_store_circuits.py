@@ -11,10 +11,10 @@ from store_kit import DAY, SECOND, Kit, becomes, entry, noted, writes
 
 from redrive.core.circuit import Admission, CircuitState, CircuitStatus
 from redrive.core.states import RunStatus, StepStatus
-from redrive.core.transition import CircuitMark, RunWrite
+from redrive.core.transitions import CircuitMark, RunWrite
 from redrive.store.circuits import Ask, CircuitTurn
+from redrive.store.filters import AuditFilter, CircuitFilter
 from redrive.store.records import Purge
-from redrive.store.selection import AuditFilter, CircuitFilter
 from redrive.store.workers import Claimed
 
 SETTINGS = '{"name": "payments"}'

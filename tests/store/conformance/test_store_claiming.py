@@ -11,7 +11,7 @@ import pytest
 from store_kit import SECOND, Kit, becomes, entry, failed_try, noted, writes
 
 from redrive.core.states import RunStatus, StepStatus
-from redrive.core.transition import AttemptEnd, RunWrite
+from redrive.core.transitions import AttemptEnd, RunWrite
 from redrive.store.workers import Claims, Lane
 
 

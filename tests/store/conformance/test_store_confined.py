@@ -12,16 +12,13 @@ from outbox_kit import Outbox, say, sink
 from store_kit import DAY, Kit, becomes, entry, failed_try, letter, noted, writes
 
 from redrive.core.circuit import CircuitState, CircuitStatus
-from redrive.core.rate import Rate
+from redrive.core.schedule import Rate
 from redrive.core.states import RunStatus
-from redrive.core.transition import Transition
+from redrive.core.transitions import Transition
 from redrive.errors import InputError, NotAllowed
 from redrive.store.bulk import NewSet, SetChange, SetVerb
 from redrive.store.circuits import CircuitTurn
-from redrive.store.outbox_records import DeliveryChoice, DeliveryDecision
-from redrive.store.port import People
-from redrive.store.records import PolicyRow, RunRow, Triage
-from redrive.store.selection import (
+from redrive.store.filters import (
     AuditFilter,
     CircuitFilter,
     GroupFilter,
@@ -29,6 +26,9 @@ from redrive.store.selection import (
     OutboxFilter,
     RunFilter,
 )
+from redrive.store.outbox_records import DeliveryChoice, DeliveryDecision
+from redrive.store.port import People
+from redrive.store.records import PolicyRow, RunRow, Triage
 
 HALF_OPEN = CircuitState(status=CircuitStatus.HALF_OPEN, generation=2)
 CLOSED = CircuitState(status=CircuitStatus.CLOSED, generation=3)
@@ -131,7 +131,7 @@ FOREIGN: dict[str, Change] = {
 
 
 def _new(run: RunRow) -> Any:
-    from redrive.core.transition import NewRun
+    from redrive.core.transitions import NewRun
 
     return NewRun(public_id="new", tenant="b", workflow="w", input="{}", options="{}")
 

@@ -11,10 +11,9 @@ from letter_kit import audited, case_of, closes, failed, letter_of, reopens, rep
 from store_kit import Kit, entry, noted, writes
 
 from redrive.core.states import StepStatus
-from redrive.core.transition import Transition
+from redrive.core.transitions import Transition
 from redrive.errors import DataRefused, InputError, StoreUnavailable
-from redrive.store.records import PolicyRow, RunRow, Triage
-from redrive.store.selection import (
+from redrive.store.filters import (
     AuditFilter,
     CircuitFilter,
     GroupFilter,
@@ -22,6 +21,7 @@ from redrive.store.selection import (
     OutboxFilter,
     RunFilter,
 )
+from redrive.store.records import PolicyRow, RunRow, Triage
 
 ODD = [
     "",

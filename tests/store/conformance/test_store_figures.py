@@ -7,8 +7,8 @@ from outbox_kit import DEAD, PENDING, Outbox, sink
 from store_kit import SECOND, Kit, becomes, noted, writes
 
 from redrive.core.circuit import CircuitState, CircuitStatus
-from redrive.core.deciding.rollback import AHEAD
-from redrive.core.delivery import DeliveryMark
+from redrive.core.decide_run import AHEAD
+from redrive.core.outbox import DeliveryMark
 from redrive.core.states import LetterStatus, RunStatus
 from redrive.store.circuits import CircuitTurn
 from redrive.store.stats import CircuitCount, SinkLag

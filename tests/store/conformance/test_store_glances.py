@@ -5,7 +5,7 @@ from __future__ import annotations
 from store_kit import HOUR, Kit
 
 from redrive.core.states import RunStatus
-from redrive.store.selection import LetterFilter, RunFilter
+from redrive.store.filters import LetterFilter, RunFilter
 
 
 async def failures(kit: Kit, count: int, workflow: str, tenant: str = "default", **fails: str) -> None:

@@ -9,10 +9,10 @@ import pytest
 from store_kit import DAY, HOUR, SECOND, Kit, becomes, buried
 
 from redrive.core.states import LetterStatus, RunStatus
-from redrive.core.transition import LetterMove, RunWrite, Transition
+from redrive.core.transitions import LetterMove, RunWrite, Transition
 from redrive.errors import InputError
+from redrive.store.filters import GroupFilter
 from redrive.store.records import GroupPage, GroupRow, Purge, RunRow
-from redrive.store.selection import GroupFilter
 from redrive.store.workers import Claimed
 
 ALL = GroupFilter(status=None)

@@ -11,11 +11,11 @@ from letter_kit import restarts
 from store_kit import LEASE, SECOND, Kit, becomes, buried
 
 from redrive.chores.reap import Reaper
-from redrive.core.options import Handler, OnFailure, RunOptions
+from redrive.core.run_options import Handler, OnFailure, RunOptions
 from redrive.core.states import RunStatus
-from redrive.core.transition import NewRun, Transition
+from redrive.core.transitions import NewRun, Transition
+from redrive.store.filters import RunFilter
 from redrive.store.records import RunRow
-from redrive.store.selection import RunFilter
 from redrive.store.workers import Claimed
 
 

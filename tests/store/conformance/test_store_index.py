@@ -8,11 +8,11 @@ import pytest
 from store_kit import DAY, Kit, becomes, buried
 
 from redrive.core.states import LetterStatus, RunStatus
-from redrive.core.transition import AuditWrite, LetterMove, NewRun, Reopening, RunWrite, Transition
+from redrive.core.transitions import AuditWrite, LetterMove, NewRun, Reopening, RunWrite, Transition
 from redrive.errors import InputError
 from redrive.store.bulk import NewSet
+from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.records import Purge
-from redrive.store.selection import LetterFilter, RunFilter
 from redrive.store.workers import Claimed
 
 ORDER = (("order_id", "42"), ("customer.email", "ann@example.org"))
@@ -138,7 +138,7 @@ async def test_what_a_purged_run_was_found_by_is_gone(kit: Kit) -> None:
 
 @pytest.mark.parametrize("value", ["żółć", "a'b\"c", "x" * 5000, "a\nb", "null\0", "", "sha256:x", "%"])
 async def test_every_text_is_found_as_it_is(kit: Kit, value: str) -> None:
-    from redrive.core.index import index_text
+    from redrive.core.new_run import index_text
 
     (run,) = await kit.start(index=(("field", index_text(value)),))
     await kit.start(index=(("field", index_text(value + "x")),))

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from store_kit import DAY, HOUR, SECOND, Kit, becomes
 
-from redrive.core.keys import job_key
+from redrive.core.idempotency import job_key
 from redrive.core.states import LetterStatus, RunStatus
-from redrive.core.transition import AuditWrite
+from redrive.core.transitions import AuditWrite
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.store.bulk import NewSet
+from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
 from redrive.store.records import Page
-from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
 
 
 async def listed(kit: Kit, limit: int = 50, cursor: str | None = None, **where) -> list[str]:

@@ -10,6 +10,7 @@ from outbox_kit import say, sink
 from store_kit import DAY, HOUR, SECOND, Kit, noted
 
 from redrive.errors import NotAllowed
+from redrive.store.filters import AuditFilter, OutboxFilter
 from redrive.store.notifications import (
     LaneCase,
     NewNotice,
@@ -19,7 +20,6 @@ from redrive.store.notifications import (
     Telling,
 )
 from redrive.store.records import Purge
-from redrive.store.selection import AuditFilter, OutboxFilter
 
 ALL = NotificationFilter()
 SET, DELETED = noted("notify.set"), noted("notify.deleted")

@@ -10,11 +10,11 @@ import pytest
 from outbox_kit import DEAD, DELIVERED, LEASE, PENDING, SKIPPED, Outbox, mark, say, sink
 from store_kit import DAY, SECOND, Kit, entry, noted, writes
 
-from redrive.core.delivery import Suspects
+from redrive.core.outbox import Suspects
 from redrive.store import outbox as store_outbox
+from redrive.store.filters import AuditFilter, OutboxFilter
 from redrive.store.outbox_records import DeliveryChoice, DeliveryDecision
 from redrive.store.records import Purge
-from redrive.store.selection import AuditFilter, OutboxFilter
 
 PURGE = Purge(runs=DAY, letters=DAY, workers=DAY, limit=500, messages=DAY)
 

@@ -9,10 +9,10 @@ import pytest
 from store_kit import HOUR, LEASE, SECOND, Kit, entry, writes
 
 from redrive.chores.reap import Reaper
-from redrive.core.delivery import Carrier
-from redrive.core.options import RunOptions, StepOptions
+from redrive.core.outbox import Carrier
+from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import RunStatus, StepStatus
-from redrive.core.transition import Answer, Transition
+from redrive.core.transitions import Answer, Transition
 from redrive.errors import DataRefused, StoreUnavailable
 from redrive.store.port import Store
 from redrive.store.workers import Claimed

@@ -19,9 +19,9 @@ from letter_kit import (
 from store_kit import DAY, HOUR, SECOND, Kit, buried, entry, noted, writes
 
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
-from redrive.core.transition import RunWrite
+from redrive.core.transitions import RunWrite
 from redrive.errors import DataRefused
-from redrive.store.selection import RunFilter
+from redrive.store.filters import RunFilter
 
 
 async def test_a_reopened_run_is_due_at_once_and_owes_nothing_to_its_past(kit: Kit) -> None:

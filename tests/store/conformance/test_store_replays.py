@@ -19,8 +19,8 @@ from letter_kit import (
 from store_kit import SECOND, Kit, becomes, catalogue, noted
 
 from redrive.core.states import LetterStatus, RunStatus
+from redrive.store.filters import LetterFilter
 from redrive.store.records import ReplayRow, Triage
-from redrive.store.selection import LetterFilter
 from redrive.store.workers import CatalogueItem, KnownItem, NewWorker
 
 

@@ -9,7 +9,7 @@ from letter_kit import case_of, failed, letter_of, moved, replay
 from store_kit import HOUR, SECOND, Kit, becomes, entry, letter, writes
 
 from redrive.core.states import EntryKind, LetterStatus, RunStatus, StepStatus
-from redrive.core.transition import Reopening, RunWrite
+from redrive.core.transitions import Reopening, RunWrite
 
 ENDS = [RunStatus.COMPENSATED, RunStatus.TIMED_OUT, RunStatus.CANCELLED, RunStatus.DLQ_PENDING]
 

@@ -8,8 +8,8 @@ import pytest
 from store_kit import HOUR, LEASE, SECOND, Kit, noted
 
 from redrive.errors import NotAllowed
+from redrive.store.filters import AuditFilter
 from redrive.store.schedules import NewSchedule, ScheduleMark, ScheduleRow
-from redrive.store.selection import AuditFilter
 
 DAILY = NewSchedule(tenant="default", workflow="w", name="daily", expression="0 6 * * *", zone="UTC")
 PLACE = DAILY.place

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from store_kit import DAY, SECOND, Kit, buried
 
-from redrive.core.rate import Rate
+from redrive.core.schedule import Rate
 from redrive.core.states import RunStatus
-from redrive.core.transition import AuditWrite
+from redrive.core.transitions import AuditWrite
 from redrive.errors import InputError
 from redrive.store.bulk import (
     ItemMark,
@@ -22,8 +22,8 @@ from redrive.store.bulk import (
     SetStatus,
     SetVerb,
 )
+from redrive.store.filters import AuditFilter, LetterFilter
 from redrive.store.records import Purge
-from redrive.store.selection import AuditFilter, LetterFilter
 from redrive.store.workers import Claimed
 
 LEASE = 15 * SECOND

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from store_kit import SECOND, Kit, noted
 
-from redrive.core.transition import AuditWrite
+from redrive.core.transitions import AuditWrite
 from redrive.errors import NotAllowed
+from redrive.store.filters import AuditFilter
 from redrive.store.records import PolicyRow
-from redrive.store.selection import AuditFilter
 
 DEFAULT = PolicyRow(
     tenant="", workflow="", step="", policy='{"max_retries":1}', updated_at=0, updated_by="ann"

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 from store_kit import DAY, HOUR, SECOND, Kit, becomes, buried, writes
 
-from redrive.core.keys import job_key
+from redrive.core.idempotency import job_key
 from redrive.core.states import RunStatus
-from redrive.core.transition import RunWrite
+from redrive.core.transitions import RunWrite
 from redrive.errors import DataRefused
+from redrive.store.filters import RunFilter
 from redrive.store.records import Purge
-from redrive.store.selection import RunFilter
 
 KEY = job_key("default", "w", "order-1")
 

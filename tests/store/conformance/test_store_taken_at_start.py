@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from store_kit import DAY, HOUR, LEASE, SECOND, Kit, becomes, entry, noted, writes
 
-from redrive.core.keys import job_key
+from redrive.core.idempotency import job_key
 from redrive.core.states import RunStatus
 from redrive.store.workers import Claimed
 

@@ -9,20 +9,19 @@ from letter_kit import audited, closes
 from list_cases import NO_TEXTS, TEXTS
 from store_kit import DAY, LEASE, Kit, entry, writes
 
-from redrive.chores.purge import Purger
+from redrive.chores.maintenance import Purger
 from redrive.chores.reap import Reaper
 from redrive.core.classify import Category
-from redrive.core.ending import Ending, LetterCode
 from redrive.core.failure import Failure
-from redrive.core.options import RunOptions
-from redrive.core.outcome import Escaped
+from redrive.core.failure_reason import Ending, LetterCode
+from redrive.core.outcomes import Escaped
+from redrive.core.run_options import RunOptions
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
-from redrive.core.transition import AttemptEnd
+from redrive.core.transitions import AttemptEnd
 from redrive.reasons import Reason, ReasonCode
 from redrive.settings import Settings
-from redrive.settle.settler import LocalSettler
-from redrive.settle.view import view_of
-from redrive.store.selection import LetterFilter
+from redrive.settle.settler import LocalSettler, view_of
+from redrive.store.filters import LetterFilter
 from redrive.store.workers import Claimed
 from redrive.testing.faulty_store import (
     FAIL,

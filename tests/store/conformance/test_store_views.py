@@ -8,8 +8,8 @@ import pytest
 from store_kit import SECOND, Kit, noted
 
 from redrive.errors import NotAllowed
-from redrive.store.selection import AuditFilter
-from redrive.store.views import NewView
+from redrive.store.filters import AuditFilter
+from redrive.store.settings import NewView
 
 MINE = NewView(
     tenant="acme", list="letters", owner="ann", name="late", query="code=timeout&text=4711", by="ann"

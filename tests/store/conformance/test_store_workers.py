@@ -6,7 +6,7 @@ import asyncio
 
 from store_kit import LEASE, SECOND, Kit, becomes, catalogue, entry, writes
 
-from redrive.core.options import StepOptions
+from redrive.core.run_options import StepOptions
 from redrive.core.states import RunStatus, StepStatus
 from redrive.store.port import Store
 from redrive.store.records import Purge

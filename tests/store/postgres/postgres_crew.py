@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "crash"))
 from ledger import Ledger, Line
 
 from redrive import Redrive, RetryPolicy, step_info
-from redrive.cli.serve import run
+from redrive.cli.worker_process import run
 
 __all__ = ["CREDITS", "LEASE", "build"]
 

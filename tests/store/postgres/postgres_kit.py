@@ -15,9 +15,7 @@ from store_kit import HandClock, Kit
 
 from redrive.clock import Clock
 from redrive.store.postgres import PostgresStore
-from redrive.store.postgres.address import Address, locate
-from redrive.store.postgres.database_clock import DatabaseClock
-from redrive.store.postgres.line import Line, connect, session
+from redrive.store.postgres.connection import Address, DatabaseClock, Line, connect, locate, session
 from redrive.store.postgres.session import PostgresDatabase
 from redrive.store.postgres.sql import in_schema
 

@@ -16,8 +16,8 @@ from store_kit import HandClock, becomes, entry, writes
 
 from redrive.core.states import RunStatus
 from redrive.store.postgres import PostgresStore
-from redrive.store.postgres import writes as applying
-from redrive.store.postgres.address import locate
+from redrive.store.postgres import apply as applying
+from redrive.store.postgres.connection import locate
 
 # -- connections ---------------------------------------------------------------------------------------
 

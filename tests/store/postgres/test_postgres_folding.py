@@ -5,7 +5,7 @@ from __future__ import annotations
 from postgres_kit import Bench
 
 from redrive.core.states import LetterStatus, RunStatus
-from redrive.core.transition import LetterMove, RunWrite, Transition
+from redrive.core.transitions import LetterMove, RunWrite, Transition
 from redrive.store.records import Purge
 
 

@@ -18,12 +18,12 @@ from session_kit import postgres_calls
 from test_postgres_plans import plan, scans
 
 from redrive.store.bulk import NewSet, conditions_of, letter_scan_sql, stored
+from redrive.store.filters import AuditFilter, LetterFilter, OutboxFilter, RunFilter
 from redrive.store.lists import choose_scan
-from redrive.store.postgres.line import Line
-from redrive.store.postgres.roles import acting_for
+from redrive.store.postgres.connection import Line
+from redrive.store.postgres.pool import acting_for
 from redrive.store.postgres.session import PostgresSession
 from redrive.store.postgres.sql import Statement, prepare
-from redrive.store.selection import AuditFilter, LetterFilter, OutboxFilter, RunFilter
 from redrive.store.store import SqlStore
 
 LISTS: dict[type[Any], Callable[..., Any]] = {

@@ -17,8 +17,8 @@ from store_kit import DAY, LEASE, SECOND, becomes, catalogue, entry, failed_try,
 
 from redrive.core.states import RunStatus, StepStatus
 from redrive.errors import StoreUnavailable
+from redrive.store.postgres import apply as applying
 from redrive.store.postgres import lease
-from redrive.store.postgres import writes as applying
 from redrive.store.postgres.session import PostgresSession
 from redrive.store.postgres.sql import in_schema
 from redrive.store.records import Purge

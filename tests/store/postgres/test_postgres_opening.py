@@ -18,7 +18,7 @@ from redrive.clock import SystemClock
 from redrive.errors import ConfigurationError, StoreError, StoreUnavailable
 from redrive.store import open_store
 from redrive.store.postgres import PostgresStore, migrate
-from redrive.store.postgres.address import locate
+from redrive.store.postgres.connection import locate
 
 # -- URLs ----------------------------------------------------------------------------------------------
 

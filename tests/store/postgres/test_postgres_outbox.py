@@ -11,11 +11,11 @@ import pytest
 from outbox_kit import LEASE, Outbox, mark, say, sink
 from store_kit import HandClock, Kit, entry, writes
 
-from redrive.core.delivery import Carrier
-from redrive.core.transition import AuditWrite
+from redrive.core.outbox import Carrier
+from redrive.core.transitions import AuditWrite
 from redrive.store import open_store
 from redrive.store.outbox_records import DeliveryChoice, DeliveryDecision
-from redrive.store.postgres.address import locate
+from redrive.store.postgres.connection import locate
 
 pytestmark = pytest.mark.parametrize("ready_url", cluster.ENOUGH, indirect=True)
 

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from postgres_kit import Bench, opened
 
-from redrive.store.postgres.line import Line
+from redrive.store.postgres.connection import Line
 from redrive.store.postgres.sql import Statement, in_schema, prepare
 from redrive.store.session import Statements
 

@@ -11,8 +11,8 @@ from postgres_kit import Bench, eventually
 from store_kit import DAY, SECOND, becomes, entry, writes
 
 from redrive.chores.reap import Reaper
-from redrive.core.options import RunOptions, StepOptions
-from redrive.core.outcome import Outcome
+from redrive.core.outcomes import Outcome
+from redrive.core.run_options import RunOptions, StepOptions
 from redrive.core.states import RunStatus, StepStatus
 from redrive.errors import StoreUnavailable
 from redrive.settle.settler import Settled, Settler

@@ -28,13 +28,13 @@ from redrive.store.account_records import (
     TokenRow,
     UserRow,
 )
+from redrive.store.filters import AuditFilter, LetterFilter, RunFilter
 from redrive.store.port import People
 from redrive.store.postgres import PostgresStore
-from redrive.store.postgres.line import Line
-from redrive.store.postgres.roles import acting_for, prove_confined
+from redrive.store.postgres.connection import Line
+from redrive.store.postgres.pool import acting_for, prove_confined
 from redrive.store.postgres.sql import in_schema
 from redrive.store.records import PolicyRow, Triage
-from redrive.store.selection import AuditFilter, LetterFilter, RunFilter
 from redrive.store.statements import load
 
 FILLERS = {"text": "$1", "boolean": "false", "text[]": "'{}'"}  # anything else is a number

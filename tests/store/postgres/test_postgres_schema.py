@@ -9,9 +9,9 @@ from postgres_kit import Bench, eventually
 from store_kit import HandClock, Kit, entry, writes
 
 from redrive.errors import SchemaMismatch, StoreError, StoreUnavailable
+from redrive.store.filters import RunFilter
 from redrive.store.migrate import Migration, known
 from redrive.store.postgres import PostgresStore, migrate, schema
-from redrive.store.selection import RunFilter
 
 PACKAGE = "redrive.store.postgres"
 FIRST = [f"{each.version:04d}_{each.name}" for each in known(PACKAGE)]

@@ -8,9 +8,9 @@ from postgres_kit import Bench
 from session_kit import postgres_calls
 from store_kit import SECOND, buried
 
-from redrive.core.transition import AuditWrite
+from redrive.core.transitions import AuditWrite
 from redrive.store.bulk import NewSet
-from redrive.store.selection import GroupFilter
+from redrive.store.filters import GroupFilter
 
 LEASE = 15 * SECOND
 

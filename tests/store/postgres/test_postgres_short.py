@@ -9,12 +9,12 @@ from postgres_kit import Bench
 
 from redrive.core.decide import decide
 from redrive.core.journal import EntryRow
-from redrive.core.options import DEFAULT_RETRY, RunOptions
-from redrive.core.outcome import Ended, Outcome, Place, Returned
+from redrive.core.outcomes import Ended, Outcome, Place, Returned
+from redrive.core.run_options import DEFAULT_RETRY, RunOptions
 from redrive.core.states import EntryKind, StepStatus
-from redrive.core.transition import CircuitMark, Transition
-from redrive.settle.view import view_of_claimed
-from redrive.store.postgres.short import settle_one, start_one
+from redrive.core.transitions import CircuitMark, Transition
+from redrive.settle.settler import view_of_claimed
+from redrive.store.postgres.fast_path import settle_one, start_one
 from redrive.store.workers import Claimed
 
 

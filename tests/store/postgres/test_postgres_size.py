@@ -17,12 +17,14 @@ from session_kit import postgres_calls
 from store_kit import DAY, SECOND, becomes, entry, writes
 
 from redrive.core.states import LetterStatus, RunStatus, StepStatus
-from redrive.store.postgres import claims, lease, starts
-from redrive.store.postgres import writes as applying
-from redrive.store.postgres.line import Line
+from redrive.store.filters import LetterFilter, RunFilter
+from redrive.store.postgres import apply as applying
+from redrive.store.postgres import lease
+from redrive.store.postgres import runs as claims
+from redrive.store.postgres import runs as starts
+from redrive.store.postgres.connection import Line
 from redrive.store.postgres.session import PostgresSession
 from redrive.store.records import Purge
-from redrive.store.selection import LetterFilter, RunFilter
 from redrive.store.store import SqlStore
 from redrive.store.workers import Claim
 

@@ -14,7 +14,7 @@ from store_kit import HandClock
 from redrive.errors import SchemaMismatch
 from redrive.store.migrate import known
 from redrive.store.postgres import PostgresStore, migrate, schema
-from redrive.store.postgres.roles import prove_confined
+from redrive.store.postgres.pool import prove_confined
 
 SHIPPED = known("redrive.store.postgres")
 RELEASES = upgrade_kit.releases("postgres")

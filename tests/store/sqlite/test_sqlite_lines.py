@@ -13,13 +13,13 @@ import pytest
 from outbox_kit import LEASE, Outbox
 from store_kit import SECOND, HandClock, Kit, entry, noted, writes
 
-from redrive.core.options import StepOptions
+from redrive.core.run_options import StepOptions
 from redrive.core.states import StepStatus
 from redrive.errors import StoreError, StoreUnavailable
 from redrive.store import open_store
-from redrive.store.selection import RunFilter
+from redrive.store.filters import RunFilter
 from redrive.store.sqlite import connection
-from redrive.store.sqlite.turn import Turn
+from redrive.store.sqlite.connection import Turn
 
 
 async def count(kit: Kit) -> int:
@@ -257,7 +257,7 @@ async def test_a_transaction_without_a_connection_is_in_nobody_s_way(
         raise StoreUnavailable("no more connections")
 
     with monkeypatch.context() as patch:
-        patch.setattr("redrive.store.sqlite.line.Line.open", broken)
+        patch.setattr("redrive.store.sqlite.threads.Line.open", broken)
         with pytest.raises(StoreUnavailable, match="no more"):
             await on_file.store.transaction(5.0).execute("CREATE TABLE mine (a)")
     tx = on_file.store.transaction(5.0)

@@ -12,9 +12,9 @@ from list_cases import ASKED, FILL, NO_TEXTS, PLACES, ROWS, allowed, cursor
 from session_kit import run_inline, sqlite_calls, sqlite_session
 
 from redrive.store.bulk import NewSet, conditions_of, letter_scan_sql, stored
+from redrive.store.filters import AuditFilter, LetterFilter, OutboxFilter, RunFilter
 from redrive.store.lists import choose_scan
 from redrive.store.migrate import known
-from redrive.store.selection import AuditFilter, LetterFilter, OutboxFilter, RunFilter
 from redrive.store.sqlite import schema
 from redrive.store.store import SqlStore
 

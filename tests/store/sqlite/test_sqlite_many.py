@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from redrive.store.sqlite.many import write_many
+from redrive.store.sqlite.connection import write_many
 
 PUT = "INSERT INTO things (id, name) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET name = excluded.name"
 RENAME = (

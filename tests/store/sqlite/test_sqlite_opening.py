@@ -14,7 +14,7 @@ from store_kit import SECOND, HandClock, Kit, becomes
 from redrive.core.states import RunStatus
 from redrive.errors import ConfigurationError, StoreError, StoreUnavailable
 from redrive.store import open_store
-from redrive.store.selection import RunFilter
+from redrive.store.filters import RunFilter
 from redrive.store.sqlite import SqliteStore, connection
 from redrive.store.sqlite.connection import Address, locate
 

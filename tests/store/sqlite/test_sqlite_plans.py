@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 import pytest
 from session_kit import run_inline, sqlite_calls
 
-from redrive.core.transition import AuditWrite
+from redrive.core.transitions import AuditWrite
+from redrive.store.filters import AuditFilter
 from redrive.store.migrate import known
-from redrive.store.selection import AuditFilter
 from redrive.store.session import Statements
-from redrive.store.sqlite import schema, writes
+from redrive.store.sqlite import apply as writes
+from redrive.store.sqlite import schema
 
 PACKAGE = "redrive.store.sqlite"
 LARGE = {"runs", "entries", "attempts", "inputs", "results", "letters", "idempotency", "replays", "audit"}

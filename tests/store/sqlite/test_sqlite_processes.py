@@ -17,10 +17,10 @@ from store_kit import HandClock, Kit, entry, writes
 
 from redrive.clock import SystemClock
 from redrive.core.states import RunStatus
-from redrive.core.transition import RunWrite
+from redrive.core.transitions import RunWrite
 from redrive.store import open_store
+from redrive.store.filters import RunFilter
 from redrive.store.migrate import known
-from redrive.store.selection import RunFilter
 
 PRELUDE = """
 import asyncio, json, sys, time
@@ -29,7 +29,7 @@ from redrive.store import open_store
 from redrive.store.records import *
 from redrive.store.workers import *
 from redrive.core.states import *
-from redrive.core.transition import *
+from redrive.core.transitions import *
 
 url, start_at = sys.argv[1], float(sys.argv[2])
 clock = SystemClock()

@@ -3,7 +3,7 @@
 show      the demo from beginning to end
 traffic   starts runs            crew    keeps a worker process alive (staff is that process)
 dashboard serves it in a browser         people    who may sign in there
-screen, plain, words    show what happens, read by redrive.cli.news
+screen, plain, words    show what happens, read by redrive.cli.dev_feed
 shop      the workflows          outside    the services they call, which fail
 """
 
@@ -50,7 +50,7 @@ def demo(seconds: float | None, keep: bool, folder: str | None, port: int | None
     from redrive.errors import RedriveError
 
     try:
-        from redrive.cli.demo.show import show
+        from redrive.cli.demo.view import show
 
         if folder is not None or keep:
             place = Path(folder or tempfile.mkdtemp(prefix="redrive-demo-")).resolve()

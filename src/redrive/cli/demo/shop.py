@@ -9,7 +9,7 @@
     import_catalogue  read a file that may take the whole process with it
     count_stock       every minute, by its schedule
 
-What the steps call is in `redrive.cli.demo.outside`: a bank, a stock, a carrier and so on that fail in
+What the steps call is in `redrive.cli.demo.services`: a bank, a stock, a carrier and so on that fail in
 every way such services do. Nothing here knows about that; it is what the retry policies are for.
 """
 
@@ -20,8 +20,59 @@ from decimal import Decimal
 
 import redrive
 from redrive import Circuit, Redrive, RetryPolicy, Schedule, StepFailed, step_info
-from redrive.cli.demo import outside
-from redrive.cli.demo.people import SHOP
+from redrive.cli.demo import services as outside
+from redrive.core.roles import Role
+from redrive.errors import Conflict
+
+__all__ = ["MARKET", "PASSWORD", "PEOPLE", "Person", "SHOP", "let_in"]
+
+
+# -- Who works with the demo: two tenants, and somebody of each role -------------------------------------
+
+
+SHOP, MARKET = "corner-shop", "market-hall"
+PASSWORD = "redrive-demo"  # nosec B105 - it is printed, and opens nothing but the demo
+"""Everybody's. The demo listens on this machine only, and what it shows is made up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """Somebody who may sign in, and what for."""
+
+    email: str
+    role: Role
+    tenant: str = SHOP
+    payloads: bool = False
+
+
+PEOPLE = (
+    Person(email="owner@shop.example", role=Role.OWNER, payloads=True),
+    Person(email="accounts@shop.example", role=Role.ADMIN, payloads=True),
+    Person(email="counter@shop.example", role=Role.STAFF),
+    Person(email="visitor@market.example", role=Role.VIEWER, tenant=MARKET),
+)
+
+
+async def let_in(app: Redrive) -> None:
+    """Make both tenants and everybody known, where they are not yet. Needs the extra `auth`."""
+    from redrive.server.auth.admin import Access, operator
+    from redrive.server.contract import NewUser
+
+    access = Access(app.runtime.store.accounts, app.runtime.clock, operator("demo"))
+    for tenant in (SHOP, MARKET):
+        await access.create_tenant(tenant)
+    for each in PEOPLE:
+        new = NewUser(
+            email=each.email, tenant=each.tenant, role=each.role, password=PASSWORD, payloads=each.payloads
+        )
+        try:
+            await access.create_user(new)
+        except Conflict:
+            return  # a folder of an earlier demo
+
+
+# -- A small shop: the workflows of `redrive demo`, written as one would write them for real -------------
+
 
 # A worker counts as dead after 3 s instead of 30, so that you need not wait to see a run recover. What ended
 # an hour ago is removed, so that a demo may run for days.
@@ -29,7 +80,6 @@ app = Redrive(
     lease="3s", chores="500ms", grace="2s", retention="1h", dlq_retention="1h", idempotency_retention="1h",
     audit_retention="6h",
 )  # fmt: skip
-
 SOON = RetryPolicy(max_retries=3, base_delay="1s", jitter=0.2)
 
 
@@ -40,9 +90,6 @@ class Order:
     price: Decimal
     card: str
     address: str
-
-
-# -- steps: each result is recorded, each failure is classified and retried ---------------------------
 
 
 @app.step
@@ -122,9 +169,6 @@ def read_catalogue(path: str) -> int:
 @app.step(retry=SOON)
 async def count_shelves() -> int:
     return await outside.count_shelves()
-
-
-# -- workflows: plain Python, resumed where they stopped ----------------------------------------------
 
 
 @app.workflow(notify={"on": ["dead_letter"]})  # in the dashboard's inbox; mail and chats could be named, too

@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import click
 
-from redrive.cli.dlq.close import ignore, resolve
-from redrive.cli.dlq.decide import complete, replay
+from redrive.cli.dlq.bulk import sets
 from redrive.cli.dlq.edit import edit
-from redrive.cli.dlq.groups import groups
-from redrive.cli.dlq.look import list_, show
-from redrive.cli.dlq.sets import sets
-from redrive.cli.dlq.triage import assign, comment, tag
+from redrive.cli.dlq.list import list_, show
+from redrive.cli.dlq.replay import complete, replay
+from redrive.cli.dlq.triage import assign, comment, groups, ignore, resolve, tag
 
 __all__ = ["dlq"]
 

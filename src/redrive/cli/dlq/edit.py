@@ -6,10 +6,9 @@ from typing import Any
 
 import click
 
-from redrive.cli.change import Change, changing
-from redrive.cli.dlq.decide import WAIT, reworked
-from redrive.cli.exits import Misused
-from redrive.cli.hints import hint
+from redrive.cli.dlq.replay import WAIT, reworked
+from redrive.cli.messages import Misused, hint
+from redrive.cli.options import Change, changing
 from redrive.cli.output import Output, shown
 from redrive.cli.place import Place, at_a_place
 
@@ -50,8 +49,8 @@ def edit(
       redrive dlq edit dl-01k9x7
       EDITOR=nano redrive dlq edit dl-01k9x7 --mode full
     """
-    from redrive.cli.dlq.deciding import Asked
-    from redrive.cli.dlq.editing import edit_and_decide
+    from redrive.cli.dlq.decision import Asked
+    from redrive.cli.dlq.editor import edit_and_decide
 
     if not (change.yes or change.dry_run or change.somebody_watches):
         raise Misused(

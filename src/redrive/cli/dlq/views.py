@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from redrive.app import Redrive
-from redrive.cli.change import user
-from redrive.cli.exits import NOT_FOUND, Stopped
-from redrive.cli.moment import MOMENT
-from redrive.desk.views import ListName, SavedView, plain_name
+from redrive.cli.messages import NOT_FOUND, Stopped
+from redrive.cli.options import MOMENT, user
+from redrive.desk.saved_views import ListName, SavedView, plain_name
 
 __all__ = ["opened"]
 

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import click
 
-from redrive.cli.runs.act import cancel, start
-from redrive.cli.runs.look import list_, show, watch, why
-from redrive.cli.runs.retry import retry
-from redrive.cli.runs.rollback import rollback
+from redrive.cli.runs.show import list_, show, watch, why
+from redrive.cli.runs.start import cancel, retry, rollback, start
 
 __all__ = ["runs"]
 

@@ -17,8 +17,7 @@
 - An enum whose values are not plain scalars is stored by member name.
 """
 
-from redrive.core.payload.anything import encode_any
-from redrive.core.payload.signature import Signature
-from redrive.core.payload.size import check_size
+from redrive.core.payload.codec import check_size
+from redrive.core.payload.signature import Signature, encode_any
 
 __all__ = ["Signature", "check_size", "encode_any"]

@@ -9,11 +9,13 @@ from typing import Any, final
 from pydantic import BaseModel, ValidationError
 from pydantic_core import CoreSchema, SchemaSerializer, SchemaValidator
 
-from redrive.core.payload.adapt import CONFIG, split, union_classes
-from redrive.core.payload.explain import Path, holds_surrogates, misfit, refused, unstorable, unwritable
+from redrive.core.payload.errors import Path, holds_surrogates, misfit, refused, unstorable, unwritable
 from redrive.core.payload.plain import typed_text
-from redrive.errors import PayloadError
+from redrive.core.payload.types import CONFIG, split, union_classes
+from redrive.errors import PayloadError, PayloadTooLarge
 from redrive.reasons import Reason, ReasonCode
+
+# -- One annotation's way to JSON text and back ----------------------------------------------------------
 
 
 @final
@@ -124,3 +126,26 @@ def _pairs(value: Any, back: Any) -> list[tuple[str | int, Any, Any]]:
     elif isinstance(value, BaseModel):
         names = list(type(value).model_fields)
     return [(name, getattr(value, name), getattr(back, name)) for name in names]
+
+
+# -- How large a payload may be --------------------------------------------------------------------------
+
+
+_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def check_size(text: str, limit: int, what: str | Reason) -> None:
+    """Refuse `text` if it takes more than `limit` bytes as UTF-8. `what` names it in the message."""
+    if len(text) * 4 <= limit or (len(text) <= limit and text.isascii()):
+        return
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > limit:
+        sizes = _human(size), _human(limit)
+        raise PayloadTooLarge(Reason(ReasonCode.PAYLOAD_TOO_LARGE, what=what, size=sizes[0], limit=sizes[1]))
+
+
+def _human(size: int) -> str:
+    for unit, name in _UNITS:
+        if size >= unit:
+            return f"{size / unit:.1f} {name} ({size:,} bytes)"
+    return f"{size:,} bytes"

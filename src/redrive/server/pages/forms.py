@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -9,11 +10,46 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 
 from redrive.errors import InputError
-from redrive.server.body import off_loop, parse_form
-from redrive.server.once import FORMS, OnceRoute
-from redrive.server.pages.entering import enter
+from redrive.server.body import INLINE, Shape, measure, off_loop, parse_form
+from redrive.server.idempotency import FORMS, OnceRoute
+from redrive.server.request import Asking, find_out, note_entry
 
-__all__ = ["CHECK", "DO", "ONCE", "Form", "Sent", "form_of", "pages", "to"]
+__all__ = ["CHECK", "DO", "Entries", "Form", "ONCE", "Sent", "enter", "form_of", "pages", "to"]
+
+
+# -- Who looks at the pages, and into which tenant -------------------------------------------------------
+
+
+_AGAIN = 900.0  # seconds after which looking is noted again
+_MOST = 10_000
+
+
+class Entries:
+    """Who was noted lately to look into which tenant."""
+
+    def __init__(self) -> None:
+        self._noted: OrderedDict[tuple[str, str], float] = OrderedDict()
+
+    async def note(self, asking: Asking, request: Request) -> None:
+        """Note an entry, unless one was noted lately and this one changes nothing."""
+        who, now = (asking.by, asking.tenant), asking.clock.monotonic()
+        if request.method == "GET" and now - self._noted.get(who, -_AGAIN) < _AGAIN:
+            return
+        await note_entry(asking, request)
+        self._noted[who] = now
+        self._noted.move_to_end(who)
+        while len(self._noted) > _MOST:
+            self._noted.popitem(last=False)
+
+
+async def enter(request: Request) -> Asking:
+    """Find out who looks at a page, before anything else asks."""
+    entries: Entries = request.app.state.entries
+    return await find_out(request, entries.note)
+
+
+# -- What a form sends. Each one carries a word of its own: sent twice, it is carried out once -----------
+
 
 ONCE = "once"
 DO, CHECK = "do", "check"
@@ -24,6 +60,7 @@ class Form:
 
     def __init__(self, fields: Sequence[tuple[str, str]]) -> None:
         self._fields = fields
+        self.size = sum(len(value) for _, value in fields)
 
     def get(self, name: str, default: str = "") -> str:
         """The value of a field; the default where it is missing or blank."""
@@ -53,11 +90,20 @@ async def form_of(request: Request) -> Form:
     if known is None:
         try:
             body = await request.body()
-            fields = await off_loop(len(body), parse_form, body)
+            fields = await off_loop(len(body), _read, body, request.app.state.service.limits.shape)
         except ValueError:
             raise InputError("the form cannot be read; load the page again and send it anew") from None
-        known = request.state.form = Form([(key, value.replace("\r\n", "\n")) for key, value in fields])
+        known = request.state.form = Form(fields)
     return known
+
+
+def _read(body: bytes, most: Shape) -> list[tuple[str, str]]:
+    """Return the fields of a form. A large one may hold JSON, and is measured before that is parsed."""
+    fields = [(name, value.replace("\r\n", "\n")) for name, value in parse_form(body)]
+    for name, value in fields:
+        if len(value) > INLINE and (wrong := measure(value.encode(), most)) is not None:
+            raise InputError(f"field {name!r:.60} cannot be read: {wrong}")
+    return fields
 
 
 Sent = Annotated[Form, Depends(form_of)]

@@ -13,16 +13,24 @@ from fastapi import Request
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import Response
 
+from redrive.core.roles import Permission
+from redrive.desk.saved_views import ListName, SavedView
 from redrive.duration import before
 from redrive.errors import InputError
-from redrive.server.pages.words import N
-from redrive.store.pages import page_by_page
+from redrive.server.pages.forms import Form, Sent, pages, to
+from redrive.server.pages.render import view_of
+from redrive.server.pages.translations import N
+from redrive.server.request import Asked, Asking, needs
+from redrive.store.list_query import page_by_page
 from redrive.store.records import Page
 
-__all__ = ["FORMATS", "RANGES", "all_of", "chosen", "sheet", "since_of"]
+__all__ = ["ADDRESSES", "FORMATS", "RANGES", "all_of", "chosen", "saved", "sheet", "since_of", "views_routes"]
+
+
+# -- What lists have in common: what their address says, ranges of time, and the same list as a file -----
+
 
 T = TypeVar("T")
-
 RANGES = {"1h": N("last hour"), "24h": N("last 24 hours"), "7d": N("last 7 days"), "30d": N("last 30 days")}
 FORMATS = ("csv", "json")
 MOST = 10_000
@@ -94,3 +102,61 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+# -- Saved views: keeping the filter of a list under a name, and forgetting it ---------------------------
+
+
+views_routes = pages()
+ADDRESSES: dict[ListName, tuple[str, dict[str, str]]] = {
+    ListName.LETTERS: ("/admin/dlq", {"view": "items"}),
+    ListName.RUNS: ("/runs", {}),
+    ListName.AUDIT: ("/audit", {}),
+}
+"""Where each list is, and what its address says beside the filter."""
+
+
+async def saved(asked: Asking, of: ListName) -> list[SavedView]:
+    """The views of a list that whoever looks can open."""
+    return await asked.desk.views.list(of, reader=asked.by, tenant=asked.tenant)
+
+
+@views_routes.post("/views", **needs(Permission.LOOK))
+async def save(request: Request, asked: Asked, sent: Sent) -> Response:
+    """Keep a filter for oneself."""
+    return await _save(request, asked, sent, shared=False)
+
+
+@views_routes.post("/views/share", **needs(Permission.NOTE))
+async def share(request: Request, asked: Asked, sent: Sent) -> Response:
+    """Keep a filter for everybody in the tenant."""
+    return await _save(request, asked, sent, shared=True)
+
+
+async def _save(request: Request, asked: Asking, sent: Form, *, shared: bool) -> Response:
+    of, name, query = sent.get("list"), sent.get("name"), sent.get("query")
+    new = await asked.desk.views.save(of, name, query, by=asked.by, tenant=asked.tenant, shared=shared)
+    return _back(request, new.list, new.wanted)
+
+
+@views_routes.post("/views/remove", **needs(Permission.LOOK))
+async def remove(request: Request, asked: Asked, sent: Sent) -> Response:
+    """Forget a view of one's own."""
+    return await _remove(request, asked, sent, shared=False)
+
+
+@views_routes.post("/views/unshare", **needs(Permission.NOTE))
+async def unshare(request: Request, asked: Asked, sent: Sent) -> Response:
+    """Forget a view of the tenant."""
+    return await _remove(request, asked, sent, shared=True)
+
+
+async def _remove(request: Request, asked: Asking, sent: Form, *, shared: bool) -> Response:
+    of, name = sent.get("list"), sent.get("name")
+    await asked.desk.views.remove(of, name, by=asked.by, tenant=asked.tenant, shared=shared)
+    return _back(request, ListName(of), {})
+
+
+def _back(request: Request, of: ListName, wanted: dict[str, str]) -> Response:
+    path, more = ADDRESSES[of]
+    return to(view_of(request).url(path, {**wanted, **more}))

@@ -4,51 +4,40 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from redrive.server.pages import (
-    audit,
-    circuits,
-    faults,
-    files,
-    health,
-    letter,
-    letters,
-    members,
-    notifications,
-    overview,
-    policies,
-    replaying,
-    retrying,
-    run,
-    runs,
-    session,
-    sets,
-    views,
-    workflows,
-)
-from redrive.server.pages.entering import Entries
-from redrive.server.service import Service
+from redrive.server.pages.accounts import members_routes, session_routes
+from redrive.server.pages.activity import audit_routes, notifications_routes
+from redrive.server.pages.bulk import sets_routes
+from redrive.server.pages.forms import Entries
+from redrive.server.pages.letters import letter_routes, letters_routes
+from redrive.server.pages.lists import views_routes
+from redrive.server.pages.operations import circuits_routes, policies_routes, workflows_routes
+from redrive.server.pages.overview import health_routes, overview_routes
+from redrive.server.pages.render import files_routes, install
+from redrive.server.pages.replay import replaying_routes, retrying_routes
+from redrive.server.pages.runs import run_routes, runs_routes
+from redrive.server.request import Service
 
 __all__ = ["site"]
 
 ROUTES = (
-    session.routes,
-    files.routes,
-    overview.routes,
-    letters.routes,
-    replaying.routes,
-    letter.routes,
-    sets.routes,
-    runs.routes,
-    run.routes,
-    retrying.routes,
-    circuits.routes,
-    policies.routes,
-    workflows.routes,
-    audit.routes,
-    members.routes,
-    health.routes,
-    notifications.routes,
-    views.routes,
+    session_routes,
+    files_routes,
+    overview_routes,
+    letters_routes,
+    replaying_routes,
+    letter_routes,
+    sets_routes,
+    runs_routes,
+    run_routes,
+    retrying_routes,
+    circuits_routes,
+    policies_routes,
+    workflows_routes,
+    audit_routes,
+    members_routes,
+    health_routes,
+    notifications_routes,
+    views_routes,
 )
 
 
@@ -60,5 +49,5 @@ def site(service: Service) -> FastAPI:
     pages.state.entries = Entries()
     for routes in ROUTES:
         pages.include_router(routes)
-    faults.install(pages)
+    install(pages)
     return pages

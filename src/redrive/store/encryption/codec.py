@@ -22,13 +22,14 @@ from operator import attrgetter, is_
 from typing import Any, TypeVar, cast
 
 from redrive.core.classify import Category
-from redrive.core.delivery import DeliveryMark
-from redrive.core.edit import Change
-from redrive.core.ending import Ending, LetterCode, Stage
 from redrive.core.failure import Failure
+from redrive.core.failure_reason import Ending, LetterCode, Stage
 from redrive.core.journal import EntryRow
+from redrive.core.json_edit import Change
+from redrive.core.outbox import DeliveryMark
 from redrive.core.quick import quick
-from redrive.core.transition import (
+from redrive.core.retry import Verdict
+from redrive.core.transitions import (
     Answer,
     AttemptWrite,
     AuditWrite,
@@ -41,13 +42,13 @@ from redrive.core.transition import (
     RunWrite,
     Transition,
 )
-from redrive.core.verdict import Verdict
 from redrive.errors import ConfigurationError, InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.store.account_records import AnswerRow
 from redrive.store.bulk import ItemMark, NewSet, SetItemRow, SetRow
 from redrive.store.circuits import CircuitTurn
 from redrive.store.encryption.keyring import SEALED_ERROR, Keyring, Unreadable, is_sealed, why_sealed
+from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.notifications import (
     LaneCase,
     NewNotice,
@@ -79,8 +80,7 @@ from redrive.store.records import (
     RunRow,
     Triage,
 )
-from redrive.store.selection import LetterFilter, RunFilter
-from redrive.store.views import NewView, ViewRow
+from redrive.store.settings import NewView, ViewRow
 from redrive.store.workers import Beat, Claimed, Claims
 
 __all__ = ["COVERED", "READ", "WRITTEN", "Codec", "refuse_unreadable"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redrive.store.postgres.opening import migrate
+from redrive.store.postgres.schema import migrate
 from redrive.store.postgres.store import PostgresStore
 
 __all__ = ["PostgresStore", "migrate"]

@@ -7,21 +7,42 @@ the second one finds nothing left to do.
 
 from __future__ import annotations
 
+import logging
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 
+import asyncpg
+
+from redrive.clock import SystemClock
 from redrive.errors import SchemaMismatch, StoreError
 from redrive.store.migrate import Applied, Migration, known, outstanding
-from redrive.store.postgres import roles
-from redrive.store.postgres.address import Address
-from redrive.store.postgres.database_clock import DatabaseClock
-from redrive.store.postgres.line import Line
+from redrive.store.postgres import pool as roles
+from redrive.store.postgres.connection import (
+    NOTHING_LOST,
+    ONCE,
+    Address,
+    DatabaseClock,
+    Line,
+    connect,
+    hang_up,
+    locate,
+    meaning,
+    put_in_force,
+)
+from redrive.store.postgres.pool import ENGINE, prove_confined
+from redrive.store.postgres.session import PostgresSession
 from redrive.store.postgres.sql import load
+from redrive.store.session import until_answered
 
-__all__ = ["LOCK", "bring_up_to_date", "check", "names", "pending"]
+__all__ = ["LOCK", "bring_up_to_date", "check", "login_faults", "migrate", "names", "pending", "prepare"]
+
+
+# -- Bringing the schema up to date, or saying what to do about it ---------------------------------------
+
 
 SQL = load("schema.sql")
-
 LOCK = "10s"
 """How long a migration waits for a lock: everybody else queues behind it meanwhile."""
 
@@ -108,3 +129,102 @@ async def _migrate(line: Line, migration: Migration, clock: DatabaseClock) -> No
 def names(migrations: Sequence[Migration]) -> list[str]:
     """Migrations as people know them."""
     return [f"{migration.version:04d}_{migration.name}" for migration in migrations]
+
+
+# -- Opening a database: wait for it, see to its schema, and prove that tenants are kept apart in it -----
+
+
+log = logging.getLogger("redrive.store")
+
+
+async def prepare(
+    address: Address, clock: DatabaseClock, settings: Mapping[str, str], *, migrate: bool
+) -> asyncpg.Connection:
+    """Make sure that this code may use the schema; returns a connection to use it by, as if by `connect`.
+
+    Who only wants to look (`migrate=False`) is told at once that a server does not answer or that a
+    database is empty; for everybody else the one is waited for and the other is set up.
+    """
+    if not migrate:
+        return await _prepare(address, clock, settings, migrate=False)
+    return await until_answered(
+        lambda: _prepare(address, clock, settings, migrate=True), SystemClock(), patience=math.inf
+    )
+
+
+async def _prepare(
+    address: Address, clock: DatabaseClock, settings: Mapping[str, str], *, migrate: bool
+) -> asyncpg.Connection:
+    async with _plain_line(address, NOTHING_LOST if migrate else ONCE, stays=True) as line:
+        if not await check(line, address):
+            if not migrate:
+                raise SchemaMismatch(
+                    f"{address.where} has no schema {address.schema!r} yet: run `redrive migrate`"
+                )
+            await bring_up_to_date(line, address, clock)
+        await prove_confined(line, address)
+        await _mention_pooler(line, address)
+        await _mention_inheritance(line, address)
+        async with line.transaction(role=ENGINE):
+            await PostgresSession(line, clock).now()  # which the clock learns from
+        await put_in_force(line.con, address, settings)
+        return line.con
+
+
+async def _mention_pooler(line: Line, address: Address) -> None:
+    """A pooler in transaction mode that the URL does not mention would mix up connections: say so."""
+    if not address.pooled and await line.value(SQL["backend"]) != line.con.get_server_pid():
+        log.warning(
+            "%s seems to stand behind a pooler; if that works in transaction mode, the URL needs "
+            "statement_cache_size=0",
+            address.where,
+        )
+
+
+async def _mention_inheritance(line: Line, address: Address) -> None:
+    """Warn about a login whose own statements see the rows of all tenants."""
+    if await line.value(SQL["inherits_engine"]):
+        log.warning(
+            "the user of %s inherits redrive_engine, so that its own statements see all tenants: as an "
+            "administrator, REVOKE redrive_engine, redrive_app from it and GRANT redrive_login to it",
+            address.where,
+        )
+
+
+async def migrate(url: str, *, plan: bool = False) -> list[str]:
+    """Bring a database's schema up to date; returns the migrations applied, or those a `plan` would apply."""
+    address = locate(url)
+    async with _plain_line(address, ONCE) as line:
+        if plan:
+            return names(await pending(line, address))
+        return names(await bring_up_to_date(line, address, DatabaseClock(SystemClock())))
+
+
+async def login_faults(url: str) -> list[str]:
+    """Return what the login of a URL may do that a server or a worker does not need."""
+    address = locate(url)
+    async with _plain_line(address, ONCE) as line:
+        return [row["reason"] for row in await line.rows(SQL["strong_login"], schema=address.schema)]
+
+
+@asynccontextmanager
+async def _plain_line(address: Address, then: str, *, stays: bool = False) -> AsyncIterator[Line]:
+    """A connection as the user whom the URL names, with nothing set; errors come out translated.
+
+    `then` says what follows for the caller if the server does not answer. A line that `stays` is closed
+    only if something went wrong.
+    """
+    con = None
+    try:
+        con = await connect(address, {})
+        yield Line(con, address, {})
+        if stays:
+            con = None
+    except Exception as raised:
+        error = meaning(raised, address.where, then)
+        if error is None:
+            raise
+        raise error from raised
+    finally:
+        if con is not None:
+            await hang_up(con)

@@ -6,15 +6,13 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias, TypeVar
 
-from redrive.core.transition import AuditWrite, Transition
+from redrive.core.transitions import AuditWrite, Transition
 from redrive.store.encryption.codec import Codec
 from redrive.store.postgres import messages
-from redrive.store.postgres.confined import AnyLines
-from redrive.store.postgres.database_clock import DatabaseClock
-from redrive.store.postgres.desk import note
-from redrive.store.postgres.line import Line
+from redrive.store.postgres.connection import DatabaseClock, Line, as_given, as_stored
+from redrive.store.postgres.messages import note
+from redrive.store.postgres.pool import AnyLines
 from redrive.store.postgres.sql import load, prepare
-from redrive.store.postgres.text import as_given, as_stored
 from redrive.store.session import Dialect, Session, Statement
 
 __all__ = ["PostgresDatabase", "PostgresSession"]

@@ -7,36 +7,31 @@ from collections.abc import Collection, Sequence
 from copy import copy
 
 from redrive.clock import MICROS, Clock
-from redrive.core.delivery import Carrier
-from redrive.core.transition import Answer, AuditWrite, NewRun, Transition
+from redrive.core.outbox import Carrier
+from redrive.core.transitions import Answer, AuditWrite, NewRun, Transition
 from redrive.errors import StoreError
 from redrive.store.circuits import CircuitTurn, Turned
-from redrive.store.confined import Confined
 from redrive.store.encryption.codec import Codec
 from redrive.store.encryption.keyring import Keyring
 from redrive.store.outbox import DeliveryFloors
 from redrive.store.outbox_records import DeliveryDecision
 from redrive.store.port import LeaseLine, People, Transaction
-from redrive.store.postgres import (
-    claims,
-    lease,
-    starts,
-    writes,
-)
-from redrive.store.postgres.address import locate
-from redrive.store.postgres.bell import Bell
-from redrive.store.postgres.confined import TenantLines
-from redrive.store.postgres.database_clock import DatabaseClock
-from redrive.store.postgres.line import session
-from redrive.store.postgres.lines import Lines
-from redrive.store.postgres.opening import prepare
+from redrive.store.postgres import apply as writes
+from redrive.store.postgres import lease
+from redrive.store.postgres import runs as claims
+from redrive.store.postgres import runs as starts
+from redrive.store.postgres.connection import DatabaseClock, locate, session
+from redrive.store.postgres.lease import Bell
+from redrive.store.postgres.pool import Lines, TenantLines
+from redrive.store.postgres.schema import prepare
 from redrive.store.postgres.session import PostgresDatabase, PostgresSession
-from redrive.store.postgres.transactions import StepTransaction
+from redrive.store.postgres.transaction import StepTransaction
 from redrive.store.records import (
     Started,
 )
 from redrive.store.session import Database
 from redrive.store.store import SqlStore
+from redrive.store.tenant_view import Confined
 from redrive.store.workers import Catalogue, Claim, Claims, NewWorker, WorkerRow
 
 __all__ = ["PostgresStore"]

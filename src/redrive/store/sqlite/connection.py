@@ -3,17 +3,90 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
+import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
+from itertools import chain
 from pathlib import Path
+from typing import TypeAlias
 
-from redrive.errors import ConfigurationError, StoreError, StoreUnavailable
+from redrive.errors import ConfigurationError, DataRefused, RedriveError, StoreError, StoreUnavailable
 from redrive.frozen import dataclass
-from redrive.store.sqlite.refusals import meaning
 
-__all__ = ["BUSY", "MEMORY", "Address", "connect", "locate", "unhurried", "writing"]
+__all__ = [
+    "Address",
+    "BUSY",
+    "MEMORY",
+    "NOTHING_LOST",
+    "Row",
+    "Turn",
+    "Write",
+    "connect",
+    "locate",
+    "meaning",
+    "unhurried",
+    "widened",
+    "write_many",
+    "writing",
+]
+
+
+# -- What SQLite's errors mean for the engine: try again, blame a row, or call a person ------------------
+
+
+NOTHING_LOST = "nothing is lost, the call is repeated"
+_DATA_CODES = {
+    sqlite3.SQLITE_CONSTRAINT,
+    sqlite3.SQLITE_TOOBIG,
+    sqlite3.SQLITE_MISMATCH,
+    sqlite3.SQLITE_RANGE,
+}
+_DATA_ERRORS = (sqlite3.IntegrityError, sqlite3.DataError, UnicodeEncodeError, OverflowError)
+_BROKEN = {
+    sqlite3.SQLITE_NOTADB: "is not an SQLite database; name another file, or restore it from a backup",
+    sqlite3.SQLITE_CORRUPT: "is damaged; stop all workers and restore it from a backup (or try `.recover`)",
+    sqlite3.SQLITE_READONLY: "cannot be written; give this user write access to the file and its folder",
+    sqlite3.SQLITE_PERM: "cannot be used by this user; give it access to the file and its folder",
+    sqlite3.SQLITE_AUTH: "cannot be used by this user; give it access to the file and its folder",
+}
+_PASSING = {
+    sqlite3.SQLITE_BUSY: "is in use by another process",
+    sqlite3.SQLITE_LOCKED: "is in use by another connection",
+    sqlite3.SQLITE_FULL: "cannot grow, the disk is full: free some space",
+    sqlite3.SQLITE_IOERR: "cannot be read or written: check the disk",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened: check that its folder exists and may be written",
+    sqlite3.SQLITE_INTERRUPT: "was interrupted, its store is closing",
+    sqlite3.SQLITE_SCHEMA: "changed its schema under a statement",
+    sqlite3.SQLITE_PROTOCOL: "is in use by another process",
+    sqlite3.SQLITE_NOMEM: "needs more memory than there is",
+}
+
+
+def meaning(error: BaseException, file: str) -> RedriveError | None:
+    """Translate an error from the driver; None if it is not the database's doing."""
+    if isinstance(error, _DATA_ERRORS):
+        return DataRefused(f"the store refused a row: {error}")
+    if not isinstance(error, sqlite3.Error):
+        return None
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _DATA_CODES:
+        return DataRefused(f"the store refused a row: {error}")
+    if code in _PASSING:
+        return StoreUnavailable(f"{file} {_PASSING[code]} ({error}); {NOTHING_LOST}")
+    if code in _BROKEN:
+        return StoreError(f"{file} {_BROKEN[code]} ({error})")
+    if isinstance(error, sqlite3.InterfaceError | sqlite3.ProgrammingError) and "binding" in str(error):
+        return DataRefused(f"the store refused a row: {error}")
+    return StoreError(f"{file} cannot be used: {error}")
+
+
+# -- Opening SQLite: where the file is, how a connection is set up, what one write looks like ------------
+
 
 MEMORY = ":memory:"
 BUSY = 5.0
@@ -162,3 +235,98 @@ def _use_wal(con: sqlite3.Connection, address: Address, busy: float) -> None:
             last = error
             time.sleep(0.05)
     raise last
+
+
+# -- Who in this process may write next ------------------------------------------------------------------
+
+
+class Turn:
+    """A lock that is handed over in the order in which it was asked for."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._waiting: deque[threading.Lock] = deque()
+        self._taken = False
+
+    def take(self, timeout: float) -> bool:
+        """Wait for the lock; False if it did not come in time."""
+        with self._mutex:
+            if not self._taken:
+                self._taken = True
+                return True
+            gate = threading.Lock()
+            gate.acquire()
+            self._waiting.append(gate)
+        if gate.acquire(timeout=timeout):
+            return True
+        with self._mutex:
+            if gate in self._waiting:
+                self._waiting.remove(gate)
+                return False
+            return True  # it was handed over at the last moment
+
+    def give(self) -> None:
+        """Hand the lock to the one who waits longest."""
+        with self._mutex:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._taken = False
+
+
+# -- Writing many rows by few statements -----------------------------------------------------------------
+
+
+Row: TypeAlias = tuple[object, ...]
+Write: TypeAlias = tuple[str, Sequence[Sequence[object]]]
+"""A statement, and the rows it is to be run for one after the other."""
+
+_ROW = re.compile(r"VALUES (\([?, ]+\))")
+_BOUND = "?"
+_SLOW: dict[object, str] = {None: "NULL", True: "1", False: "0"}
+_STEP = 64
+_LARGEST = 256  # rows of one statement: SQLite takes 32,766 values, and no row has 128 of them
+
+
+def write_many(con: sqlite3.Connection, statement: str, rows: Sequence[Row]) -> None:
+    """Run a statement for all rows, in their order."""
+    for each in widened(statement, rows):
+        con.executemany(*each)
+
+
+def widened(statement: str, rows: Sequence[Row]) -> list[Write]:
+    """The same in few statements, each for many rows; as it is, if it has no list of values."""
+    if not _ROW.search(statement):
+        return [(statement, rows)]
+    writes: list[Write] = []
+    done = 0
+    while (left := len(rows) - done) > 0:
+        size = _size(left)
+        writes.append(_wide(statement, rows[done : done + size]))
+        done += size
+    return writes
+
+
+def _size(left: int) -> int:
+    """How many of the rows that are left to write at once. Few sizes: each is a statement to be compiled."""
+    return min(_LARGEST, left - left % _STEP) or 1 << (left.bit_length() - 1)
+
+
+def _wide(statement: str, rows: Sequence[Row]) -> Write:
+    columns = list(zip(*rows, strict=True))
+    said = tuple([_said(column) for column in columns])
+    bound = [column for column, text in zip(columns, said, strict=True) if text == _BOUND]
+    return _text(statement, said, len(rows)), (list(chain.from_iterable(zip(*bound, strict=True))),)
+
+
+def _said(column: tuple[object, ...]) -> str:
+    """What the statement says of a column: its value, if that is the same slow one in every row."""
+    first = column[0]
+    slow = first is None or first is True or first is False
+    return _SLOW[first] if slow and column.count(first) == len(column) else _BOUND
+
+
+@cache
+def _text(statement: str, said: tuple[str, ...], size: int) -> str:
+    row = f"({', '.join(said)})"
+    return _ROW.sub(lambda _: "VALUES " + ", ".join([row] * size), statement)

@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from redrive.core.delivery import Bundle, Carrier
-from redrive.core.states import DeliveryStatus
-from redrive.core.transition import MessageWrite, Transition
-from redrive.store.sqlite.many import write_many
+from redrive.core.outbox import Bundle, Carrier
+from redrive.core.states import CLOSED, DeliveryStatus
+from redrive.core.transitions import LetterMove, MessageWrite, Reopening, ReplayWrite, RunWrite, Transition
+from redrive.store.named import named
+from redrive.store.sqlite import runs as starts
+from redrive.store.sqlite.connection import write_many
 from redrive.store.statements import load
 
-__all__ = ["publish"]
+__all__ = ["publish", "says_more", "tell"]
+
+
+# -- Messages: writing them with the transitions they belong to ------------------------------------------
+
 
 SQL = load(__package__, "outbox.sql")
-
-
 _Said = tuple[int, str, MessageWrite, Bundle | None]
 """A message with its number, its tenant, and the bundle it is in."""
 
@@ -100,3 +105,100 @@ def _bundle_rows(rows: Sequence[_Said], until: Mapping[str, int]) -> list[tuple[
         for tenant, bundle, ids in found.values()
         for sink in bundle.sinks
     ]
+
+
+# -- What transitions say beyond runs and journals: runs that are reopened, letters that move, repla -----
+
+
+SQL_TELLING = load(__package__, "writes.sql")
+_Row = dict[str, Any]
+
+
+def says_more(transition: Transition) -> bool:
+    """True if there is anything to tell."""
+    return bool(
+        transition.move
+        or transition.ends_replay
+        or transition.replay
+        or transition.reopens
+        or transition.starts
+    )
+
+
+def tell(con: sqlite3.Connection, now: int, transitions: Sequence[Transition]) -> None:
+    """Write it kind by kind, as the PostgreSQL store does."""
+    _reopen(con, now, [each for each in transitions if each.reopens])
+    if begun := [run for each in transitions for run in each.starts]:
+        starts.start(con, now, begun)
+    moves = [each.move for each in transitions if each.move]
+    con.executemany(SQL_TELLING["follow_run"], [{"letter": m.letter, "run": m.run} for m in moves if m.run])
+    _write(con, "move_letter", [(_move(move, now), move.letter) for move in moves])
+    _write(con, "end_replay", [_end(each, now) for each in transitions if each.ends_replay and each.change])
+    _write(con, "put_replay", [_replay(each, each.replay, now) for each in transitions if each.replay])
+
+
+def _write(con: sqlite3.Connection, statement: str, rows: Iterable[tuple[_Row, Any]]) -> None:
+    """Run a statement once for all rows about which it says the same; `these` is what they differ in."""
+    alike: dict[tuple[tuple[str, Any], ...], list[Any]] = {}
+    for said, this in rows:
+        alike.setdefault(tuple(said.items()), []).append(this)
+    for values, these in alike.items():
+        con.execute(SQL_TELLING[statement], {**dict(values), "these": json.dumps(these)})
+
+
+def _reopen(con: sqlite3.Connection, now: int, transitions: Sequence[Transition]) -> None:
+    pairs = [(each, each.reopens) for each in transitions if each.reopens]
+    _write(con, "reopen_run", [(_going_on(r, each.change, now), [each.run, r.letter]) for each, r in pairs])
+    edited = [
+        {"run": each.run, "input": r.input, "options": r.options}
+        for each, r in pairs
+        if r.input is not None or r.options is not None
+    ]
+    con.executemany(SQL_TELLING["edit_input"], edited)
+    _write(con, "supersede", [(_indexes(r.supersedes), each.run) for each, r in pairs if r.supersedes])
+    _write(con, "loosen", [(_indexes(r.loosens), each.run) for each, r in pairs if r.loosens])
+    for each, r in pairs:
+        if r.index is not None:
+            starts.drop_index(con, [each.run])
+            starts.put_index(con, each.run, each.tenant, r.index)
+
+
+def _going_on(reopening: Reopening, change: RunWrite | None, now: int) -> _Row:
+    """What a reopened run becomes, with all else that is said about it: so its row is written once."""
+    return {
+        "status": None if change is None else change.status._value_,
+        "wake_in": None if change is None else change.wake_in,
+        "release": change is not None and change.release,
+        "take": change is not None and change.take,
+        "deaths": None if change is None else change.deaths,
+        "diverged": None if change is None else change.diverged,
+        "parked_on": None if change is None else change.parked_on,
+        "sole_step": reopening.sole_step,
+        "new_operation": reopening.new_operation,
+        "now": now,
+    }
+
+
+def _indexes(indexes: Sequence[int]) -> _Row:
+    return {"indexes": json.dumps(indexes)}
+
+
+def _move(move: LetterMove, now: int) -> _Row:
+    return {
+        "status": move.status._value_,
+        "closed": move.status in CLOSED,
+        "by": move.by,
+        "resolution": move.resolution,
+        "now": now,
+    }
+
+
+def _end(transition: Transition, now: int) -> tuple[_Row, str | None]:
+    assert transition.change is not None
+    return {"outcome": transition.change.status.value, "now": now}, transition.ends_replay
+
+
+def _replay(transition: Transition, replay: ReplayWrite, now: int) -> tuple[_Row, list[str]]:
+    row = named(replay)
+    this = [row.pop("letter"), row.pop("run_id")]
+    return {**row, "tenant": transition.tenant, "now": now}, this

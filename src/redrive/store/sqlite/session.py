@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any, TypeAlias, TypeVar
 
-from redrive.core.transition import AuditWrite, Transition
+from redrive.core.transitions import AuditWrite, Transition
 from redrive.store.encryption.codec import Codec
 from redrive.store.session import Dialect, Session, Statement, run_inline
+from redrive.store.sqlite.apply import note
 from redrive.store.sqlite.connection import picture, unhurried
-from redrive.store.sqlite.lines import Inline, Threaded, exclusive
 from redrive.store.sqlite.messages import publish
-from redrive.store.sqlite.writes import note
+from redrive.store.sqlite.threads import Inline, Threaded, exclusive
 
 __all__ = ["SqliteDatabase", "SqliteSession"]
 

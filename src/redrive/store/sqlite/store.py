@@ -6,9 +6,8 @@ import sqlite3
 from collections.abc import Collection, Sequence
 
 from redrive.clock import Clock
-from redrive.core.delivery import Carrier
-from redrive.core.transition import Answer, NewRun, Transition
-from redrive.store.confined import Confined
+from redrive.core.outbox import Carrier
+from redrive.core.transitions import Answer, NewRun, Transition
 from redrive.store.encryption.codec import Codec
 from redrive.store.encryption.keyring import Keyring
 from redrive.store.port import LeaseLine, People, Transaction
@@ -16,20 +15,17 @@ from redrive.store.records import (
     Started,
 )
 from redrive.store.session import Database
-from redrive.store.sqlite import (
-    claims,
-    starts,
-    writes,
-)
-from redrive.store.sqlite.bell import Bell, data_version
+from redrive.store.sqlite import apply as writes
+from redrive.store.sqlite import runs as claims
+from redrive.store.sqlite import runs as starts
 from redrive.store.sqlite.connection import Address, locate, unhurried
-from redrive.store.sqlite.lease import FileLease, MemoryLease
-from redrive.store.sqlite.line import Result, Work
-from redrive.store.sqlite.lines import Inline, Threaded
+from redrive.store.sqlite.lease import Bell, FileLease, MemoryLease, data_version
 from redrive.store.sqlite.schema import prepare
 from redrive.store.sqlite.session import SqliteDatabase
-from redrive.store.sqlite.transactions import StepTransaction
+from redrive.store.sqlite.threads import Inline, Result, Threaded, Work
+from redrive.store.sqlite.transaction import StepTransaction
 from redrive.store.store import SqlStore
+from redrive.store.tenant_view import Confined
 from redrive.store.workers import Claim, Claims
 
 __all__ = ["SqliteStore"]

@@ -111,7 +111,7 @@ VALUES (:tenant, :key, :digest, :now,
         :now + CAST(:keeps AS bigint))
 ON CONFLICT (tenant, key) DO UPDATE SET begun_at = excluded.begun_at
 WHERE a.status IS NULL AND a.digest = excluded.digest AND a.begun_at <= excluded.begun_at - CAST(:patience AS bigint)
-RETURNING a.expires_at - CAST(:keeps AS bigint);
+RETURNING expires_at - CAST(:keeps AS bigint);
 
 -- name: answer
 -- A request that was begun, and its answer.

@@ -82,7 +82,6 @@ CREATE TABLE redrive.inputs (
     input   text   NOT NULL,
     options text   NOT NULL
 );
-
 CREATE TABLE redrive.results (
     run     bigint PRIMARY KEY,
     tenant  text   COLLATE "C" NOT NULL,
@@ -195,7 +194,6 @@ CREATE TABLE redrive.versions (
     version       text   COLLATE "C" NOT NULL UNIQUE,
     first_seen_at bigint NOT NULL
 );
-
 CREATE TABLE redrive.catalogue (
     kind       text COLLATE "C" NOT NULL CHECK (kind IN ('workflow', 'step')),
     name       text COLLATE "C" NOT NULL,
@@ -215,7 +213,6 @@ CREATE TABLE redrive.policies (
     updated_by text   NOT NULL,
     PRIMARY KEY (tenant, workflow, step)
 );
-
 CREATE TABLE redrive.pauses (
     workflow  text   COLLATE "C" PRIMARY KEY,
     paused_at bigint NOT NULL,
@@ -577,9 +574,8 @@ CREATE TABLE redrive.bundles (
 );
 CREATE INDEX bundles_open ON redrive.bundles (sink, lease_until) WHERE finished_at IS NULL;
 
--- One for each sink that wanted the message when it was committed.
--- available_at: when it may be claimed. lease_until: no other relay claims it before, while it is delivered; no index
--- contains it, so that a claim changes none. fence grows with every claim.
+-- One for each sink that wanted the message when it was committed. available_at: when it may be claimed. lease_until: no
+-- other relay claims it before; no index contains it, so that a claim changes none. fence grows with every claim.
 -- behind: the message with the same key whose delivery to this sink must be over first.
 -- deaths: how many processes in a row ended while they had this delivery, counted by the next claim.
 CREATE TABLE redrive.deliveries (

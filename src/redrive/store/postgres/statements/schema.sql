@@ -84,6 +84,17 @@ WHERE r.rolname IN ('redrive_engine', 'redrive_app')
       WHERE n.nspname = :schema AND c.relkind IN ('r', 'p') AND pg_has_role(r.oid, c.relowner, 'MEMBER')))
 ORDER BY r.rolname;
 
+-- name: strong_login
+-- What this login may do beyond acting as our roles. A superuser may do everything, so that is all to be said.
+SELECT CASE WHEN r.rolsuper THEN 'is a superuser'
+            WHEN r.rolbypassrls THEN 'bypasses row level security'
+            ELSE 'owns tables of Redrive' END AS reason
+FROM pg_catalog.pg_roles AS r
+WHERE r.rolname = session_user
+  AND (r.rolsuper OR r.rolbypassrls OR EXISTS (
+      SELECT 1 FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+      WHERE n.nspname = :schema AND c.relkind IN ('r', 'p') AND pg_has_role(r.oid, c.relowner, 'MEMBER')));
+
 -- name: probe
 -- A run that is written, looked for under another tenant's name, and rolled back.
 INSERT INTO redrive.runs (public_id, tenant, workflow, queue, rank, status, available_at, created_at)

@@ -80,7 +80,6 @@ CREATE TABLE inputs (
     input   TEXT NOT NULL,
     options TEXT NOT NULL
 );
-
 CREATE TABLE results (
     run     INTEGER PRIMARY KEY,
     tenant  TEXT NOT NULL,
@@ -193,7 +192,6 @@ CREATE TABLE versions (
     version       TEXT    NOT NULL UNIQUE,
     first_seen_at INTEGER NOT NULL
 );
-
 CREATE TABLE catalogue (
     kind       TEXT NOT NULL CHECK (kind IN ('workflow', 'step')),
     name       TEXT NOT NULL,
@@ -213,7 +211,6 @@ CREATE TABLE policies (
     updated_by TEXT    NOT NULL,
     PRIMARY KEY (tenant, workflow, step)
 ) WITHOUT ROWID;
-
 CREATE TABLE pauses (
     workflow  TEXT    PRIMARY KEY,
     paused_at INTEGER NOT NULL,
@@ -368,20 +365,17 @@ CREATE TRIGGER feed_new AFTER INSERT ON letters BEGIN
     INSERT INTO letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at)
     VALUES (new.tenant, new.fingerprint, new.workflow, new.step, new.public_id, new.status = 'OPEN', 1, 1, new.failed_at);
 END;
-
 CREATE TRIGGER feed_opened AFTER UPDATE OF status, fingerprint ON letters
 WHEN old.fingerprint = new.fingerprint AND old.status <> 'OPEN' AND new.status = 'OPEN' BEGIN
     INSERT INTO letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at)
     VALUES (new.tenant, new.fingerprint, new.workflow, new.step, new.public_id, 1, 0, 1, new.failed_at);
 END;
-
 CREATE TRIGGER feed_left AFTER UPDATE OF status, fingerprint ON letters
 WHEN old.fingerprint = new.fingerprint AND old.status = 'OPEN' AND new.status <> 'OPEN' BEGIN
     INSERT INTO letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at)
     VALUES (new.tenant, new.fingerprint, new.workflow, new.step, '', -1, 0, 0, new.closed_at)
     ON CONFLICT (tenant, fingerprint) WHERE letter = '' DO UPDATE SET open = open - 1;
 END;
-
 CREATE TRIGGER feed_moved AFTER UPDATE OF fingerprint ON letters WHEN old.fingerprint <> new.fingerprint BEGIN
     INSERT INTO letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at)
     VALUES (old.tenant, old.fingerprint, old.workflow, old.step, old.public_id, -(old.status = 'OPEN'), -1, 0,
@@ -389,7 +383,6 @@ CREATE TRIGGER feed_moved AFTER UPDATE OF fingerprint ON letters WHEN old.finger
            (new.tenant, new.fingerprint, new.workflow, new.step, new.public_id, new.status = 'OPEN', 1,
             new.status = 'OPEN', new.failed_at);
 END;
-
 CREATE TRIGGER feed_gone AFTER DELETE ON letters BEGIN
     INSERT INTO letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at)
     VALUES (old.tenant, old.fingerprint, old.workflow, old.step, old.public_id, -(old.status = 'OPEN'), -1, 0, NULL);
@@ -582,9 +575,8 @@ CREATE TABLE bundles (
 ) WITHOUT ROWID;
 CREATE INDEX bundles_open ON bundles (sink, lease_until) WHERE finished_at IS NULL;
 
--- One for each sink that wanted the message when it was committed.
--- available_at: when it may be claimed. lease_until: no other relay claims it before, while it is delivered; no index
--- contains it, so that a claim changes none. fence grows with every claim.
+-- One for each sink that wanted the message when it was committed. available_at: when it may be claimed. lease_until: no
+-- other relay claims it before; no index contains it, so that a claim changes none. fence grows with every claim.
 -- behind: the message with the same key whose delivery to this sink must be over first.
 -- deaths: how many processes in a row ended while they had this delivery, counted by the next claim.
 CREATE TABLE deliveries (

@@ -1,0 +1,249 @@
+"""The notifications of an app at work: they begin as soon as the code or the store wants any."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from redrive.clock import MICROS, Clock, SystemClock
+from redrive.core.addresses import circuit_page
+from redrive.core.audit import reason_by
+from redrive.core.idempotency import encode, payload_hash
+from redrive.core.notifications import Facts, lane_of, written
+from redrive.core.notify_rules import NoticeEvent, NotifyRule, RuleBook, find_rule
+from redrive.core.outbox import DEFAULT_RETRY, patterns
+from redrive.core.redact import Redactor
+from redrive.duration import Duration, seconds
+from redrive.errors import InputError, RegistrationError
+from redrive.frozen import dataclass
+from redrive.notify.channels import delivery_reader
+from redrive.notify.digest import Digest, notify_sinks
+from redrive.policy import RetryPolicy
+from redrive.reasons import Reason, ReasonCode
+from redrive.settings import Settings, read_allowed
+from redrive.settle.settler import load_rules
+from redrive.sinks import Sink, SinkDefinition, Subscriber
+from redrive.sinks.webhook import Webhook, read_secrets
+from redrive.store.circuits import CircuitRow
+from redrive.store.notifications import NewNotice
+from redrive.store.port import Store
+
+if TYPE_CHECKING:
+    from redrive.app.app import Redrive
+
+__all__ = ["Notifying", "Options", "add", "subscriber", "webhook"]
+
+
+# -- Registering sinks: checking what was given, once, and saying what is wrong with it ------------------
+
+
+Subscribed = TypeVar("Subscribed", bound=Callable[..., Any])
+_TIMEOUT = 30.0
+_CONCURRENCY = 16
+_MOST = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How messages are brought to a sink, as far as somebody said so."""
+
+    retry: RetryPolicy | None = None
+    timeout: Duration | None = None
+    concurrency: int | None = None
+
+    def time_limit(self, what: str) -> float:
+        """Seconds for one try."""
+        length = _TIMEOUT if self.timeout is None else seconds(self.timeout, f"timeout of {what}")
+        if not length:
+            raise RegistrationError(f"timeout of {what} is {self.timeout!r}; give more than nothing")
+        return length
+
+    def at_once(self, what: str) -> int:
+        """How many messages may be on their way together."""
+        given = _CONCURRENCY if self.concurrency is None else self.concurrency
+        if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST:
+            raise RegistrationError(
+                f"concurrency of {what} is {given!r}; give a whole number from 1 to {_MOST}"
+            )
+        return given
+
+
+def add(
+    known: dict[str, SinkDefinition],
+    name: str,
+    kind: str,
+    topics: str | Sequence[str],
+    sink: Sink,
+    options: Options,
+) -> None:
+    """Register a sink under a name that no other has."""
+    what, retry = f"sink {name!r}", options.retry
+    if not isinstance(name, str) or not 0 < len(name) <= 200 or not name.isprintable():
+        raise RegistrationError(f"{name!r} cannot name a sink: use a text of 1 to 200 printable characters")
+    if name in known:
+        raise RegistrationError(f"two sinks are called {name!r}; give one of them another name")
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise RegistrationError(f"retry of {what} takes a RetryPolicy, not {type(retry).__name__}")
+    if not isinstance(sink, Sink):
+        raise RegistrationError(f"{what} is {sink!r}, which lacks `async def deliver(message)` or `close()`")
+    try:
+        wanted = patterns(topics)
+    except InputError as error:
+        raise RegistrationError(f"{what}: {error}") from None
+    known[name] = SinkDefinition(
+        name=name,
+        kind=kind,
+        topics=wanted,
+        sink=sink,
+        retry=retry or DEFAULT_RETRY,
+        timeout=options.time_limit(what),
+        concurrency=options.at_once(what),
+        user_code=isinstance(sink, Subscriber) or not type(sink).__module__.startswith("redrive.sinks."),
+    )
+
+
+def subscriber(
+    known: dict[str, SinkDefinition],
+    topics: str | Sequence[str],
+    name: str | None,
+    options: Options,
+) -> Callable[[Subscribed], Subscribed]:
+    """A decorator that registers a function as a sink."""
+    if not isinstance(topics, str | Sequence):
+        raise RegistrationError('@app.subscribe names topics, as in @app.subscribe("orders.*")')
+
+    def register(fn: Subscribed) -> Subscribed:
+        chosen = str(name or getattr(fn, "__name__", ""))
+        sink = Subscriber(fn, options.at_once(f"sink {chosen!r}"))
+        add(known, chosen, "subscriber", topics, sink, options)
+        return fn
+
+    return register
+
+
+def webhook(
+    name: str,
+    url: str,
+    secret: str | Sequence[str],
+    options: Options,
+    settings: Settings,
+) -> Webhook:
+    """A webhook whose URL and secrets have been looked at."""
+    what = f"webhook {name!r}"
+    clock = SystemClock()
+    try:
+        return Webhook(
+            url,
+            read_secrets(secret, what),
+            allowed=read_allowed(settings.allow_hosts, "allow_hosts"),
+            timeout=options.time_limit(what),
+            connections=options.at_once(what),
+            now=lambda: clock.now() // MICROS,
+        )
+    except InputError as error:
+        raise RegistrationError(f"{what}: {error}") from None
+
+
+# -- The notifications of an app at work: they begin as soon as the code or the store wants any ----------
+
+
+_LOOK_BACK = 600 * MICROS  # circuits that opened while nobody looked, or while nobody was there
+_MARGIN = 10 * MICROS  # changes may become visible this much later than they were made
+
+
+class Notifying:
+    """Watches whether anybody is to be told anything, hears of circuits, and tells what is due.
+
+    `begin` is called once, with the sinks that bring notifications to people.
+    """
+
+    def __init__(
+        self,
+        app: Redrive,
+        store: Store,
+        clock: Clock,
+        redactor: Redactor,
+        begin: Callable[[list[SinkDefinition]], Awaitable[None]],
+        ring: Callable[[], None],
+    ) -> None:
+        self._app = app
+        self._store = store
+        self._begin = begin
+        self._is_on = False
+        self._since: int | None = None
+        self._digest = Digest(store, app.channels, app.settings.notify_every, ring)
+        reader = delivery_reader(redactor, app.settings.base_url, app.channels)
+        self.sinks = notify_sinks(self._digest, reader, app.words, app.settings, app.channels.allowed, clock)
+
+    async def run_once(self) -> int:
+        """Begin, if somebody wants to be told; tell what is due. Returns how much was told."""
+        book = await load_rules(self._store)
+        if not (self._is_on or book or self._wanted_by_code()):
+            return 0
+        if not self._is_on:
+            self._is_on = True
+            await self._begin(self.sinks)
+        await self._hear_of_circuits(book)
+        return await self._digest.run_once()
+
+    async def is_wanted(self) -> bool:
+        """True if somebody is to be told of something, as far as is known now."""
+        return self._wanted_by_code() or bool(await self._store.notices.rules())
+
+    def _wanted_by_code(self) -> bool:
+        workflows = self._app.registered_workflows.values()
+        return bool(self._app.channels) or any(each.own_options.notify is not None for each in workflows)
+
+    # -- circuits --------------------------------------------------------------------------------------
+
+    async def _hear_of_circuits(self, book: RuleBook) -> None:
+        """Circuits turn by themselves, so they are looked for; an opening is known by its generation."""
+        rules = self._code_rules()
+        if not any(rule.wants(NoticeEvent.CIRCUIT_OPENED) for rule in [*rules.values(), *book.values()]):
+            return
+        now = self._store.now()
+        rows = await self._store.circuits_since(now - _LOOK_BACK if self._since is None else self._since)
+        found = [self._opened(row, book, rules) for row in rows if row.is_open]
+        new = [notice for notice in found if notice is not None]
+        if new:
+            await self._store.notices.add(new)
+        self._since = now - _MARGIN
+
+    def _code_rules(self) -> dict[str, NotifyRule]:
+        workflows = self._app.registered_workflows.items()
+        return {name: each.own_options.notify for name, each in workflows if each.own_options.notify}
+
+    def _opened(self, row: CircuitRow, book: RuleBook, rules: dict[str, NotifyRule]) -> NewNotice | None:
+        rule = _rule_for(row, book, rules)
+        if rule is None:
+            return None
+        facts = Facts(
+            event=NoticeEvent.CIRCUIT_OPENED.value,
+            tenant=row.tenant,
+            subject=row.key,
+            fingerprint=f"circuit {row.key}",
+            why=None if row.why is None else reason_by(row.changed_by, row.why),
+            next=Reason(ReasonCode.NEXT_PROBE),
+            next_at=row.until,
+            at=row.changed_at,
+            path=circuit_page(row.key),
+        )
+        name = payload_hash(encode("circuit", row.tenant, row.key))[:16]
+        return NewNotice(
+            public_id=f"ntc-circuit-{name}-{row.generation}",
+            tenant=row.tenant,
+            lane=lane_of(facts),
+            notice=written(facts, rule),
+        )
+
+
+def _rule_for(row: CircuitRow, book: RuleBook, rules: dict[str, NotifyRule]) -> NotifyRule | None:
+    """Everybody who wants to hear of circuits; of one that belongs to a workflow, those of that workflow."""
+    names = {*rules, *(workflow for _, workflow in book)}
+    own = {name for name in names if name and row.key.startswith(f"{name}/")}
+    found = [find_rule(book, rules.get(name), row.tenant, name) for name in sorted(own or names)]
+    told = [rule for rule in found if rule is not None and rule.wants(NoticeEvent.CIRCUIT_OPENED)]
+    if not told:
+        return None
+    targets = tuple(dict.fromkeys(target for rule in told for target in rule.targets))
+    return NotifyRule(on=(), targets=targets, app=any(rule.app for rule in told))

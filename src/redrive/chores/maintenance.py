@@ -1,0 +1,163 @@
+"""Purge: close letters that nobody decided on in time, and remove what was kept long enough."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from redrive.clock import MICROS, Clock
+from redrive.core.audit import ENGINE
+from redrive.core.idempotency import letter_id
+from redrive.core.outcomes import Closed
+from redrive.core.states import LetterStatus
+from redrive.reasons import Reason, ReasonCode
+from redrive.settings import Settings
+from redrive.settle.circuits import advanced, turn
+from redrive.settle.settler import LocalSettler, settle_apart, view_anyway
+from redrive.store.circuits import CircuitRow
+from redrive.store.port import Store
+from redrive.store.records import Purge, RunRow
+from redrive.store.workers import KnownItem
+
+__all__ = ["Folder", "Purger", "Releaser", "Watch"]
+
+
+# -- Purge: close letters that nobody decided on in time, and remove what was kept long enough -----------
+
+
+_BATCH = 500
+_MOST_BATCHES = 100
+_DAY = 86_400
+
+
+class Purger:
+    """Expires open letters; removes finished runs, closed letters, delivered messages, old keys,
+    workers and audit lines."""
+
+    def __init__(self, store: Store, clock: Clock, settings: Settings) -> None:
+        self._store = store
+        self._settler = LocalSettler(store, clock)
+        self._purge = Purge(
+            runs=int(settings.retention * MICROS),
+            keep=settings.retention_runs,
+            letters=int(settings.dlq_retention * MICROS),
+            workers=_DAY * MICROS,
+            audit=int(settings.audit_retention * MICROS),
+            messages=int(settings.outbox_retention * MICROS),
+            limit=_BATCH,
+        )
+
+    async def run_once(self) -> int:
+        """Remove what is due, batch by batch, so that others get their turn; returns how many rows went."""
+        purge = replace(self._purge, keeps=_own_numbers(await self._store.workflows()))
+        total = 0
+        for _ in range(_MOST_BATCHES):
+            removed = await self._expire() + await self._store.purge(purge)
+            total += removed
+            if removed < _BATCH:
+                break
+        return total
+
+    async def _expire(self) -> int:
+        """Close letters whose time is over; somebody who decides at the same moment goes first."""
+        late = await self._store.expiring(_BATCH)
+        settled = await settle_apart(self._settler, [_expired(run) for run in late]) if late else []
+        return sum(each.kept for each in settled)
+
+
+def _own_numbers(workflows: Iterable[KnownItem]) -> dict[str, int]:
+    """How many runs are kept of the workflows whose code says so: the catalogue knows those of other
+    processes as well, and each process comes to the same."""
+    said = {each.name: json.loads(each.options).get("retention_runs") for each in workflows}
+    return {name: number for name, number in said.items() if number is not None}
+
+
+def _expired(run: RunRow) -> Closed:
+    return Closed(
+        run=view_anyway(run),
+        letter=run.letter or letter_id(run.public_id),
+        status=LetterStatus.EXPIRED,
+        ended=run.status,
+        by=ENGINE,
+        reason=Reason(ReasonCode.LETTER_EXPIRED).to_text(),
+    )
+
+
+# -- Fold: add what changed in letters to the failure groups, a moment after it changed ------------------
+
+
+_BATCH_GROUPS = 2000
+_MOST_BATCHES_GROUPS = 50
+
+
+class Folder:
+    """Keeps the failure groups up to date. Any number of nodes do so; none adds a change twice."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def run_once(self) -> int:
+        """Fold what there is, batch by batch, so that others get their turn; returns how many changes."""
+        total = 0
+        for _ in range(_MOST_BATCHES_GROUPS):
+            folded = await self._store.fold(_BATCH_GROUPS)
+            total += folded
+            if folded < _BATCH_GROUPS:
+                break
+        return total
+
+
+# -- Watch: report due runs that nobody can claim. They are never dead-lettered: they wait for a wor -----
+
+
+log = logging.getLogger("redrive.chores")
+
+
+class Watch:
+    """Says in the log when due runs have no worker that knows their workflow, and when that is over."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._reported: frozenset[str] = frozenset()
+
+    async def run_once(self) -> int:
+        """Look once; returns how many workflows nobody serves."""
+        waiting = await self._store.unclaimable(())
+        for workflow in waiting.keys() - self._reported:
+            log.warning(
+                "%d due runs of workflow %r wait: no live worker has it registered",
+                waiting[workflow],
+                workflow,
+            )
+        for workflow in self._reported - waiting.keys():
+            log.info("runs of workflow %r are being served again", workflow)
+        self._reported = frozenset(waiting)
+        return len(waiting)
+
+
+# -- Release: do for circuits what time and the marks of others ask for, and let parked runs go on -------
+
+
+_MARGIN = 10 * MICROS  # marks may become visible this much later than they were made
+
+
+class Releaser:
+    """Turns circuits that are due. `seen` hears how each of them stands."""
+
+    def __init__(self, store: Store, seen: Callable[[CircuitRow], None] = lambda row: None) -> None:
+        self._store = store
+        self._seen = seen
+        self._since = 0
+
+    async def run_once(self) -> int:
+        """Do what is due; returns how many runs were let go."""
+        now = self._store.now()
+        released = 0
+        for place in await self._store.circuits_due(self._since):
+            row, count = await turn(self._store, place, advanced)
+            self._seen(row)
+            released += count
+        self._since = now - _MARGIN
+        return released

@@ -1,0 +1,108 @@
+"""Lists that may be longer than a page: their options, and showing one page or all of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import click
+
+from redrive.cli.output import Column, Output, nobody_reads
+from redrive.cli.place import Place, ask
+from redrive.frozen import dataclass
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
+
+__all__ = ["Listing", "Pages", "paged"]
+
+
+Item = TypeVar("Item")
+Item_co = TypeVar("Item_co", covariant=True)
+_LARGEST = 500
+
+
+class PageOf(Protocol[Item_co]):
+    """A page of something, with cursors to its neighbours."""
+
+    @property
+    def items(self) -> Sequence[Item_co]: ...
+    @property
+    def next(self) -> str | None: ...
+    @property
+    def prev(self) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing(Generic[Item]):
+    """What a list shows of its things; `empty` says, on a terminal, what to do when there are none.
+
+    `also` names what else its pages tell, for JSON.
+    """
+
+    fetch: Callable[[Redrive, int, str | None], Awaitable[PageOf[Item]]]
+    columns: Sequence[Column[Item]]
+    id: Callable[[Item], str]
+    empty: str
+    also: tuple[str, ...] = ()
+
+    def show(self, page: PageOf[Item], items: Sequence[Item], output: Output, *, alone: bool) -> None:
+        """Show these things of a page, which has neighbours if it is shown alone."""
+        output.list(
+            items,
+            self.columns,
+            id=self.id,
+            empty=self.empty,
+            next=page.next if alone else None,
+            prev=page.prev if alone else None,
+            **{name: getattr(page, name) for name in self.also},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pages:
+    """Which part of a list is wanted."""
+
+    limit: int
+    cursor: str | None
+    everything: bool
+
+    def show(self, place: Place, listing: Listing[Item], output: Output) -> PageOf[Item]:
+        """Show it; returns the last page that was shown."""
+        if self.everything:
+            return ask(place, lambda app: self._all(app, listing, output))
+        page = ask(place, lambda app: listing.fetch(app, self.limit, self.cursor))
+        listing.show(page, page.items, output, alone=True)
+        return page
+
+    async def _all(self, app: Redrive, listing: Listing[Item], output: Output) -> PageOf[Item]:
+        """A page at a time; one JSON object holds them all."""
+        collected: list[Item] = []
+        page = await listing.fetch(app, _LARGEST, self.cursor)
+        while True:
+            if output.json:
+                collected += page.items
+            else:
+                listing.show(page, page.items, output, alone=False)
+            if page.next is None or nobody_reads():
+                break
+            page = await listing.fetch(app, _LARGEST, page.next)
+        if output.json:
+            listing.show(page, collected, output, alone=False)
+        return page
+
+
+def paged(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command `--limit`, `--cursor` and `--all`; it receives them as `pages`."""
+
+    @click.option(
+        "--limit", type=click.IntRange(1, _LARGEST), default=50, show_default=True, help="How many at a time."
+    )
+    @click.option("--cursor", metavar="CURSOR", help="Go on where the last page ended.")
+    @click.option("--all", "everything", is_flag=True, help="List everything, a page after the other.")
+    @functools.wraps(command)
+    def with_pages(*args: Any, limit: int, cursor: str | None, everything: bool, **others: Any) -> Any:
+        return command(*args, pages=Pages(limit=limit, cursor=cursor, everything=everything), **others)
+
+    return with_pages

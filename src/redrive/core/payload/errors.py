@@ -1,0 +1,264 @@
+"""Why a value was refused, and where: `order.lines[2].price: ...`. Never the value itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import math
+import re
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails, PydanticSerializationError, SchemaSerializer, to_json
+
+from redrive.core.payload.plain import MAX_DEPTH, joins, lone_surrogates, read
+from redrive.core.payload.types import CONFIG, Node, joined
+from redrive.errors import PayloadError
+from redrive.reasons import Reason, ReasonCode
+
+Path = tuple[str | int, ...]
+_EXPECTED = re.compile(r"Expected `([^`]+)`")
+_TOO_DEEP = Reason(ReasonCode.NESTED_TOO_DEEP, most=MAX_DEPTH)
+_NAMED = 5  # an error names this many places
+_PIECES = (list, tuple, set, frozenset)
+
+
+def refused(path: Path, why: Reason) -> PayloadError:
+    """The error for one place."""
+    place = path_text(path)
+    return PayloadError(Reason(ReasonCode.FAULT, path=place or None, why=why), path=place)
+
+
+def path_text(path: Path) -> str:
+    """`("order", "lines", 2)` as `order.lines[2]`."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif part.isidentifier():
+            text += f".{part}" if text else part
+        else:
+            text += f"[{part[:40]!a}]" if text else part[:40]
+    return text
+
+
+def misfit(error: ValidationError, text: str, root: Path) -> PayloadError:
+    """The error for JSON that does not fit its annotation: it names every place, up to five."""
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    if problems[0]["type"] == "json_invalid":
+        return PayloadError(_invalid_json(_message(problems[0])))
+    data = read(text)
+    named = [refused(root + _place(each, data), _rule(each)) for each in problems[:_NAMED]]
+    if len(problems) == 1:
+        return named[0]
+    faults = tuple(Reason.of_error(each) for each in named)
+    more = len(problems) - _NAMED if len(problems) > _NAMED else None
+    return PayloadError(Reason(ReasonCode.FAULTS, faults=faults, more=more), path=named[0].path)
+
+
+def _rule(problem: ErrorDetails) -> Reason:
+    return Reason(ReasonCode.PYDANTIC_RULE, rule=problem["type"], message=_message(problem))
+
+
+def _message(problem: ErrorDetails) -> str:
+    return problem["msg"][:1].lower() + problem["msg"][1:]
+
+
+def _place(problem: ErrorDetails, data: Any) -> Path:
+    return _real_path(problem["loc"], data, missing=problem["type"].startswith("missing"))
+
+
+def _invalid_json(message: str) -> Reason:
+    if "recursion limit" in message:
+        return _TOO_DEEP
+    if "number out of range" in message:
+        return Reason(ReasonCode.NUMBER_TOO_LONG)
+    return Reason(ReasonCode.JSON_INVALID, why=message.removeprefix("invalid JSON: "))
+
+
+def _real_path(loc: tuple[str | int, ...], data: Any, *, missing: bool) -> Path:
+    """pydantic's location without the names of union members and validators in between."""
+    path: Path = ()
+    for position, part in enumerate(loc):
+        inside = part in data if isinstance(data, dict) else isinstance(data, list) and isinstance(part, int)
+        if inside:
+            data = data[part]
+        elif not (missing and position == len(loc) - 1):
+            continue
+        path += (part,)
+    return path
+
+
+def unwritable(value: Any, node: Node, definitions: list[Node], root: Path) -> PayloadError:
+    """The error for a Python value that its schema could not write."""
+    found = unstorable(value, root) or _mismatch(value, node, _Known(definitions), root)
+    return found or refused(root, Reason(ReasonCode.NOT_STORABLE_AS_ANNOTATED, type=type(value).__qualname__))
+
+
+def unstorable(value: Any, root: Path) -> PayloadError | None:
+    """What no annotation can make storable: code, handles, circles and bottomless nesting."""
+    parents: list[int] = []
+    levels = [iter([(root, value)])]  # a stack of our own: the value may be deeper than Python's
+    while levels:
+        path, each = next(levels[-1], (None, None))
+        if path is None:
+            levels.pop()
+            parents = parents[:-1]
+        elif id(each) in parents:
+            return refused(path, Reason(ReasonCode.REFERS_TO_ITSELF))
+        elif len(parents) > MAX_DEPTH:
+            return refused(path[:3], _TOO_DEEP)
+        elif (pieces := _pieces(each)) is not None:
+            parents.append(id(each))
+            levels.append(iter([((*path, part), piece) for part, piece in pieces]))
+        elif (why := _why_unstorable(each)) is not None:
+            return refused(path, why)
+    return None
+
+
+def holds_surrogates(value: Any) -> bool:
+    """True if a text or key somewhere in the value, which has no circles, is not valid Unicode."""
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, str) and lone_surrogates(each):
+            return True
+        for part, piece in _pieces(each) or ():
+            left += (part, piece)
+    return False
+
+
+def _pieces(value: Any) -> Iterable[tuple[str | int, Any]] | None:
+    if isinstance(value, dict):
+        return [(key if isinstance(key, str) else str(key), item) for key, item in value.items()]
+    if isinstance(value, _PIECES):
+        return enumerate(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value)]
+    if isinstance(value, BaseModel):
+        return list(value)
+    return None
+
+
+def _why_unstorable(value: Any) -> Reason | None:
+    if isinstance(value, str):
+        return Reason(ReasonCode.SURROGATES_JOIN) if joins(value) else None
+    if isinstance(value, bytes | float):
+        return None
+    try:
+        storable = not isinstance(value, Iterator) and bool(to_json(value))
+    except PydanticSerializationError:
+        storable = False
+    if not storable:
+        return Reason(ReasonCode.NOT_STORABLE, kind=_kind(value))
+    if isinstance(value, int) and value.bit_length() > 14_000:
+        return Reason(ReasonCode.INTEGER_TOO_LONG)
+    return None
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case type():
+            return "a class"
+        case types.ModuleType():
+            return "a module"
+        case types.CoroutineType():
+            return "a coroutine (was it not awaited?)"
+        case io.IOBase():
+            return "an open file"
+        case _ if type(value).__module__ == "_thread" or type(value).__name__.endswith("Lock"):
+            return "a lock"
+        case _ if callable(value):
+            return "a function"
+    return f"a {type(value).__qualname__}"
+
+
+class _Known:
+    """The definitions of a schema, by reference."""
+
+    def __init__(self, definitions: list[Node]) -> None:
+        self.definitions = definitions
+        self.by_ref = {definition["ref"]: definition for definition in definitions}
+        self.serializers: dict[int, SchemaSerializer] = {}
+
+    def resolve(self, node: Node) -> Node:
+        """The node that says something: past references, defaults, validators and optional values."""
+        while True:
+            match node:
+                case {"schema_ref": ref}:
+                    node = self.by_ref[ref]
+                case {"type": "default" | "nullable", "schema": inner}:
+                    node = inner
+                case {"type": "function-before" | "function-after" | "function-wrap", "schema": inner}:
+                    node = inner
+                case _:
+                    return node
+
+    def write_error(self, value: Any, node: Node) -> str | None:
+        """Why this node alone cannot write the value, if it cannot."""
+        serializer = self.serializers.get(id(node))
+        if serializer is None:
+            serializer = SchemaSerializer(joined(node, self.definitions), CONFIG, _use_prebuilt=False)
+            self.serializers[id(node)] = serializer
+        try:
+            serializer.to_json(value, warnings="error", round_trip=True)
+        except (PydanticSerializationError, RecursionError) as error:
+            # A field's own serializer runs only within its model; then the model's error says it.
+            return None if "inside the context of a model" in str(error) else str(error)
+        return None
+
+
+def _mismatch(value: Any, node: Node, known: _Known, path: Path) -> PayloadError | None:
+    """The innermost place whose Python type the schema refuses."""
+    found = None
+    error = known.write_error(value, node)
+    while error is not None:
+        found = refused(path, _why_mismatched(value, error))
+        error = None
+        for part, piece, kind in _typed_pieces(value, known.resolve(node), known):
+            error = known.write_error(piece, kind)
+            if error is not None:
+                value, node, path = piece, kind, (*path, part)
+                break
+    return found
+
+
+def _typed_pieces(value: Any, node: Node, known: _Known) -> Iterator[tuple[str | int, Any, Node]]:
+    match node:
+        case {"type": "model" | "dataclass", "cls": cls, "schema": inner}:
+            if isinstance(value, cls):
+                yield from _typed_pieces(value, known.resolve(inner), known)
+        case {"type": "typed-dict" | "model-fields", "fields": fields}:
+            pieces = dict(_pieces(value) or ())
+            yield from ((name, pieces[name], f["schema"]) for name, f in fields.items() if name in pieces)
+        case {"type": "dataclass-args", "fields": fields}:
+            pieces = dict(_pieces(value) or ())
+            yield from ((f["name"], pieces[f["name"]], f["schema"]) for f in fields if f["name"] in pieces)
+        case {"type": "named-tuple", "fields": fields} if isinstance(value, tuple):
+            pairs = zip(value, fields, strict=False)
+            yield from ((index, item, f["schema"]) for index, (item, f) in enumerate(pairs))
+        case {"type": "dict", "values_schema": values} if isinstance(value, dict):
+            yield from ((str(key), item, values) for key, item in value.items())
+        case {"type": "list" | "set" | "frozenset", "items_schema": items} if isinstance(value, _PIECES):
+            yield from ((index, item, items) for index, item in enumerate(value))
+        case {"type": "tuple", "items_schema": items} if isinstance(value, tuple):
+            each = items * len(value) if "variadic_item_index" in node else items
+            yield from (
+                (index, item, kind) for index, (item, kind) in enumerate(zip(value, each, strict=False))
+            )
+        case {"type": "any"} if _pieces(value) is not None:
+            yield from ((part, item, node) for part, item in _pieces(value) or ())
+
+
+def _why_mismatched(value: Any, error: str) -> Reason:
+    found = type(value).__qualname__
+    if isinstance(value, float) and not math.isfinite(value):
+        return Reason(ReasonCode.NO_JSON_FORM, value=str(value))
+    expected = _EXPECTED.search(error)
+    if expected is not None:
+        return Reason(ReasonCode.TYPE_DIFFERS, expected=expected[1], found=found)
+    if "UnexpectedValue" in error:  # its text shows the value
+        return Reason(ReasonCode.ANNOTATION_DIFFERS, type=found)
+    return Reason(ReasonCode.NOT_STORABLE_HERE, type=found, why=error.rpartition(": ")[2])

@@ -1,0 +1,311 @@
+"""From annotations to a pydantic-core schema that writes every value exactly.
+
+pydantic's own JSON is lossy in places: bytes must be UTF-8, NaN becomes null, sets come in hash order,
+offsets lose their seconds. Models and dataclasses carry their own configuration, so the finished schema
+is walked and corrected; what a user's model configures itself is left as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, cast
+from uuid import UUID
+
+import typing_extensions
+from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter
+from pydantic_core import CoreConfig, CoreSchema, SchemaError, core_schema
+
+from redrive.core.payload.plain import any_tree, sorted_set
+
+# -- `typing.TypedDict` before Python 3.12: pydantic refuses it, so its classes are taught to stand  -----
+
+
+_HOOK = "__get_pydantic_core_schema__"
+_STAND_IN = "__redrive_stand_in__"
+_MARKS = {typing_extensions.Required, typing_extensions.NotRequired}
+typed_dict: Any = typing_extensions.TypedDict
+"""Makes a class from a name and hints; typed as Any, as neither is known before run time."""
+
+
+def teach_typed_dicts(hint: Any, seen: set[int] | None = None) -> None:
+    """Make every TypedDict within the hint readable for pydantic."""
+    seen = set() if seen is None else seen
+    if sys.version_info >= (3, 12) or id(hint) in seen:
+        return
+    seen.add(id(hint))
+    for each in (*typing.get_args(hint), *_fields(typing.get_origin(hint) or hint)):
+        teach_typed_dicts(each, seen)
+
+
+def _fields(target: Any) -> list[Any]:
+    """The hints inside a class that has typed fields."""
+    if not isinstance(target, type):
+        return []
+    is_dict = typing.is_typeddict(target)
+    if is_dict and type(target).__module__ == "typing" and _HOOK not in vars(target):
+        setattr(target, _HOOK, classmethod(_schema))
+    if not (is_dict or dataclasses.is_dataclass(target) or hasattr(target, "_fields")):
+        return []
+    try:
+        return list(typing.get_type_hints(target, include_extras=True).values())
+    except NameError:  # building the schema reports it, with the name
+        return []
+
+
+def _schema(cls: type, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    return handler.generate_schema(_stand_in(cls))
+
+
+def _stand_in(cls: Any) -> Any:
+    """The equal class. Made once, so that a class that contains itself is recognised."""
+    if _STAND_IN not in vars(cls):
+        made = typed_dict(cls.__name__, {name: _field(cls, name, hint) for name, hint in _hints(cls)})
+        made.__module__, made.__qualname__ = cls.__module__, cls.__qualname__
+        setattr(cls, _STAND_IN, made)
+    return vars(cls)[_STAND_IN]
+
+
+def _hints(cls: type) -> list[tuple[str, Any]]:
+    return list(typing.get_type_hints(cls, include_extras=True).items())
+
+
+def _field(cls: Any, name: str, hint: Any) -> Any:
+    """The field with its mark. The class's own key sets miss marks in annotations written as text."""
+    if typing.get_origin(hint) in _MARKS:
+        return hint
+    mark: Any = typing_extensions.Required if name in cls.__required_keys__ else typing_extensions.NotRequired
+    return mark[hint]
+
+
+# -- From annotations to a pydantic-core schema that writes every value exactly --------------------------
+
+
+Node = dict[str, Any]
+_WRITING: CoreConfig = {
+    "ser_json_bytes": "base64",
+    "val_json_bytes": "base64",
+    "ser_json_inf_nan": "strings",
+}
+CONFIG: CoreConfig = {**_WRITING, "allow_inf_nan": True}
+"""For the top of a schema. Users' models get the way of writing only, so they refuse what they always did."""
+
+_BOX_CONFIG = ConfigDict(
+    ser_json_bytes="base64",
+    val_json_bytes="base64",
+    ser_json_inf_nan="strings",
+    allow_inf_nan=True,
+    defer_build=True,
+)
+_CONFIGURED = frozenset({"model", "dataclass", "typed-dict"})
+_OPAQUE = frozenset({"metadata", "default", "expected", "members", "config", "custom_error_context"})
+_MAPPINGS = frozenset({"fields", "choices"})
+_SCALARS = (str, int, float, bool, type(None))
+_LEAF_CLASSES: Mapping[str, type] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "bytes": bytes,
+    "datetime": datetime,
+    "date": date,
+    "time": time,
+    "timedelta": timedelta,
+    "uuid": UUID,
+    "decimal": Decimal,
+}
+
+
+def box(title: str, hints: Mapping[str, Any], names: Mapping[str, Any]) -> TypeAdapter[Any]:
+    """An adapter for an object with these fields, whose configuration reaches plain dataclasses too.
+
+    `names` resolves what the hints' own classes refer to. Raises pydantic's errors.
+    """
+    for hint in hints.values():
+        teach_typed_dicts(hint)
+    try:
+        adapter = _adapter(title, hints, names, _BOX_CONFIG)
+    except (
+        SchemaError
+    ):  # decimals with a number of digits cannot be infinite, whatever is allowed around them
+        adapter = _adapter(title, hints, names, {**_BOX_CONFIG, "allow_inf_nan": False})
+    for node in _walk(adapter.core_schema):
+        _refuse_secret(node)
+    return adapter
+
+
+def _adapter(
+    title: str, hints: Mapping[str, Any], names: Mapping[str, Any], config: ConfigDict
+) -> TypeAdapter[Any]:
+    boxed = typed_dict(title, dict(hints))
+    boxed.__pydantic_config__ = config
+    adapter: TypeAdapter[Any] = TypeAdapter(boxed)
+    adapter.rebuild(force=True, raise_errors=True, _types_namespace=dict(names))
+    return adapter
+
+
+def adapted(adapter: TypeAdapter[Any]) -> CoreSchema:
+    """The adapter's schema, corrected so that what it writes is exact and does not depend on hash seeds."""
+    return cast("CoreSchema", _correct(cast("Node", adapter.core_schema)))
+
+
+def split(schema: CoreSchema) -> tuple[Node, list[Node]]:
+    """A schema's own node and the definitions that its references mean."""
+    node = cast("Node", schema)
+    if node["type"] == "definitions":
+        return node["schema"], node["definitions"]
+    return node, []
+
+
+def joined(node: Node, definitions: list[Node]) -> CoreSchema:
+    """The opposite of `split`."""
+    if not definitions:
+        return cast("CoreSchema", node)
+    return core_schema.definitions_schema(cast("CoreSchema", node), cast("list[CoreSchema]", definitions))
+
+
+def union_classes(node: Node) -> frozenset[type]:
+    """Every class that stands beside others in a union somewhere in this schema."""
+    nodes = list(_walk(node))
+    by_ref = {each["ref"]: each for each in nodes if "ref" in each}
+    unions = [each for each in nodes if each.get("type") == "union"]
+    choices = [
+        choice[0] if isinstance(choice, tuple) else choice for each in unions for choice in each["choices"]
+    ]
+    meant = [by_ref.get(choice.get("schema_ref"), choice) for choice in choices]
+    kinds = [each.get("cls") or _LEAF_CLASSES.get(each["type"]) for each in meant]
+    return frozenset(kind for kind in kinds if kind is not None)
+
+
+def _refuse_secret(node: Node) -> None:
+    write = node.get("serialization", {}).get("function")
+    if getattr(write, "__module__", "") == "pydantic.types" and write.__name__.startswith(
+        "_serialize_secret"
+    ):
+        raise TypeError(
+            "pydantic's secret types write asterisks instead of their value. "
+            "Pass a reference to the secret, or declare it as str and name it in REDRIVE_REDACT"
+        )
+
+
+def _children(node: Node) -> Iterator[tuple[str, Any]]:
+    return ((key, child) for key, child in node.items() if key not in _OPAQUE)
+
+
+def _walk(node: Any) -> Iterator[Node]:
+    if isinstance(node, list | tuple):
+        for each in node:
+            yield from _walk(each)
+    elif isinstance(node, dict):
+        yield node
+        for key, child in _children(node):
+            yield from _walk(list(child.values()) if key in _MAPPINGS and isinstance(child, dict) else child)
+
+
+def _correct(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_correct(each) for each in node]
+    if isinstance(node, tuple):
+        return tuple(_correct(each) for each in node)
+    if not isinstance(node, dict):
+        return node
+    copy = dict(node)
+    for key, child in _children(node):
+        if key in _MAPPINGS and isinstance(child, dict):
+            copy[key] = {name: _correct(each) for name, each in child.items()}
+        else:
+            copy[key] = _correct(child)
+    kind = copy.get("type")
+    if kind in _CONFIGURED:
+        copy["config"] = {**_WRITING, **copy.get("config", {})}
+    correction = _CORRECTIONS.get(kind) if isinstance(kind, str) else None
+    return copy if correction is None or "serialization" in copy else correction(copy)
+
+
+def _exact_any(node: Node) -> Node:
+    return {**node, "serialization": core_schema.plain_serializer_function_ser_schema(any_tree)}
+
+
+def _exact_set(node: Node) -> Node:
+    def write(value: Any, handler: Callable[[Any], Any]) -> Any:
+        return sorted_set(handler(value)) if isinstance(value, set | frozenset) else handler(value)
+
+    return {**node, "serialization": core_schema.wrap_serializer_function_ser_schema(write)}
+
+
+def _exact_datetime(node: Node) -> Node:
+    def write(value: Any, handler: Callable[[Any], Any]) -> Any:
+        if isinstance(value, datetime) and value.tzinfo is not None and value.tzinfo is not UTC:
+            offset = value.utcoffset()
+            if offset is not None and offset % timedelta(minutes=1):
+                value = value.astimezone(UTC)
+        return handler(value)
+
+    return {**node, "serialization": core_schema.wrap_serializer_function_ser_schema(write)}
+
+
+def _exact_time(node: Node) -> Node:
+    def write(value: Any, handler: Callable[[Any], Any]) -> Any:
+        if isinstance(value, time) and (value.utcoffset() or timedelta()) % timedelta(minutes=1):
+            raise ValueError("a time's offset must be whole minutes")
+        return handler(value)
+
+    return {**node, "serialization": core_schema.wrap_serializer_function_ser_schema(write)}
+
+
+def _exact_iterable(node: Node) -> Node:
+    def write(value: Any, handler: Callable[[Any], Any]) -> Any:
+        return handler(list(value))
+
+    kept = {key: child for key, child in node.items() if key in {"items_schema", "ref", "metadata"}}
+    ser = core_schema.wrap_serializer_function_ser_schema(
+        write, schema=cast("CoreSchema", {"type": "list", **kept})
+    )
+    return {"type": "list", **kept, "serialization": ser}
+
+
+def _exact_decimal(node: Node) -> Node:
+    return {**node, "allow_inf_nan": False} if {"max_digits", "decimal_places"} & node.keys() else node
+
+
+def has_plain_values(members: Sequence[Enum]) -> bool:
+    """True for an enum whose members are written as their values; others are written as their names."""
+    return all(isinstance(member.value, _SCALARS) for member in members)
+
+
+def _exact_enum(node: Node) -> Node:
+    members: list[Enum] = node["members"]
+    if has_plain_values(members):
+        return node
+    by_name = {member.name: member for member in members}
+    return {
+        "type": "function-after",
+        "function": {"type": "no-info", "function": by_name.__getitem__},
+        "schema": {"type": "literal", "expected": list(by_name)},
+        "serialization": core_schema.plain_serializer_function_ser_schema(lambda member: member.name),
+    }
+
+
+def _exact_field(node: Node) -> Node:
+    """Read back fields that `__init__` does not take, as they may have been changed since."""
+    if node["schema"]["type"] != "default":
+        return node
+    return {key: child for key, child in node.items() if key != "init"}
+
+
+_CORRECTIONS: Mapping[str, Callable[[Node], Node]] = {
+    "any": _exact_any,
+    "set": _exact_set,
+    "frozenset": _exact_set,
+    "datetime": _exact_datetime,
+    "time": _exact_time,
+    "generator": _exact_iterable,
+    "enum": _exact_enum,
+    "decimal": _exact_decimal,
+    "dataclass-field": _exact_field,
+}

@@ -1,0 +1,282 @@
+"""Runs, steps, attempts, dead letters and lines of the audit log, as people and programs see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum, auto
+from typing import Any
+
+from redrive.core.audit import Event
+from redrive.core.json_edit import Change
+from redrive.core.states import CLOSED, EntryKind, LetterStatus, RunStatus, StepStatus
+from redrive.reasons import Reason, ReasonCode
+
+__all__ = [
+    "Aftermath",
+    "AttemptRecord",
+    "AuditRecord",
+    "Caller",
+    "DeadLetter",
+    "ReplayRecord",
+    "Run",
+    "StepRecord",
+    "aftermath",
+    "fields_for",
+]
+
+
+# -- Runs, steps, attempts, dead letters and lines of the audit log, as people and programs see them -----
+
+
+def fields_for(reason: Reason | None, name: str = "reason") -> dict[str, Any]:
+    """Return the fields `reason_code` and `reason_params` of a record; both are empty for free text."""
+    if reason is None or reason.code == ReasonCode.TEXT:
+        return {f"{name}_code": None, f"{name}_params": {}}
+    data = reason.to_json()
+    return {f"{name}_code": data["code"], f"{name}_params": data["params"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The credential that asks for runs. Its name is None for a process that works on the store itself."""
+
+    name: str | None = None
+    sees_payloads: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRecord:
+    """One try of a step, with the decision that followed it.
+
+    `decision` is the English sentence for `reason_code` and `reason_params`.
+    """
+
+    attempt: int
+    status: str
+    began_at: datetime
+    ended_at: datetime | None
+    category: str | None
+    error_type: str | None
+    message: str | None
+    stack: str | None
+    next_at: datetime | None
+    decision: str
+    reason_code: str | None = None
+    reason_params: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One journal entry of a run with all its tries. `by_hand`: a person gave its result.
+
+    `error` is the English sentence for `reason_code` and `reason_params`.
+    """
+
+    index: int
+    key: str
+    name: str
+    kind: EntryKind
+    status: StepStatus
+    attempt: int
+    began_at: datetime
+    ended_at: datetime | None
+    next_at: datetime | None
+    input: Any
+    output: Any
+    error: str | None
+    superseded: bool
+    heartbeat: Any
+    attempts: tuple[AttemptRecord, ...]
+    by_hand: bool = False
+    reason_code: str | None = None
+    reason_params: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRecord:
+    """One replay of a letter: who decided what, which run it became, and how that ended."""
+
+    number: int
+    mode: str
+    run_id: str
+    by: str
+    reason: str | None
+    at: datetime
+    ended_at: datetime | None
+    outcome: str | None
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRecord:
+    """One line of the audit log. `label` says in words what happened.
+
+    `reason` is a person's text, or the English sentence for `reason_code` and `reason_params`.
+    """
+
+    id: int
+    at: datetime
+    event: str
+    label: str
+    by: str
+    tenant: str
+    subject: str
+    letter: str | None
+    before: Any
+    after: Any
+    reason: str | None
+    reason_code: str | None = None
+    reason_params: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One execution of a workflow. `steps` and `handled_by` are filled where one run is looked at alone.
+
+    `handler_for` is the failed run that this one handles, or was started on behalf of; `handled_by` are the
+    ids of the runs that handle the failures of this one. `error` is the English sentence for `reason_code`
+    and `reason_params`.
+    """
+
+    id: str
+    workflow: str
+    tenant: str
+    queue: str
+    priority: int
+    status: RunStatus
+    version: str
+    correlation_id: str | None
+    parent: str | None
+    replay_of: str | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    next_at: datetime | None
+    deadline: datetime | None
+    crashes: int
+    parked_on: str | None
+    input: Any = None
+    output: Any = None
+    error: str | None = None
+    code: str | None = None
+    steps: tuple[StepRecord, ...] = ()
+    letter_id: str | None = None
+    handler_for: str | None = None
+    handled_by: tuple[str, ...] = ()
+    trace_id: str | None = None
+    reason_code: str | None = None
+    reason_params: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """A run's failure waiting for a person. `stack`, `steps`, `replays` and `history` are filled by `get`.
+
+    `purged`: its run's input and steps are gone, so it can no longer be replayed. `handler_for` and
+    `handled_by` are those of its run, also as it was before it was replayed in full. `payload_hash` is None
+    unless nothing is hidden: who has it can try out what the hidden part of a short input is. `policy` is
+    the retry policy that was in force when the step failed for good; None if no step did. `reason` is the
+    English sentence for `reason_code` and `reason_params`. `resolution` says how the letter was closed: in a
+    person's words, or in English for the engine's `resolution_code`.
+    """
+
+    id: str
+    run_id: str
+    workflow: str
+    tenant: str
+    status: LetterStatus
+    code: str
+    stage: str
+    category: str
+    reason: str
+    error_type: str
+    message: str
+    stack: str
+    details: dict[str, Any]
+    step: str | None
+    step_index: int | None
+    attempts: int
+    replay_count: int
+    fingerprint: str
+    payload_hash: str | None
+    input: Any
+    config: Any
+    owner: str | None
+    tags: tuple[str, ...]
+    correlation_id: str | None
+    version: str
+    created_at: datetime
+    failed_at: datetime
+    closed_at: datetime | None
+    closed_by: str | None
+    resolution: str | None
+    expires_at: datetime
+    steps: tuple[StepRecord, ...] = ()
+    replays: tuple[ReplayRecord, ...] = ()
+    history: tuple[AuditRecord, ...] = ()
+    purged: bool = False
+    handler_for: str | None = None
+    handled_by: tuple[str, ...] = ()
+    trace_id: str | None = None
+    policy: dict[str, Any] | None = None
+    reason_code: str | None = None
+    reason_params: dict[str, Any] = field(default_factory=dict)
+    resolution_code: str | None = None
+
+    @property
+    def comments(self) -> tuple[AuditRecord, ...]:
+        """What people said about it, in order of time."""
+        return tuple(line for line in self.history if line.event == Event.LETTER_COMMENTED)
+
+
+# -- What became of the work of a dead letter that is closed ---------------------------------------------
+
+
+class Aftermath(Enum):
+    """How the work stands: a replay decides that, or whoever closed the letter without one."""
+
+    SUCCEEDED = auto()
+    IN_PART = auto()
+    UNDONE = auto()
+    CANCELLED = auto()
+    GOES_ON = auto()
+    FAILED_AGAIN = auto()
+    EXPIRED = auto()
+    CLOSED = auto()
+
+
+_ENDS: dict[str | None, Aftermath] = {
+    RunStatus.SUCCESS: Aftermath.SUCCEEDED,
+    RunStatus.PARTIAL: Aftermath.IN_PART,
+    RunStatus.COMPENSATED: Aftermath.UNDONE,
+    RunStatus.CANCELLED: Aftermath.CANCELLED,
+    None: Aftermath.GOES_ON,
+}
+# For when the replays are purged together with the run.
+_RESOLUTIONS: dict[str | None, Aftermath] = {
+    ReasonCode.REPLAY_SUCCEEDED: Aftermath.SUCCEEDED,
+    ReasonCode.STEP_REPLAY_SUCCEEDED: Aftermath.IN_PART,
+    ReasonCode.ROLLED_BACK: Aftermath.UNDONE,
+    ReasonCode.RUN_CANCELLED: Aftermath.CANCELLED,
+}
+
+
+def aftermath(letter: DeadLetter) -> Aftermath | None:
+    """How the work stands that a closed letter is about; None while the letter is not closed."""
+    if letter.status not in CLOSED:
+        return None
+    last = _counts(letter)
+    if last is not None:
+        return _ENDS.get(last.outcome, Aftermath.FAILED_AGAIN)
+    if letter.resolution_code in _RESOLUTIONS:
+        return _RESOLUTIONS[letter.resolution_code]
+    return Aftermath.EXPIRED if letter.status is LetterStatus.EXPIRED else Aftermath.CLOSED
+
+
+def _counts(letter: DeadLetter) -> ReplayRecord | None:
+    """The last replay, unless the letter was closed after it: by somebody who knew how it had ended."""
+    last = letter.replays[-1] if letter.replays else None
+    if last is None or letter.closed_at is None or last.ended_at is None:
+        return last
+    return last if last.ended_at >= letter.closed_at else None

@@ -1,0 +1,231 @@
+"""Counting what the engine does, in memory: a few additions for each outcome, nothing else.
+
+Names of workflows, steps, circuits and sinks come from users and callers, and each becomes a time series in
+Prometheus. So each process gives a label of its own to a limited number of names, the first that it sees;
+all others share the label `other`. A name keeps its label for as long as the process lives: if the limit held
+for one scrape only, made-up names that come and go would add series without end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from redrive.core.outcomes import Began, Noted, OpenStep, Outcome, Place, Raised, Returned, Slept, Woke
+from redrive.core.states import FINAL, EntryKind, RunStatus, StepStatus
+from redrive.core.transitions import Answer, AttemptEnd, Transition
+
+__all__ = ["DELAYS", "Ear", "Histogram", "LATENCIES", "Labels", "OTHER", "SIZES", "StepTally", "Tally"]
+
+
+# -- Counting how long things took, in a few fixed ranges ------------------------------------------------
+
+
+LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 300.0)
+"""Seconds: from one commit on a good disk to a call that somebody should look at."""
+
+DELAYS = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+"""Seconds between two tries."""
+
+SIZES = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 175.0, 256.0)
+"""Outcomes in one commit; 256 is the most."""
+
+
+class Histogram:
+    """How many values fell into each range, and their sum."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """How many values were at most as large as each bound, as Prometheus wants it told."""
+        so_far, told = 0, []
+        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
+            so_far += count
+            told.append((bound, float(so_far)))
+        return told
+
+
+# -- Counting what the engine does, in memory: a few additions for each outcome, nothing else ------------
+
+
+OTHER = "other"
+MOST_WORKFLOWS, MOST_STEPS, MOST_CIRCUITS, MOST_SINKS = 200, 500, 100, 50
+_LONGEST_NAME = 200
+_QUIET = frozenset({Began, Noted, Slept, Woke})
+_GOOD = frozenset({RunStatus.SUCCESS, RunStatus.PARTIAL})
+
+
+class Ear(Protocol):
+    """Hears of every batch of transitions that was applied."""
+
+    def settled(
+        self,
+        outcomes: Sequence[Outcome],
+        transitions: Sequence[Transition],
+        answers: Sequence[Answer],
+        seconds: float,
+    ) -> None:
+        """These outcomes were decided on like this, and answered so, within so many seconds."""
+
+
+class Labels:
+    """Names that have a label of their own: the first ones that are asked for, up to a limit."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def find(self, name: str) -> str:
+        """Return the label for a name: the name, or `other` if too many were seen before it."""
+        if name in self._known:
+            return name
+        if len(self._known) >= self._most or len(name) > _LONGEST_NAME:
+            return OTHER
+        self._known.add(name)
+        return name
+
+
+class StepTally:
+    """The tries of one step in one workflow.
+
+    `recovered` and `gave_up` count how steps ended that had been tried more than once.
+    """
+
+    __slots__ = ("ends", "gave_up", "recovered", "retries", "seconds", "succeeded")
+
+    def __init__(self) -> None:
+        self.succeeded = 0
+        self.recovered = 0
+        self.gave_up = 0
+        self.seconds = Histogram(LATENCIES)
+        self.ends: Counter[AttemptEnd] = Counter()
+        self.retries: Counter[str] = Counter()
+
+
+class Tally:
+    """Everything that one process counts. It is written on the event loop and may be read from any thread."""
+
+    def __init__(self) -> None:
+        self.steps: dict[tuple[str, EntryKind, str], StepTally] = {}
+        self.runs: Counter[tuple[str, str]] = Counter()
+        self.letters: Counter[tuple[str, str, str]] = Counter()
+        self.replays: Counter[tuple[str, str]] = Counter()
+        self.replay_ends: Counter[tuple[str, str]] = Counter()
+        self.delays: dict[str, Histogram] = {}
+        self.batches = Histogram(SIZES)
+        self.commits = Histogram(LATENCIES)
+        self.claims = Histogram(LATENCIES)
+        self.published = Histogram(LATENCIES)
+        self.deliveries: Counter[tuple[str, str]] = Counter()
+        self.refused = 0
+        self.runs_lost = 0
+        self.leases_lost = 0
+        self.worker_deaths = 0
+        self.workflows = Labels(MOST_WORKFLOWS)
+        self.circuits = Labels(MOST_CIRCUITS)
+        self.sinks = Labels(MOST_SINKS)
+
+    # -- decisions ------------------------------------------------------------------------------------
+
+    def settled(
+        self,
+        outcomes: Sequence[Outcome],
+        transitions: Sequence[Transition],
+        answers: Sequence[Answer],
+        seconds: float,
+    ) -> None:
+        """Count what was applied."""
+        self.batches.add(len(outcomes))
+        self.commits.add(seconds)
+        for outcome, transition, answer in zip(outcomes, transitions, answers, strict=True):
+            if not answer.kept:
+                self.refused += 1
+            elif type(outcome) is Returned:
+                self._returned(outcome)
+            elif type(outcome) not in _QUIET:
+                self._other(outcome, transition)
+
+    def _returned(self, outcome: Returned) -> None:
+        place = outcome.place
+        step = self.steps.get((outcome.run.workflow, place.kind, place.name))
+        if step is None:
+            step = self._step(outcome.run.workflow, place)
+        step.succeeded += 1
+        step.seconds.add(outcome.began_ago / 1e6)
+        if outcome.attempt > 1:
+            step.recovered += 1
+
+    def _other(self, outcome: Outcome, transition: Transition) -> None:
+        workflow, change = self.workflows.find(outcome.run.workflow), transition.change
+        if transition.attempts:
+            self._attempts(outcome, transition)
+        if isinstance(outcome, Raised):
+            self._raised(outcome, transition)
+        if (letter := transition.letter) is not None:
+            self.letters[workflow, letter.stage, letter.code] += 1
+        if change is not None and change.status in FINAL:
+            self.runs[workflow, change.status.value] += 1
+            if transition.ends_replay is not None:
+                self.replay_ends[workflow, "success" if change.status in _GOOD else "failure"] += 1
+
+    def _attempts(self, outcome: Outcome, transition: Transition) -> None:
+        """Tries that ended otherwise than well: this one, and those that ended with it."""
+        places = {each.place.index: each.place for each in _open(outcome)}
+        if (own := getattr(outcome, "place", None)) is not None:
+            places[own.index] = own
+        for attempt in transition.attempts:
+            place = places.get(attempt.index)
+            if place is not None:
+                step = self._step(outcome.run.workflow, place)
+                step.ends[attempt.end] += 1
+                if attempt.end is not AttemptEnd.PARKED:
+                    step.seconds.add(attempt.began_ago / 1e6)
+
+    def _raised(self, outcome: Raised, transition: Transition) -> None:
+        step, entry = self._step(outcome.run.workflow, outcome.place), transition.entries[0]
+        if entry.status is StepStatus.RETRYING:
+            step.retries[outcome.failure.category.value] += 1
+            workflow = self.workflows.find(outcome.run.workflow)
+            self.delays.setdefault(workflow, Histogram(DELAYS)).add((entry.wake_in or 0) / 1e6)
+        elif outcome.attempt > 1:
+            step.gave_up += 1
+
+    # -- what is no outcome ---------------------------------------------------------------------------
+
+    def replayed(self, workflow: str, mode: str) -> None:
+        """A person's decision to replay was applied."""
+        self.replays[self.workflows.find(workflow), mode] += 1
+
+    def delivered(self, sink: str, end: str, seconds: float) -> None:
+        """A message came to a sink, or did not, so long after it was committed."""
+        self.deliveries[self.sinks.find(sink), end] += 1
+        if end == "DELIVERED":
+            self.published.add(seconds)
+
+    # -- names ----------------------------------------------------------------------------------------
+
+    def _step(self, workflow: str, place: Place) -> StepTally:
+        key = (workflow, place.kind, place.name)
+        found = self.steps.get(key)
+        if found is None:
+            if len(self.steps) >= MOST_STEPS or max(len(workflow), len(place.name)) > _LONGEST_NAME:
+                key = (OTHER, place.kind, OTHER)
+            found = self.steps.setdefault(key, StepTally())
+        return found
+
+
+def _open(outcome: Outcome) -> Iterable[OpenStep]:
+    """The other entries that were under way when something happened to their run."""
+    return (*getattr(outcome, "open", ()), *getattr(outcome, "others", ()))

@@ -1,0 +1,342 @@
+"""What was counted, and how the store stands, as Prometheus reads it. Needs the extra `metrics`."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import importlib.util
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from importlib.metadata import version
+from typing import Any, TypeAlias
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+
+from redrive.clock import Clock
+from redrive.core.states import EntryKind
+from redrive.core.transitions import AttemptEnd
+from redrive.errors import ConfigurationError, RedriveError
+from redrive.observability.counters import LATENCIES, Histogram, Labels, StepTally, Tally
+from redrive.settings import OFF
+from redrive.store.stats import Figures
+
+__all__ = ["Collector", "Endpoint", "METRICS", "Recent", "can_measure", "registry_of", "rendered"]
+
+
+# -- What was counted, and how the store stands, as Prometheus reads it. Needs the extra `metrics` -------
+
+
+Labelled: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
+Measured: TypeAlias = Iterable[tuple[tuple[str, ...], Histogram]]
+_ENDS = {
+    AttemptEnd.FAILED: "failed",
+    AttemptEnd.TIMED_OUT: "timed_out",
+    AttemptEnd.LOST: "lost",
+    AttemptEnd.RELEASED: "released",
+    AttemptEnd.CANCELLED: "cancelled",
+}
+METRICS = {
+    "workflow_step_attempts_total": "Tries of steps that ended, by how they ended",
+    "workflow_step_retries_total": "Tries that failed and are followed by another one, by category",
+    "workflow_step_retry_delay_seconds": "How long the next try was put off",
+    "workflow_step_retry_outcomes_total": "How steps ended that were tried more than once",
+    "workflow_step_parked_total": "Step calls that waited because a circuit was open",
+    "workflow_step_duration_seconds": "How long one try of a step took",
+    "workflow_stage_latency_seconds": "How long one claim, try, commit or delivery took",
+    "workflow_compensation_invocations_total": "Tries of compensations",
+    "workflow_compensation_outcomes_total": "How compensations ended",
+    "workflow_runs_finished_total": "Runs that ended, by status",
+    "workflow_dlq_moves_total": "Dead letters written, by stage and code",
+    "workflow_dlq_replays_total": "Decisions to replay that were applied, by mode",
+    "workflow_dlq_replay_outcomes_total": "How replayed runs ended",
+    "workflow_commit_batch_size": "Outcomes in one commit",
+    "workflow_writes_refused_total": "Outcomes refused because the run belonged to another by then",
+    "workflow_lease_losses_total": "Times that this process was declared dead although it lived",
+    "workflow_runs_lost_total": "Runs that were taken from this process",
+    "workflow_worker_deaths_total": "Dead workers whose runs this process took up",
+    "workflow_outbox_deliveries_total": "Tries to deliver messages, by sink and how they ended",
+    "workflow_dlq_depth": "Open dead letters",
+    "workflow_dlq_oldest_age_seconds": "Age of the oldest open dead letter",
+    "workflow_runs_due": "Runs that a worker could take now",
+    "workflow_runs_overdue": "Due runs that nobody took for a minute",
+    "workflow_runs_due_oldest_age_seconds": "How long the first due run has waited",
+    "workflow_runs_suspect": "Runs that a worker died with",
+    "workflow_runs_parked": "Runs that wait for a circuit",
+    "workflow_circuits": "Circuits that are not closed",
+    "workflow_outbox_pending": "Deliveries that are not over",
+    "workflow_outbox_dead": "Deliveries that wait for a person",
+    "workflow_outbox_lag_seconds": "How long the first due delivery has waited",
+    "workflow_workers": "Workers by state",
+    "workflow_store_up": "1 if the store answered when it was asked for the figures",
+    "workflow_build_info": "The version of Redrive",
+}
+"""Every metric and what it says. The runbook says what to do about each."""
+
+
+class Collector:
+    """Tells Prometheus of a tally and of a store's figures. `figures` gives None if the store is silent."""
+
+    def __init__(self, tally: Tally | None, figures: Callable[[], Figures | None]) -> None:
+        self._tally = tally
+        self._labels = Tally() if tally is None else tally
+        self._figures = figures
+
+    def describe(self) -> list[Metric]:
+        """Nothing in advance: looking takes a question to the store."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything there is to tell."""
+        yield InfoMetricFamily(
+            "workflow_build", METRICS["workflow_build_info"], {"version": version("redrive")}
+        )
+        if self._tally is not None:
+            yield from _counted(self._tally)
+        figures = self._figures()
+        yield _gauge("workflow_store_up", (), [((), float(figures is not None))])
+        if figures is not None:
+            yield from _standing(figures, self._labels)
+
+
+def registry_of(tally: Tally | None, figures: Callable[[], Figures | None]) -> CollectorRegistry:
+    """A registry of its own, with the figures of this process beside the engine's."""
+    registry = CollectorRegistry()
+    registry.register(Collector(tally, figures))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+def rendered(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """The text that a scraper asked for, and its content type."""
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
+def _counted(tally: Tally) -> Iterator[Metric]:
+    steps = [((workflow, name), kind, step) for (workflow, kind, name), step in list(tally.steps.items())]
+    plain = [(place, step) for place, _, step in steps]
+    undone = [(place, step) for place, kind, step in steps if kind is EntryKind.UNDO]
+    where = ("workflow", "step")
+    yield _counter("workflow_step_attempts_total", (*where, "outcome"), _ends(plain))
+    yield _counter(
+        "workflow_step_retries_total",
+        (*where, "category"),
+        [((*place, category), n) for place, step in plain for category, n in list(step.retries.items())],
+    )
+    yield _counter("workflow_step_retry_outcomes_total", (*where, "outcome"), _retried(plain))
+    parked = [(place, step.ends[AttemptEnd.PARKED]) for place, step in plain if step.ends[AttemptEnd.PARKED]]
+    yield _counter("workflow_step_parked_total", where, parked)
+    delays = [((workflow,), delays) for workflow, delays in list(tally.delays.items())]
+    yield _histogram("workflow_step_retry_delay_seconds", ("workflow",), delays)
+    yield _histogram("workflow_step_duration_seconds", where, [(place, s.seconds) for place, s in plain])
+    yield _histogram("workflow_stage_latency_seconds", ("stage",), _stages(tally, [s for _, s in plain]))
+    yield _counter("workflow_compensation_invocations_total", where, [(p, _tries(s)) for p, s in undone])
+    yield _counter("workflow_compensation_outcomes_total", (*where, "outcome"), _undone(undone))
+    yield from _counters(tally)
+
+
+def _counters(tally: Tally) -> Iterator[Metric]:
+    """What is counted by name, and what is counted as such."""
+    workflow = ("workflow",)
+    yield _counter("workflow_runs_finished_total", (*workflow, "status"), list(tally.runs.items()))
+    yield _counter("workflow_dlq_moves_total", (*workflow, "stage", "code"), list(tally.letters.items()))
+    yield _counter("workflow_dlq_replays_total", (*workflow, "mode"), list(tally.replays.items()))
+    yield _counter(
+        "workflow_dlq_replay_outcomes_total", (*workflow, "outcome"), list(tally.replay_ends.items())
+    )
+    deliveries = [((sink, end.lower()), n) for (sink, end), n in list(tally.deliveries.items())]
+    yield _counter("workflow_outbox_deliveries_total", ("sink", "outcome"), deliveries)
+    yield _histogram("workflow_commit_batch_size", (), [((), tally.batches)])
+    yield _counter("workflow_writes_refused_total", (), [((), tally.refused)])
+    yield _counter("workflow_lease_losses_total", (), [((), tally.leases_lost)])
+    yield _counter("workflow_runs_lost_total", (), [((), tally.runs_lost)])
+    yield _counter("workflow_worker_deaths_total", (), [((), tally.worker_deaths)])
+
+
+def _ends(steps: Iterable[tuple[tuple[str, str], StepTally]]) -> Labelled:
+    for place, step in steps:
+        yield (*place, "success"), step.succeeded
+        for end, word in _ENDS.items():
+            if step.ends[end]:
+                yield (*place, word), step.ends[end]
+
+
+def _retried(steps: Iterable[tuple[tuple[str, str], StepTally]]) -> Labelled:
+    for place, step in steps:
+        if step.recovered or step.gave_up:
+            yield (*place, "success"), step.recovered
+            yield (*place, "failure"), step.gave_up
+
+
+def _undone(steps: Iterable[tuple[tuple[str, str], StepTally]]) -> Labelled:
+    """A compensation ends in success, or in a failure that is followed by no other try."""
+    for place, step in steps:
+        yield (*place, "success"), step.succeeded
+        yield (
+            (*place, "failure"),
+            step.ends[AttemptEnd.FAILED] + step.ends[AttemptEnd.TIMED_OUT] - sum(step.retries.values()),
+        )
+
+
+def _tries(step: StepTally) -> int:
+    return step.succeeded + sum(step.ends[end] for end in _ENDS)
+
+
+def _stages(tally: Tally, steps: Iterable[StepTally]) -> Measured:
+    execute = Histogram(LATENCIES)
+    for step in steps:
+        execute.total += step.seconds.total
+        execute.counts = [a + b for a, b in zip(execute.counts, step.seconds.counts, strict=True)]
+    yield ("claim",), tally.claims
+    yield ("execute",), execute
+    yield ("commit",), tally.commits
+    yield ("publish",), tally.published
+
+
+def _standing(found: Figures, labels: Tally) -> Iterator[Metric]:
+    by_workflow, workflows = ("workflow",), labels.workflows
+    yield _gauge("workflow_dlq_depth", by_workflow, _by_name(found.letters.items(), workflows))
+    yield _age("workflow_dlq_oldest_age_seconds", found.now, found.oldest_letter)
+    yield _gauge("workflow_runs_due", by_workflow, _by_name(found.due.items(), workflows))
+    yield _gauge("workflow_runs_overdue", by_workflow, _by_name(found.overdue.items(), workflows))
+    yield _age("workflow_runs_due_oldest_age_seconds", found.now, found.due_since)
+    yield _gauge("workflow_runs_suspect", (), [((), found.suspects)])
+    yield _gauge("workflow_runs_parked", (), [((), found.parked)])
+    circuits: Counter[tuple[str, ...]] = Counter()
+    for circuit in found.circuits:
+        circuits[labels.circuits.find(circuit.key), circuit.status.value] += circuit.count
+    yield _gauge("workflow_circuits", ("circuit", "state"), circuits.items())
+    pending: Counter[tuple[str, ...]] = Counter()
+    dead: Counter[tuple[str, ...]] = Counter()
+    lags: dict[tuple[str, ...], float] = {}
+    for sink in found.sinks:
+        place = (labels.sinks.find(sink.sink),)
+        pending[place] += sink.pending
+        dead[place] += sink.dead
+        lags[place] = max(lags.get(place, 0.0), _seconds(found.now, sink.due_since))
+    yield _gauge("workflow_outbox_pending", ("sink",), pending.items())
+    yield _gauge("workflow_outbox_dead", ("sink",), dead.items())
+    yield _gauge("workflow_outbox_lag_seconds", ("sink",), lags.items())
+    workers = [((state,), found.workers.get(state, 0)) for state in ("LIVE", "STOPPED", "DEAD")]
+    yield _gauge("workflow_workers", ("state",), workers)
+
+
+def _by_name(counts: Iterable[tuple[str, int]], labels: Labels) -> Labelled:
+    """Return counts by label, the largest first; without any, a 0 that can be compared all the same."""
+    found: Counter[tuple[str, ...]] = Counter()
+    for name, count in sorted(counts, key=lambda each: (-each[1], each[0])):
+        found[(labels.find(name),)] += count
+    return found.items() or [(("",), 0)]
+
+
+def _age(name: str, now: int, since: int | None) -> Metric:
+    return _gauge(name, (), [((), _seconds(now, since))])
+
+
+def _seconds(now: int, since: int | None) -> float:
+    return 0.0 if since is None else max(0, now - since) / 1e6
+
+
+def _counter(name: str, labels: tuple[str, ...], values: Labelled) -> Metric:
+    family = CounterMetricFamily(name, METRICS[name], labels=labels)
+    for place, value in values:
+        family.add_metric(place, value)
+    return family
+
+
+def _gauge(name: str, labels: tuple[str, ...], values: Labelled) -> Metric:
+    family = GaugeMetricFamily(name, METRICS[name], labels=labels)
+    for place, value in values:
+        family.add_metric(place, value)
+    return family
+
+
+def _histogram(name: str, labels: tuple[str, ...], values: Measured) -> Metric:
+    family = HistogramMetricFamily(name, METRICS[name], labels=labels)
+    for place, each in values:
+        family.add_metric(place, each.buckets(), each.total)
+    return family
+
+
+# -- Where Prometheus finds the metrics of a worker: a port of its own, answered by a thread of its  -----
+
+
+_PATIENCE = 3.0
+_FRESH = 2.0
+
+
+def can_measure(setting: str) -> bool:
+    """True if metrics are to be counted: the extra is installed, and the setting does not say no."""
+    return setting != OFF and importlib.util.find_spec("prometheus_client") is not None
+
+
+class Recent:
+    """The store's figures, asked for again when they are a moment old: scrapers may be many."""
+
+    def __init__(self, ask: Callable[[], Awaitable[Figures]], clock: Clock) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._found: Figures | None = None
+        self._at = 0.0
+
+    async def get(self) -> Figures | None:
+        """How the store stands; None if it does not answer."""
+        if self._found is not None and self._clock.monotonic() - self._at < _FRESH:
+            return self._found
+        try:
+            self._found = await self._ask()
+        except RedriveError:
+            self._found = None
+        self._at = self._clock.monotonic()
+        return self._found
+
+
+class Endpoint:
+    """Answers scrapers while it is open."""
+
+    def __init__(self, host: str, port: int, tally: Tally | None, recent: Recent) -> None:
+        from redrive.observability.metrics import registry_of
+
+        self._loop = asyncio.get_running_loop()
+        self._recent = recent
+        self._server, self._thread = _listen(host, port, registry_of(tally, self._figures))
+
+    @property
+    def address(self) -> str:
+        """The URL to be scraped."""
+        host, port = self._server.server_address[:2]
+        return f"http://[{host}]:{port}/metrics" if ":" in host else f"http://{host}:{port}/metrics"
+
+    def _figures(self) -> Figures | None:
+        asked = asyncio.run_coroutine_threadsafe(self._recent.get(), self._loop)
+        try:
+            return asked.result(_PATIENCE)
+        except (TimeoutError, concurrent.futures.CancelledError):
+            asked.cancel()
+            return None
+
+    async def close(self) -> None:
+        """Answer nobody any more."""
+        await asyncio.to_thread(self._server.shutdown)
+        self._server.server_close()
+        await asyncio.to_thread(self._thread.join)
+
+
+def _listen(host: str, port: int, registry: Any) -> tuple[Any, Any]:
+    from prometheus_client import start_http_server
+
+    try:
+        return start_http_server(port, host, registry)
+    except OSError as error:
+        raise ConfigurationError(
+            f"metrics cannot be told on {host}:{port} ({error.strerror or error}): give another port with "
+            "--metrics or REDRIVE_METRICS; port 0 takes a free one"
+        ) from None

@@ -1,0 +1,158 @@
+"""Spans, through the API of OpenTelemetry: start, claim, execute, one for each attempt, publish.
+
+The SDK is the application's affair. Where it has set none up, there is no tracing here at all; a context that
+came with a request is passed on all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from redrive.core.outcomes import RunView
+from redrive.core.run_options import checked
+from redrive.store.outbox_records import MessageRow
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, Tracer
+
+__all__ = ["Tracing", "arrived", "here", "tracing"]
+
+
+_arrived: ContextVar[str | None] = ContextVar("redrive_traceparent", default=None)
+
+
+def arrived(traceparent: str | None) -> None:
+    """What is done from here on, in this task, belongs to the trace that a request named."""
+    _arrived.set(checked(traceparent))
+
+
+@cache
+def _api() -> ModuleType | None:
+    """OpenTelemetry, looked for once."""
+    try:
+        from opentelemetry import trace
+    except ModuleNotFoundError:
+        return None
+    return trace
+
+
+def here() -> str | None:
+    """The trace that the caller is part of: that of its current span, else that of its request."""
+    api = _api()
+    return (None if api is None else _written(api.get_current_span())) or _arrived.get()
+
+
+def tracing() -> Tracing | None:
+    """A tracer, if OpenTelemetry is installed and somebody set up an SDK."""
+    api = _api()
+    if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
+        return None
+    return Tracing(api.get_tracer("redrive"))
+
+
+class Tracing:
+    """Makes the spans of runs."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    @contextmanager
+    def starting(self, workflow: str) -> Iterator[str | None]:
+        """The start of runs; gives what they are to remember."""
+        from opentelemetry import trace
+
+        outer = None if trace.get_current_span().get_span_context().is_valid else _parent(_arrived.get())
+        attributes = {"redrive.workflow": workflow}
+        with self._tracer.start_as_current_span(
+            f"start {workflow}", context=outer, kind=trace.SpanKind.PRODUCER, attributes=attributes
+        ) as span:
+            yield _written(span)
+
+    def executing(self, run: RunView, claimed_at: int) -> Span:
+        """A worker executes a run that it claimed, at a time in microseconds since 1970.
+
+        It is the current span from now on in this task; whoever began it ends it.
+        """
+        from opentelemetry import context, trace
+
+        self._span(f"claim {run.workflow}", run, start_time=claimed_at * 1_000).end()
+        span = self._span(f"execute {run.workflow}", run, kind=trace.SpanKind.CONSUMER)
+        context.attach(trace.set_span_in_context(span))
+        return span
+
+    @contextmanager
+    def attempt(self, run: RunView, step: str, attempt: int) -> Iterator[None]:
+        """One try of a step. Of an error its type is told, not its text, which may hold secrets."""
+        from opentelemetry.trace import Status, StatusCode
+
+        about: dict[str, str | int] = {**_about(run), "redrive.step": step, "redrive.attempt": attempt}
+        with self._tracer.start_as_current_span(
+            f"attempt {step}", attributes=about, record_exception=False, set_status_on_exception=False
+        ) as span:
+            try:
+                yield
+            except BaseException as error:
+                span.set_attribute("error.type", type(error).__qualname__)
+                span.set_status(Status(StatusCode.ERROR, type(error).__qualname__))
+                raise
+
+    @contextmanager
+    def publishing(self, message: MessageRow, sink: str) -> Iterator[Callable[[], None]]:
+        """One try to bring a message to a sink; gives what is to be called if it did not arrive."""
+        from opentelemetry import trace
+
+        about = {
+            "redrive.sink": sink,
+            "redrive.message_id": message.public_id,
+            "redrive.run_id": message.run_id,
+            "redrive.tenant": message.tenant,
+            "redrive.correlation_id": message.correlation_id,
+        }
+        with self._tracer.start_as_current_span(
+            f"publish {message.topic}",
+            context=_parent(message.trace),
+            kind=trace.SpanKind.PRODUCER,
+            attributes=about,
+            record_exception=False,
+        ) as span:
+            yield lambda: span.set_status(trace.Status(trace.StatusCode.ERROR))
+
+    def _span(self, name: str, run: RunView, **more: Any) -> Span:
+        return self._tracer.start_span(
+            name, context=_parent(run.options.trace), attributes=_about(run), **more
+        )
+
+
+def _about(run: RunView) -> dict[str, str]:
+    return {
+        "redrive.run_id": run.public_id,
+        "redrive.workflow": run.workflow,
+        "redrive.tenant": run.tenant,
+        "redrive.correlation_id": run.correlation_id or run.public_id,
+    }
+
+
+def _written(span: Span) -> str | None:
+    known = span.get_span_context()
+    if not known.is_valid:
+        return None
+    return f"00-{known.trace_id:032x}-{known.span_id:016x}-{int(known.trace_flags):02x}"
+
+
+def _parent(traceparent: str | None) -> Context:
+    """The context below which a span belongs; without one it begins a trace of its own."""
+    from opentelemetry import context, trace
+
+    if traceparent is None:
+        return context.Context()
+    _, trace_id, span_id, flags = traceparent.split("-")
+    known = trace.SpanContext(
+        int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=trace.TraceFlags(int(flags, 16))
+    )
+    return trace.set_span_in_context(trace.NonRecordingSpan(known), context.Context())

@@ -1,0 +1,206 @@
+"""What people set, and what was done: policies, workflows, the audit log, hints."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import Path, Query
+from fastapi.responses import StreamingResponse
+from pydantic import Field
+
+from redrive.core.roles import Permission
+from redrive.desk.models import AuditRecord
+from redrive.desk.saved_views import ListName, SavedView
+from redrive.desk.settings import KnownWorkflow, StoredPolicy, Workflows
+from redrive.errors import InputError, NotFound
+from redrive.server.api.common import Body, Cursor, Limit, Name, Since, Text, Until, policy_of, router
+from redrive.server.request import Asked, Asking, desk_of, known, needs
+from redrive.store.filters import AuditFilter
+from redrive.store.records import Page
+
+__all__ = ["settings_routes", "view_routes"]
+
+
+# -- What people set, and what was done: policies, workflows, the audit log, hints -----------------------
+
+
+settings_routes = router("settings and log")
+
+
+class NewPolicy(Body):
+    """A retry policy for a workflow, a step, or a step of a workflow."""
+
+    workflow: Text | None = None
+    step: Text | None = None
+    policy: dict[str, Any]
+
+
+class Policy(Body):
+    """A stored retry policy; no tenant means that it holds for all."""
+
+    workflow: str | None
+    step: str | None
+    tenant: str | None
+    policy: dict[str, Any]
+    updated_at: datetime
+    updated_by: str
+
+
+@settings_routes.get("/policies", **needs(Permission.LOOK))
+async def list_policies(asked: Asked) -> list[Policy]:
+    """The stored retry policies that hold for this tenant."""
+    return [_policy(each) for each in await asked.desk.policies.list()]
+
+
+@settings_routes.put("/policies", **needs(Permission.SET_POLICIES))
+async def set_policy(asked: Asked, body: NewPolicy) -> Policy:
+    """Store a policy, replacing the one for the same place; in force from the next attempt on."""
+    policy = policy_of(body.policy)
+    assert policy is not None
+    place = {"workflow": body.workflow, "step": body.step, "tenant": asked.one_tenant}
+    return _policy(await asked.desk.policies.set(policy, **place, by=asked.by))
+
+
+@settings_routes.delete("/policies", status_code=204, **needs(Permission.SET_POLICIES))
+async def delete_policy(asked: Asked, workflow: Text | None = None, step: Text | None = None) -> None:
+    """Remove the policy stored for exactly this place."""
+    if not workflow and not step:
+        raise InputError("name the workflow, the step, or both, that the policy is for")
+    place = {"workflow": workflow, "step": step, "tenant": asked.one_tenant}
+    if not await asked.desk.policies.delete(**place, by=asked.by):
+        raise NotFound("no policy is stored for this place")
+
+
+def _policy(stored: StoredPolicy) -> Policy:
+    return Policy(
+        workflow=stored.workflow,
+        step=stored.step,
+        tenant=stored.tenant,
+        policy=stored.policy.to_json(),
+        updated_at=stored.updated_at,
+        updated_by=stored.updated_by,
+    )
+
+
+@settings_routes.get("/workflows", **needs(Permission.LOOK))
+async def list_workflows(asked: Asked) -> list[KnownWorkflow]:
+    """The workflows that code registered here, whether they are paused, and who can execute them.
+
+    How many due runs nobody can take is counted over all tenants for owners; for others, among the hundred of
+    their own tenant that have waited longest.
+    """
+    return await known(asked)
+
+
+@settings_routes.post("/workflows/{name}/pause", status_code=204, **needs(Permission.PAUSE))
+async def pause_workflow(asked: Asked, name: Name) -> None:
+    """Let no run of a workflow be taken, of any tenant; those under way go on until they wait."""
+    await (await _known(asked, name)).pause(name, by=asked.by)
+
+
+@settings_routes.post("/workflows/{name}/resume", status_code=204, **needs(Permission.PAUSE))
+async def resume_workflow(asked: Asked, name: Name) -> None:
+    """Let its runs be taken again."""
+    await (await _known(asked, name)).resume(name, by=asked.by)
+
+
+async def _known(asked: Asking, name: str) -> Workflows:
+    if name not in {item.name for item in await asked.view.workflows()}:
+        raise NotFound("no code registered a workflow of this name")
+    return desk_of(asked)
+
+
+@settings_routes.get("/audit", **needs(Permission.LOOK))
+async def list_audit(
+    asked: Asked,
+    event: Text | None = None,
+    by: Text | None = None,
+    subject: Text | None = None,
+    letter: Text | None = None,
+    since: Since = None,
+    until: Until = None,
+    accounts: bool = True,
+    language: Annotated[Literal["en", "pl"], Query()] = "en",
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[AuditRecord]:
+    """List the audit log, newest first. `event` may end in `.` for all events of a kind.
+
+    Lines about users, sign-ins and tokens are shown to those who manage people only; `accounts=false` leaves
+    them out.
+    """
+    where = AuditFilter(
+        event=event,
+        by=by,
+        subject=subject,
+        letter=letter,
+        since=since,
+        until=until,
+        accounts=accounts and asked.principal.may(Permission.MANAGE_PEOPLE),
+    )
+    return await asked.desk.audit.list(where, limit=limit, cursor=cursor, language=language)
+
+
+@settings_routes.get(
+    "/events",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    **needs(Permission.LOOK, **{"x-stream": True}),
+)
+async def listen(asked: Asked) -> StreamingResponse:
+    """Hints that something changed, as server-sent events: look again when one comes."""
+    hub = asked.service.hub
+    hub.check(asked.principal.key)
+    told = hub.listen(asked.tenant, asked.principal.key, asked.principal.workflows)
+    return StreamingResponse(told, media_type="text/event-stream")
+
+
+# -- Saved views: filters of lists under a name, one's own and those that a tenant shares ----------------
+
+
+view_routes = router("saved views")
+Name_views = Annotated[str, Path(pattern=r"^[^/\x00-\x1f]{1,255}$", description="Its name.")]
+Of = Annotated[ListName, Path(alias="list", description="Which list it narrows.")]
+
+
+class Filter(Body):
+    """What a list is to be narrowed by."""
+
+    query: str = Field(
+        max_length=2000,
+        description="The query of an address of that list.",
+        examples=["code=timeout&since=24h"],
+    )
+
+
+@view_routes.get("/views", **needs(Permission.LOOK))
+async def list_views(
+    asked: Asked, of: Annotated[ListName | None, Query(alias="list")] = None
+) -> list[SavedView]:
+    """One's own views and those that are shared, by list and name."""
+    return await asked.desk.views.list(of, reader=asked.by, tenant=asked.tenant)
+
+
+@view_routes.put("/views/{list}/{name}", **needs(Permission.LOOK))
+async def save_view(asked: Asked, of: Of, name: Name_views, body: Filter) -> SavedView:
+    """Keep a filter for oneself, in place of the one with that name."""
+    return await asked.desk.views.save(of, name, body.query, by=asked.by, tenant=asked.tenant)
+
+
+@view_routes.delete("/views/{list}/{name}", status_code=204, **needs(Permission.LOOK))
+async def remove_view(asked: Asked, of: Of, name: Name_views) -> None:
+    """Forget a view of one's own."""
+    await asked.desk.views.remove(of, name, by=asked.by, tenant=asked.tenant)
+
+
+@view_routes.put("/shared-views/{list}/{name}", **needs(Permission.NOTE))
+async def share_view(asked: Asked, of: Of, name: Name_views, body: Filter) -> SavedView:
+    """Keep a filter for everybody in the tenant, in place of the one with that name."""
+    return await asked.desk.views.save(of, name, body.query, by=asked.by, tenant=asked.tenant, shared=True)
+
+
+@view_routes.delete("/shared-views/{list}/{name}", status_code=204, **needs(Permission.NOTE))
+async def remove_shared_view(asked: Asked, of: Of, name: Name_views) -> None:
+    """Forget a view of the tenant."""
+    await asked.desk.views.remove(of, name, by=asked.by, tenant=asked.tenant, shared=True)

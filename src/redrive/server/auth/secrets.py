@@ -1,0 +1,211 @@
+"""Signed tokens (JWT): one algorithm, our issuer and audience, an end, and a scope.
+
+    {"iss": "redrive", "aud": "redrive", "jti": ID, "exp": ..., "tenant": ..., "role": ..., ...}
+
+A signature says that somebody with REDRIVE_SECRET_KEY wrote the claims; the row that the token's id names
+says that they still hold. Claims that say more than the row are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, TypeVar
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import OctKey
+
+from redrive.errors import ConfigurationError, InputError, NotSignedIn
+from redrive.frozen import dataclass
+from redrive.settings import LEAST_SECRET
+from redrive.store.account_records import TokenRow
+
+__all__ = [
+    "Key",
+    "agrees",
+    "check_password",
+    "hash_of",
+    "hashed",
+    "is_busy",
+    "is_password",
+    "is_secret",
+    "looks_signed",
+    "new_code",
+    "new_key",
+    "new_secret",
+    "read_key",
+    "read_token",
+    "sign_token",
+]
+
+
+# -- Random secrets: API keys, sessions, codes. Only their hashes are stored, and compared in consta -----
+
+
+_KEY = re.compile(r"rdk_([0-9a-z]{26})_([A-Za-z0-9_-]{43})", re.ASCII)
+_LETTERS = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An API key taken apart."""
+
+    id: str
+    secret: str
+
+
+def new_secret() -> str:
+    """256 random bits as text."""
+    return secrets.token_urlsafe(32)
+
+
+def new_key(id: str) -> tuple[str, str]:
+    """An API key for a token's row: what its owner is shown once, and what is stored."""
+    secret = new_secret()
+    return f"rdk_{id}_{secret}", hash_of(secret)
+
+
+def new_code() -> str:
+    """A code to be typed once: 120 random bits in groups of letters that are not mistaken for others."""
+    letters = [secrets.choice(_LETTERS) for _ in range(25)]
+    return "-".join("".join(letters[start : start + 5]) for start in range(0, 25, 5))
+
+
+def read_key(text: str) -> Key | None:
+    """The parts of an API key; None if it is none."""
+    found = _KEY.fullmatch(text)
+    return None if found is None else Key(found[1], found[2])
+
+
+def hash_of(secret: str) -> str:
+    """What is stored of a secret."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def is_secret(stored: str, secret: str) -> bool:
+    """True if the secret is the one that was stored; takes the same time whichever way it differs."""
+    return hmac.compare_digest(stored, hash_of(secret))
+
+
+# -- Passwords, hashed with argon2 -----------------------------------------------------------------------
+
+
+LEAST, MOST = 10, 1024
+THREADS, WAITING = 2, 64
+_hasher = PasswordHasher()
+_threads = ThreadPoolExecutor(THREADS, thread_name_prefix="redrive-password")
+_waiting = 0
+T = TypeVar("T")
+
+
+def check_password(password: str) -> str:
+    """The password, if it is one that may be chosen."""
+    if not isinstance(password, str) or not LEAST <= len(password) <= MOST:
+        raise InputError(f"a password has {LEAST} to {MOST:,} characters")
+    return password
+
+
+async def hashed(password: str) -> str:
+    """What is stored of a password."""
+    return await _in_thread(_hasher.hash, check_password(password).encode("utf-8", "surrogatepass"))
+
+
+async def is_password(stored: str | None, password: str) -> bool:
+    """True if it is the one that was stored. Takes as long when there is nothing to compare with."""
+    return await _in_thread(_verify, stored, password)
+
+
+def is_busy() -> bool:
+    """Return True if so many calls wait for a thread that no more should be made."""
+    return _waiting >= THREADS + WAITING
+
+
+async def _in_thread(call: Callable[..., T], *arguments: Any) -> T:
+    global _waiting
+    _waiting += 1
+    try:
+        return await asyncio.get_running_loop().run_in_executor(_threads, call, *arguments)
+    finally:
+        _waiting -= 1
+
+
+def _verify(stored: str | None, password: str) -> bool:
+    try:
+        _hasher.verify(stored or _decoy_hash(), password.encode("utf-8", "surrogatepass"))
+    except (VerificationError, InvalidHashError):
+        return False
+    return stored is not None
+
+
+@cache
+def _decoy_hash() -> str:
+    """Return the hash of a password that no user has: an unknown address takes as long as a known one."""
+    return _hasher.hash("no user has this password")
+
+
+# -- Signed tokens (JWT): one algorithm, our issuer and audience, an end, and a scope --------------------
+
+
+ALGORITHM = "HS256"
+NAME = "redrive"
+
+
+def sign_token(row: TokenRow, expires_at: int, secret: str) -> str:
+    """A token that says what its row says, until a time in seconds since 1970."""
+    claims = {"iss": NAME, "aud": NAME, "jti": row.id, "exp": expires_at, **_said(row)}
+    return jwt.encode({"alg": ALGORITHM}, claims, _key(secret), algorithms=[ALGORITHM])
+
+
+def read_token(text: str, secret: str, now: int) -> dict[str, Any]:
+    """The claims of a token that was signed here for us and has not expired."""
+    wanted = jwt.JWTClaimsRegistry(
+        now=now,
+        leeway=0,
+        iss={"essential": True, "value": NAME},
+        aud={"essential": True, "value": NAME},
+        exp={"essential": True},
+        jti={"essential": True},
+    )
+    try:
+        claims = jwt.decode(text, _key(secret), algorithms=[ALGORITHM]).claims
+        wanted.validate(claims)
+    except (JoseError, ValueError, TypeError):
+        raise NotSignedIn("the token is not one of ours, or it has expired") from None
+    return claims
+
+
+def agrees(claims: Mapping[str, Any], row: TokenRow) -> bool:
+    """True if the claims say what the row says, and nothing beyond it."""
+    return all(claims.get(name) == value for name, value in _said(row).items())
+
+
+def looks_signed(text: str) -> bool:
+    """True for what has the three parts of a signed token."""
+    return text.count(".") == 2
+
+
+def _said(row: TokenRow) -> dict[str, Any]:
+    return {
+        "tenant": row.tenant,
+        "role": row.role.value,
+        "workflows": list(row.workflows),
+        "payloads": row.payloads,
+    }
+
+
+def _key(secret: str) -> OctKey:
+    if len(secret.encode()) < LEAST_SECRET:
+        raise ConfigurationError(
+            f"signed tokens need REDRIVE_SECRET_KEY, of at least {LEAST_SECRET} bytes: "
+            "`openssl rand -base64 48` makes one"
+        )
+    return OctKey.import_key(secret.encode())

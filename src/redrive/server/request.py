@@ -1,0 +1,482 @@
+"""One request and whoever sends it: the principal, the tenant it is for, and a desk that knows no other.
+
+The tenant is the credential's. An owner may name another one with `?tenant=`, or all with `?tenant=*`; that
+is noted in that tenant's audit log, or in the log of all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
+
+from fastapi import Depends, Request, Response
+
+from redrive.app import Redrive
+from redrive.clock import Clock, SystemClock
+from redrive.core.audit import Event
+from redrive.core.redact import Redactor
+from redrive.core.roles import ALL_TENANTS, Permission, Principal
+from redrive.core.states import RunStatus
+from redrive.core.transitions import AuditWrite
+from redrive.desk.models import Caller
+from redrive.desk.presenter import aside
+from redrive.desk.settings import KnownWorkflow, Workflows
+from redrive.desk.validation import short_text
+from redrive.errors import InputError, NotAllowed, NotSignedIn, RedriveError
+from redrive.observability.tracing import arrived
+from redrive.reasons import Reason
+from redrive.server.auth.admin import Access
+from redrive.server.auth.secrets import is_busy
+from redrive.server.auth.sessions import LASTS, Credentials, Login, Sessions
+from redrive.server.limits import BODIES, AnswerQuota, Limits, Rates, Sender, Tries, is_open
+from redrive.server.live_updates import Hub
+from redrive.server.problems import ProblemError
+from redrive.settings import forwarded_https, network_of, origin, read_trusted
+from redrive.store.account_records import Accounts
+from redrive.store.filters import RunFilter
+from redrive.store.list_query import OLDEST
+from redrive.store.port import People, Store
+from redrive.store.workers import living
+
+if TYPE_CHECKING:
+    from redrive.app.runtime import Desk, Runtime
+
+__all__ = [
+    "Asked",
+    "Asking",
+    "Service",
+    "allow",
+    "asking_of",
+    "client_of",
+    "cookie_name",
+    "desk_of",
+    "find_out",
+    "identify_sender",
+    "is_safe",
+    "known",
+    "needs",
+    "note_entry",
+    "oldest",
+    "refuse_foreign",
+    "service_of",
+    "sign_in",
+    "sign_out",
+]
+
+
+# -- One request and whoever sends it: the principal, the tenant it is for, and a desk that knows no -----
+
+
+COOKIE = "redrive_session"
+_ALL = "x-all-workflows"
+_FOREIGN = "requests with a cookie must come from this site; use a token elsewhere"
+_PORTS = {"http": 80, "https": 443}
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_SAME = frozenset({"same-origin", "none"})
+_WIDE = frozenset(
+    {Permission.MANAGE_PEOPLE, Permission.MANAGE_TENANTS, Permission.MANAGE_SINKS, Permission.PAUSE}
+)
+
+
+class Asking:
+    """A request that is known to come from somebody."""
+
+    def __init__(self, service: Service, principal: Principal, tenant: str) -> None:
+        self.service = service
+        self.principal = principal
+        self.tenant = tenant
+        self.clock: Clock = self.runtime.clock
+        self._view: People | None = None
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.service.app.runtime
+
+    @property
+    def everywhere(self) -> bool:
+        """True if an owner asks about all tenants at once."""
+        return self.tenant == ALL_TENANTS
+
+    @property
+    def one_tenant(self) -> str | None:
+        """The tenant to be named in calls, None for all."""
+        return None if self.everywhere else self.tenant
+
+    @property
+    def home(self) -> str:
+        """The tenant that a request is about which cannot be about all of them."""
+        if self.everywhere:
+            raise InputError("this is about one tenant: name it (on a page: at its top), not all of them")
+        return self.tenant
+
+    @property
+    def view(self) -> People:
+        """The store as far as this request may see it."""
+        if self._view is None:
+            whole = self.runtime.store
+            self._view = whole if self.everywhere else whole.confined(self.tenant, self.principal.workflows)
+        return self._view
+
+    @property
+    def whole(self) -> Store:
+        """The store of all tenants, for those who answer for all."""
+        return self.runtime.store
+
+    @property
+    def desk(self) -> Desk:
+        """What can be done, for this tenant only."""
+        who = self.principal
+        # A digest: the key of a credential names the user or the token.
+        name = hashlib.sha256(who.key.encode()).hexdigest()[:32]
+        caller = Caller(name, sees_payloads=who.may(Permission.SEE_PAYLOADS))
+        return self.runtime.desk(self.view, self.clock, caller)
+
+    @property
+    def accounts(self) -> Accounts:
+        return self.view.accounts
+
+    @property
+    def access(self) -> Access:
+        """Manages tenants, users and tokens.
+
+        An OWNER acts on the store of all tenants: on PostgreSQL a connection that is confined to a tenant
+        cannot write an OWNER. Every other principal has the confined connection.
+        """
+        owns = self.principal.may(Permission.MANAGE_TENANTS) and self.principal.workflows is None
+        accounts = self.whole.accounts if owns else self.accounts
+        return Access(accounts, self.clock, self.principal, self.service.app.settings.secret_key)
+
+    @property
+    def by(self) -> str:
+        """Who does it, for the record."""
+        return self.principal.who
+
+
+def service_of(request: Request) -> Service:
+    """What all requests share."""
+    service: Service = request.app.state.service
+    return service
+
+
+async def asking_of(request: Request) -> Asking:
+    """Who sends a request, found out once."""
+    known: Asking | None = getattr(request.state, "asking", None)
+    return known if known is not None else await find_out(request, note_entry)
+
+
+async def find_out(request: Request, note: Callable[[Asking, Request], Awaitable[None]]) -> Asking:
+    """Find out who sends a request; `note` writes down that an owner works in another tenant."""
+    service = service_of(request)
+    arrived(request.headers.get("traceparent"))
+    principal = await _principal(request, service)
+    if "authorization" not in request.headers and request.method not in _SAFE_METHODS:
+        refuse_foreign(request, service)
+    service.rates.take(principal.key)
+    named = request.query_params.get("tenant")
+    tenant = principal.enter(named if named is None else short_text("tenant", named))
+    if tenant == principal.tenant:
+        asking = Asking(service, principal, tenant)
+    elif principal.workflows is not None:
+        raise NotAllowed("a token for some workflows works in its own tenant only")
+    else:
+        # The other tenant may have a user with the same address: its log has to tell the two apart.
+        foreign = replace(principal, who=f"{principal.who} (tenant {principal.tenant})"[:255])
+        asking = Asking(service, foreign, tenant)
+        await note(asking, request)
+    request.state.asking = asking
+    return asking
+
+
+async def identify_sender(service: Service, request: Request) -> Sender:
+    """Return the sender of a request from its headers alone, and count anonymous requests by address.
+
+    The route authenticates a request that cannot have a body. What the credential of any other one is
+    found to be, the route finds on the request.
+    """
+    anonymous = Sender(network_of(client_of(request, service)), known=False)
+    if is_open(request.scope) or not _has_credential(request, service):
+        _count_anonymous(request, service)
+        return anonymous
+    if request.method not in BODIES:
+        return anonymous
+    try:
+        return Sender((await _principal(request, service)).key, known=True)
+    except RedriveError as error:
+        # The route raises it again: asking the store a second time could give another answer.
+        request.state.credential_error = error
+        return anonymous
+
+
+async def _principal(request: Request, service: Service) -> Principal:
+    """Return the principal of a request, looked up once."""
+    error: RedriveError | None = getattr(request.state, "credential_error", None)
+    if error is not None:
+        raise error
+    known: Principal | None = getattr(request.state, "principal", None)
+    if known is None:
+        cookie = request.cookies.get(cookie_name(request, service))
+        try:
+            known = await service.credentials.principal(request.headers.get("authorization"), cookie)
+        except NotSignedIn:
+            _count_anonymous(request, service)
+            raise
+        request.state.principal = known
+    return known
+
+
+def _has_credential(request: Request, service: Service) -> bool:
+    return "authorization" in request.headers or cookie_name(request, service) in request.cookies
+
+
+def _count_anonymous(request: Request, service: Service) -> None:
+    """Count a request without a valid credential against its address, once."""
+    if not getattr(request.state, "counted", False):
+        request.state.counted = True
+        service.anonymous.take(network_of(client_of(request, service)))
+
+
+def client_of(request: Request, service: Service) -> str:
+    """Return the address that a request came from, behind the proxies that are trusted."""
+    forwarded = ",".join(request.headers.getlist("x-forwarded-for"))
+    return origin(_peer(request), forwarded, service.proxies)
+
+
+def is_safe(request: Request, service: Service) -> bool:
+    """Return True if the browser uses https, here or up to a trusted proxy: cookies are kept to it then."""
+    if request.scope.get("scheme") == "https" or service.app.settings.base_url.startswith("https:"):
+        return True
+    protocol = ",".join(request.headers.getlist("x-forwarded-proto"))
+    return forwarded_https(_peer(request), protocol, service.proxies)
+
+
+def cookie_name(request: Request, service: Service) -> str:
+    """Return the name of the session cookie.
+
+    Browsers accept a `__Host-` cookie over https only, for this host and without a domain. Without https
+    cookies of one host are shared by all of its ports: the port keeps two servers apart.
+    """
+    if is_safe(request, service):
+        return f"__Host-{COOKIE}"
+    server = request.scope.get("server")
+    return f"{COOKIE}_{server[1]}" if server and server[1] else COOKIE
+
+
+def _peer(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+def refuse_foreign(request: Request, service: Service, *, browser: bool = True) -> None:
+    """Refuse a request that another site made a browser send, with this site's cookies.
+
+    `browser=False` accepts a request without the headers that every browser sends.
+    """
+    site, sent = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is not None and site not in _SAME:
+        raise NotAllowed(_FOREIGN)
+    if sent is None:
+        if site is None and browser:
+            raise NotAllowed("requests with a cookie need the header Origin or Sec-Fetch-Site")
+        return
+    scheme = "https" if is_safe(request, service) else "http"
+    ours = service.app.settings.base_url or f"{scheme}://{request.headers.get('host', '')}"
+    if _origin_of(sent) != _origin_of(ours):
+        raise NotAllowed(_FOREIGN)
+
+
+def _origin_of(url: str) -> tuple[str, str | None, int | None] | None:
+    """Return scheme, host and port of a URL as browsers compare them, None for what has no host."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return None
+    if not parts.hostname or parts.scheme not in _PORTS:
+        return None
+    return parts.scheme, parts.hostname, port or _PORTS[parts.scheme]
+
+
+async def note_entry(asking: Asking, request: Request) -> None:
+    """Write into the audit log of a tenant that an owner of another one works in it."""
+    line = AuditWrite(
+        event=Event.TENANT_ENTERED.value,
+        tenant="" if asking.everywhere else asking.tenant,
+        by=asking.by,
+        subject=f"{request.method} {request.url.path}"[:255],
+        token=asking.clock.new_id(),
+    )
+    await asking.view.note([line])
+
+
+Asked = Annotated[Asking, Depends(asking_of)]
+"""What a route takes to know who asks."""
+
+
+def needs(*permissions: Permission, all_workflows: bool = False, **more: Any) -> dict[str, Any]:
+    """What a route says about itself: the permissions it takes. The document and the tests read it, too.
+
+    `all_workflows`: it tells of all of them, so it is not for tokens that are for some.
+    """
+
+    named = [permission.value for permission in permissions]
+    said = {"x-permissions": named, **({_ALL: True} if all_workflows else {}), **more}
+
+    async def check(asking: Asked) -> None:
+        allow(asking.principal, said)
+
+    return {"dependencies": [Depends(check)], "openapi_extra": said}
+
+
+def allow(principal: Principal, said: Mapping[str, Any]) -> None:
+    """Refuse whoever lacks what a route says about itself."""
+    permissions = [Permission(name) for name in said.get("x-permissions", ())]
+    for permission in permissions:
+        principal.need(permission)
+    if (said.get(_ALL) or not _WIDE.isdisjoint(permissions)) and principal.workflows is not None:
+        raise NotAllowed("a token for some workflows cannot do this")
+
+
+# -- What all requests of one server share ---------------------------------------------------------------
+
+
+class Service:
+    """One server: its app, who may come in, how often, and the streams that are open."""
+
+    def __init__(self, app: Redrive, limits: Limits, poll: float) -> None:
+        clock = SystemClock()
+        self.app = app
+        self.limits = limits
+        self.rates = Rates(clock, limits.rate, limits.burst)
+        self.anonymous = Rates(clock, limits.anonymous_rate, limits.anonymous_burst)
+        self.logins = Tries(clock, limits)
+        self.answers = AnswerQuota(clock, limits)
+        self.hub = Hub(
+            lambda tenant, workflows: _view(app, tenant, workflows),
+            every=poll,
+            most=limits.streams,
+            each=limits.streams_each,
+        )
+        self.redactor = Redactor.parse(app.settings.redact)
+        self.proxies = read_trusted(app.settings.trusted_proxies)
+
+    @property
+    def credentials(self) -> Credentials:
+        """Finding out who is asking."""
+        return Credentials(self.app.runtime.store, self.app.settings.secret_key)
+
+    @property
+    def sessions(self) -> Sessions:
+        """Signing in and out."""
+        return Sessions(self.app.runtime.store, self.app.runtime.clock)
+
+    async def redact(self, reason: Reason) -> Reason:
+        """Return a reason as it may be shown: without secrets, and without what UTF-8 cannot hold.
+
+        A thread redacts a large one.
+        """
+
+        def shown(text: str) -> str:
+            return self.redactor.text(text).encode("utf-8", "replace").decode()
+
+        return await aside(lambda: reason.map_text(shown), len(str(reason)))
+
+    def stop(self) -> None:
+        """End what would not end by itself: the open streams."""
+        self.hub.close()
+
+
+def _view(app: Redrive, tenant: str, workflows: Collection[str] | None) -> People:
+    store = app.runtime.store
+    return store if tenant == ALL_TENANTS else store.confined(tenant, workflows)
+
+
+# -- Signing in and out over HTTP: how often somebody may try, and the cookie that is set and taken  -----
+
+
+async def sign_in(request: Request, response: Response, login: Login) -> Principal:
+    """Begin a session, and let the answer set its cookie; tries that fail are counted."""
+    service = service_of(request)
+    # Another site could sign a browser in as a user of its choice. A program sends none of these headers.
+    refuse_foreign(request, service, browser=False)
+    if is_busy():
+        raise ProblemError(
+            503,
+            "too many sign-ins are under way: try again in a moment",
+            code="busy",
+            title="The server is busy",
+            headers={"Retry-After": "1"},
+        )
+    client = client_of(request, service)
+    tried = network_of(client), login.email.lower()
+    service.logins.take(*tried)
+    try:
+        signed_in = await service.sessions.sign_in(replace(login, place=client))
+    except NotSignedIn:
+        raise
+    except BaseException:
+        service.logins.give_back(*tried)
+        raise
+    service.logins.give_back(*tried)
+    response.set_cookie(
+        cookie_name(request, service),
+        signed_in.cookie,
+        max_age=LASTS,
+        path="/",
+        httponly=True,
+        samesite="lax",
+        secure=is_safe(request, service),
+    )
+    return signed_in.principal
+
+
+async def sign_out(request: Request, response: Response) -> None:
+    """End the session whose cookie came along, unless another site made the browser send it."""
+    service = service_of(request)
+    name = cookie_name(request, service)
+    if name not in request.cookies:
+        return  # a form on another site comes without it, and shall not take it away
+    refuse_foreign(request, service)
+    await service.sessions.sign_out(request.cookies[name])
+    response.delete_cookie(name, path="/", secure=is_safe(request, service), httponly=True, samesite="lax")
+
+
+# -- Which workflows somebody may know of, and how many runs of them wait in vain ------------------------
+
+
+_LOOKED_AT = 100
+
+
+def desk_of(asked: Asking) -> Workflows:
+    """Handling workflows, which are of all tenants."""
+    return Workflows(asked.whole, asked.clock, asked.runtime.ring)
+
+
+async def known(asked: Asking) -> list[KnownWorkflow]:
+    """The workflows that code registered, as far as somebody may know of them.
+
+    How many due runs nobody can take is counted over all tenants for owners; for others, among the hundred
+    of their own tenant that have waited longest.
+    """
+    mine = asked.principal.workflows
+    shown = [one for one in await desk_of(asked).list() if mine is None or one.name in mine]
+    if asked.principal.may(Permission.MANAGE_TENANTS):
+        return shown
+    stranded = await _stranded(asked)
+    return [replace(one, unclaimable=stranded.get(one.name, 0)) for one in shown]
+
+
+async def oldest(asked: Asking) -> list[tuple[str, int]]:
+    """The runs that have waited longest to be taken and are due: their workflow, and since when."""
+    page = await asked.view.runs(RunFilter(status=[RunStatus.PENDING]), limit=_LOOKED_AT, cursor=OLDEST)
+    now, paused = asked.whole.now(), await asked.view.paused()
+    due = [(run.workflow, run.available_at or now) for run in page.items if run.workflow not in paused]
+    return [(workflow, since) for workflow, since in due if since <= now]
+
+
+async def _stranded(asked: Asking) -> Mapping[str, int]:
+    alive = living(await asked.whole.workers(), asked.whole.now())
+    taken = {name for worker in alive for name in worker.workflows}
+    return Counter(workflow for workflow, _ in await oldest(asked) if workflow not in taken)

@@ -1,0 +1,185 @@
+"""The transaction of one transactional step: the user's statements, then the step's record, one commit.
+
+    fresh ──first statement──> begun ──commit, rollback, error or time limit──> over
+
+It has a connection of its own and acts as the user the URL names, because the tables are the user's;
+only the record is written as the engine. When its time is up the connection is closed, whatever the
+step is doing, and the server undoes what was not committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
+
+import asyncpg
+
+from redrive.core.transitions import Answer, Transition
+from redrive.errors import InputError, StoreError, StoreUnavailable
+from redrive.store.postgres import apply as writes
+from redrive.store.postgres.connection import PLANS, DatabaseClock, Line, meaning
+from redrive.store.postgres.pool import ENGINE, Lines
+
+__all__ = ["StepTransaction"]
+
+
+Result = TypeVar("Result")
+log = logging.getLogger("redrive.store")
+_SPACE = r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
+_WORDS = (
+    r"BEGIN|START\s+TRANSACTION|COMMIT|END|ROLLBACK|ABORT|SAVEPOINT|RELEASE|PREPARE\s+TRANSACTION"
+    r"|SET\s+(?:LOCAL\s+|SESSION\s+)?(?:TRANSACTION|ROLE|SESSION\s+AUTHORIZATION|SESSION\s+CHARACTERISTICS)"
+    r"|RESET|DISCARD|LISTEN|UNLISTEN|VACUUM"
+)
+_REFUSED = re.compile(f"{_SPACE}({_WORDS})\\b", re.IGNORECASE | re.DOTALL)
+_COUNT = re.compile(r"(\d+)$")
+
+
+class StepTransaction:
+    """One transaction on a connection that is its own until it is over."""
+
+    def __init__(self, lines: Lines, clock: DatabaseClock, where: str, limit: float) -> None:
+        self._lines = lines
+        self._clock = clock
+        self._where = where
+        self._limit = limit
+        self._held = AsyncExitStack()
+        self._line: Line | None = None
+        self._refusal: Exception | None = None  # what a further call is told
+        self._timer: asyncio.TimerHandle | None = None
+        self._dirty = False  # something happened since the savepoint
+        self._is_sent = False  # the server may have committed
+
+    async def execute(self, statement: str, *params: Any) -> int:
+        """Run a statement; return the number of rows it changed."""
+
+        async def work(con: asyncpg.Connection) -> int:
+            if params:
+                said = await con.execute(statement, *params)
+            else:  # `execute` would take several statements then, and a COMMIT could hide among them
+                prepared = await con.prepare(statement, name="")
+                await prepared.fetch()
+                said = prepared.get_statusmsg()
+            count = _COUNT.search(said)
+            return int(count[1]) if count else 0
+
+        return await self._statement(statement, work)
+
+    async def fetch(self, statement: str, *params: Any) -> list[dict[str, Any]]:
+        """Run a query; return its rows, each from column name to value."""
+
+        async def work(con: asyncpg.Connection) -> list[dict[str, Any]]:
+            return [dict(row) for row in await con.fetch(statement, *params)]
+
+        return await self._statement(statement, work)
+
+    async def fetchrow(self, statement: str, *params: Any) -> dict[str, Any] | None:
+        """Run a query; return its first row."""
+        rows = await self.fetch(statement, *params)
+        return rows[0] if rows else None
+
+    async def commit(self, worker: int, transition: Transition) -> Answer:
+        """Record the step and commit; undo everything if the run is no longer this worker's."""
+        try:
+            line = await self._begun()
+            async with line.transaction(role=ENGINE, **PLANS):
+                answer = (await writes.apply(line, self._clock, [transition], worker))[0]
+            self._is_sent = True
+            await line.con.execute("COMMIT" if answer.kept else "ROLLBACK")
+            return answer
+        except Exception as raised:
+            raise self._explained(raised) from raised
+        finally:
+            await self._end()
+
+    async def rollback(self) -> None:
+        """Undo everything. Harmless when it is over already, or never began."""
+        await self._end()
+
+    async def _statement(
+        self, statement: str, work: Callable[[asyncpg.Connection], Awaitable[Result]]
+    ) -> Result:
+        if refused := _REFUSED.match(statement):
+            raise InputError(
+                f"{' '.join(refused[1].upper().split())} cannot be used in a transactional step: its "
+                "transaction begins by itself and is committed together with the step's record"
+            )
+        try:
+            con = (await self._begun()).con
+            if self._dirty:
+                await con.execute("RELEASE SAVEPOINT step; SAVEPOINT step")
+            self._dirty = True
+            return await work(con)
+        except Exception as raised:
+            await self._recover(raised)
+            raise
+
+    async def _recover(self, raised: Exception) -> None:
+        """One statement that fails is not all of them: the next may go on, as on SQLite."""
+        error = self._explained(raised)
+        if error is not self._refusal and not _is_outage(error, raised) and self._line is not None:
+            try:
+                await self._line.con.execute("ROLLBACK TO SAVEPOINT step")
+                return
+            except Exception as broken:
+                error, raised = self._explained(broken), broken
+        self._refusal = self._refusal or error
+        await self._end()
+        raise error from raised
+
+    async def _begun(self) -> Line:
+        if self._refusal is not None:
+            raise self._refusal
+        if self._line is None:
+            self._line = await self._held.enter_async_context(self._lines.line(bare=True))
+            limit = f"{int(self._limit * 1000)}ms"
+            names = ("statement_timeout", "idle_in_transaction_session_timeout", "lock_timeout")
+            local = "; ".join(f"SET LOCAL {name} = '{limit}'" for name in names)
+            self._timer = asyncio.get_running_loop().call_later(self._limit, self._time_is_up)
+            await self._line.con.execute(f"BEGIN ISOLATION LEVEL READ COMMITTED; {local}; SAVEPOINT step")
+        return self._line
+
+    def _explained(self, raised: Exception) -> Exception:
+        return self._refusal or meaning(raised, self._where) or raised
+
+    def _time_is_up(self) -> None:
+        if self._is_sent:
+            self._refusal = StoreUnavailable(
+                f"{self._where} did not say within {self._limit:g} s whether a transaction was committed"
+            )
+        else:
+            self._refusal = TimeoutError(
+                f"the transaction took longer than {self._limit:g} s and was undone, because others wait for "
+                "its locks: do slow work before its first statement"
+            )
+        if self._line is not None:
+            self._line.con.terminate()
+
+    async def _end(self) -> None:
+        """Undo what was not committed and give the connection back, once only."""
+        self._refusal = self._refusal or StoreError("the transaction is over: it was committed or undone")
+        if self._timer is not None:
+            self._timer.cancel()
+        line, self._line = self._line, None
+        if line is None:
+            return
+        try:
+            if not line.con.is_closed():
+                await line.forget(timeout=2.0)
+        except Exception as error:  # the server undoes what it never heard the end of
+            log.debug("a transaction was not rolled back in good order: %s", error)
+            line.con.terminate()
+        except BaseException:
+            line.con.terminate()
+            raise
+        finally:
+            await self._held.aclose()
+
+
+def _is_outage(error: Exception, raised: Exception) -> bool:
+    """True if the database failed the step; a statement that ran into a limit of its own failed by itself."""
+    return isinstance(error, StoreUnavailable) and not isinstance(raised, asyncpg.QueryCanceledError)

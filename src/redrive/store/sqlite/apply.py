@@ -1,0 +1,345 @@
+"""Transitions as rows: what each of them writes, gathered by the statement that writes it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+
+from redrive.clock import MICROS
+from redrive.core.outbox import Carrier
+from redrive.core.states import FINAL
+from redrive.core.transitions import (
+    Answer,
+    AttemptWrite,
+    AuditWrite,
+    CircuitMark,
+    EntryWrite,
+    LetterWrite,
+    RunWrite,
+    Transition,
+)
+from redrive.store.records import ENDED, limits
+from redrive.store.sqlite import messages
+from redrive.store.sqlite.connection import Row, Write, widened, write_many
+from redrive.store.sqlite.messages import says_more, tell
+from redrive.store.statements import load
+
+__all__ = ["Batch", "Rows", "audit_row", "note"]
+
+
+# -- Transitions as rows: what each of them writes, gathered by the statement that writes it -------------
+
+
+SQL = load(__package__, "writes.sql")
+
+
+class Rows:
+    """The rows of a batch, by the statement that writes them."""
+
+    def __init__(self, now: int, worker: int | None) -> None:
+        self._now = now
+        self._worker = worker
+        self._entries: list[Row] = []
+        self._attempts: list[Row] = []
+        self._changes: list[Row] = []
+        self._ends: list[Row] = []
+        self._closed: list[Row] = []
+        self._cleared: list[Row] = []
+        self._versions: list[Row] = []
+        self._results: list[Row] = []
+        self._letters: list[Row] = []
+        self._texts: list[Row] = []
+        self._circuits: list[Row] = []
+        self._marks: list[Row] = []
+        self._probes: list[Row] = []
+        self._audit: list[Row] = []
+
+    def add(self, transition: Transition) -> None:
+        """Gather the rows of one transition."""
+        now = self._now
+        for entry in transition.entries:
+            self._entries.append(_entry_row(transition, entry, now))
+        for attempt in transition.attempts:
+            self._attempts.append(_attempt_row(transition, attempt, now, self._worker))
+        if transition.change is not None:
+            self._add_change(transition, transition.change)
+        elif transition.clears_suspicion:
+            self._cleared.append((transition.run,))
+        if transition.closes:
+            self._closed.append((self._now, transition.run))
+        if transition.version is not None:
+            self._versions.append((transition.version, transition.run))
+        if transition.letter is not None:
+            self._letters.append(_letter_row(transition.run, transition.letter, self._now))
+            self._texts.append((transition.letter.failure, transition.run))
+        for mark in transition.marks:
+            self._add_mark(transition, mark)
+        if transition.audit:
+            self._audit.extend(audit_row(line, self._now) for line in transition.audit)
+
+    def _add_mark(self, transition: Transition, mark: CircuitMark) -> None:
+        place = (transition.tenant, mark.key)
+        self._circuits.append((*place, mark.settings, self._now))
+        if mark.good is not None:
+            self._marks.append(_mark_row(transition, mark, self._now))
+        if mark.probe:
+            self._probes.append((*place, mark.generation, transition.run, transition.fence, mark.index))
+
+    def _add_change(self, transition: Transition, change: RunWrite) -> None:
+        if transition.reopens is None:  # a reopened run is told what it becomes with the rest
+            self._changes.append(_change_row(transition, change, self._now))
+        if change.ends_as is not None:
+            self._ends.append((change.ends_as._value_, transition.run))
+        if change.output is not None or change.failure is not None or change.status in FINAL:
+            self._results.append((transition.run, transition.tenant, change.output, change.failure))
+
+    def writes(self) -> list[Write]:
+        """What writes everything, in the lock order of the architecture."""
+        writes = _changing(self._changes)
+        for name, rows in (
+            ("set_end", self._ends),
+            ("clear_suspicion", self._cleared),
+            ("set_version", self._versions),
+            ("put_result", self._results),
+            ("put_entry", self._entries),
+            ("close_entries", self._closed),
+            ("put_attempt", self._attempts),
+            ("put_letter", self._letters),
+            ("put_texts", self._texts),
+            ("know_circuit", self._circuits),
+            ("put_mark", self._marks),
+            ("drop_probe", self._probes),
+            ("put_audit", self._audit),
+        ):
+            if rows:
+                writes += widened(SQL[name], rows)
+        return writes
+
+
+def _changing(changes: Sequence[Row]) -> list[Write]:
+    """Of two changes to the same run the later one stands, so each has a statement of its own."""
+    if len({run for *_, run in changes}) == len(changes):
+        return widened(SQL["change_run"], changes)
+    return [(SQL["change_run"], changes)]
+
+
+def _entry_row(transition: Transition, entry: EntryWrite, now: int) -> Row:
+    began_at = now - entry.began_ago
+    timeout_in, patience, limit_in = limits(entry) if entry.limit_in is not None else (None, None, None)
+    return (
+        transition.run,
+        entry.index,
+        transition.tenant,
+        entry.key,
+        entry.kind._value_,
+        entry.name,
+        entry.status._value_,
+        entry.attempt,
+        transition.fence,
+        entry.done,
+        began_at,
+        began_at,
+        now if entry.status in ENDED else None,
+        None if entry.wake_in is None else now + entry.wake_in,
+        None if timeout_in is None else now + timeout_in,
+        patience,
+        None if limit_in is None else now + limit_in,
+        entry.input,
+        entry.output,
+        entry.failure,
+        entry.options,
+    )
+
+
+def _attempt_row(transition: Transition, attempt: AttemptWrite, now: int, worker: int | None) -> Row:
+    return (
+        transition.run,
+        attempt.index,
+        attempt.attempt,
+        transition.fence,
+        transition.tenant,
+        attempt.end._value_,
+        now - attempt.began_ago,
+        now,
+        attempt.category,
+        attempt.failure,
+        attempt.decision,
+        _after(now, attempt.next_in),
+        worker,
+    )
+
+
+def _change_row(transition: Transition, change: RunWrite, now: int) -> Row:
+    deaths = change.deaths
+    if deaths is None and transition.clears_suspicion:
+        deaths = 0
+    return (
+        change.status._value_,
+        _after(now, change.wake_in),
+        change.release,
+        change.take,
+        change.status in FINAL,
+        now,
+        deaths,
+        change.diverged,
+        change.parked_on,
+        transition.run,
+    )
+
+
+def _letter_row(run: int, letter: LetterWrite, now: int) -> Row:
+    return (
+        letter.public_id,
+        letter.code,
+        letter.stage,
+        letter.category,
+        letter.reason,
+        letter.fingerprint,
+        letter.payload_hash,
+        letter.step,
+        letter.step_index,
+        letter.attempts,
+        now,
+        now,
+        now + letter.expires_in,
+        run,
+    )
+
+
+def _mark_row(transition: Transition, mark: CircuitMark, now: int) -> Row:
+    return (
+        transition.run,
+        mark.index,
+        mark.attempt,
+        transition.fence,
+        transition.tenant,
+        mark.key,
+        mark.generation,
+        mark.good,
+        mark.category,
+        now,
+    )
+
+
+def audit_row(line: AuditWrite, now: int) -> Row:
+    return (
+        line.tenant,
+        now,
+        line.event,
+        line.by,
+        line.subject,
+        line.letter,
+        line.before,
+        line.after,
+        line.reason,
+        line.token,
+    )
+
+
+def _after(now: int, delay: int | None) -> int | None:
+    return None if delay is None else now + delay
+
+
+# -- Applying transitions: each is written whole if its fence still holds, and not at all otherwise ------
+
+
+_FRESH = MICROS // 10  # how long to wait for a turn with a plan: what it says of time counts from its making
+
+
+def note(con: sqlite3.Connection, now: int, lines: Iterable[AuditWrite]) -> None:
+    """Add lines to the audit log."""
+    write_many(con, SQL["put_audit"], [audit_row(line, now) for line in lines])
+
+
+class Batch:
+    """Transitions that are to be applied in one transaction."""
+
+    def __init__(
+        self,
+        clock: Callable[[], int],
+        transitions: Sequence[Transition],
+        worker: int | None,
+        carriers: Sequence[Carrier] = (),
+    ) -> None:
+        self._clock = clock
+        self._transitions = transitions
+        self._worker = worker
+        self._carriers = carriers
+        self._presumed = {each.run: each.fence for each in transitions}
+        self._conditional = [each for each in transitions if each.only_if is not None]
+        self._plan = _Plan(clock(), worker, transitions, self._presumed)
+
+    def apply(self, con: sqlite3.Connection) -> list[Answer]:
+        """Write what may be written, and answer for each transition in turn."""
+        fresh = self._clock() - self._plan.now < _FRESH
+        plan = self._plan if fresh and self._all_may(con) else self._plan_anew(con)
+        for statement, rows in plan.writes:
+            con.executemany(statement, rows)
+        if plan.more:
+            self._say(con, plan)
+            tell(con, plan.now, plan.more)
+        return plan.answers
+
+    def _all_may(self, con: sqlite3.Connection) -> bool:
+        """True if every run carries the fence that is presumed, and every attempt in question goes on."""
+        presumed = {"fences": json.dumps(self._presumed), "worker": self._worker}
+        (holding,) = con.execute(SQL["fences_hold"], presumed).fetchone()
+        return holding == len(self._presumed) and all(_goes_on(con, each) for each in self._conditional)
+
+    def _plan_anew(self, con: sqlite3.Connection) -> _Plan:
+        """The plan for those that may be written, by the fences that the runs carry now."""
+        runs = {"runs": json.dumps(list(self._presumed)), "worker": self._worker}
+        (fences,) = con.execute(SQL["fences"], runs).fetchone()
+        those = [each if _goes_on(con, each) else None for each in self._transitions]
+        return _Plan(self._clock(), self._worker, those, dict(json.loads(fences)))
+
+    def _say(self, con: sqlite3.Connection, plan: _Plan) -> None:
+        """Write the messages of what was kept; the answers tell which of them the carriers have."""
+        said = [n for n, each in enumerate(self._transitions) if each.messages and plan.answers[n].kept]
+        if said:
+            kept = [self._transitions[n] for n in said]
+            bundled = iter(messages.publish(con, plan.now, kept, self._carriers))
+            for n in said:
+                taken = tuple(islice(bundled, len(self._transitions[n].messages)))
+                plan.answers[n] = Answer(True, plan.now, taken)
+
+
+class _Plan:
+    """What applying transitions to runs with these fences comes to, now: statements, and an answer for each.
+
+    `more`: those that say something beyond runs and journals.
+    """
+
+    def __init__(
+        self,
+        now: int,
+        worker: int | None,
+        transitions: Sequence[Transition | None],
+        fences: Mapping[int, int],
+    ) -> None:
+        self.now = now
+        rows, carried = Rows(now, worker), dict(fences)
+        kept, lost = Answer(True, now), Answer(False, now)
+        self.answers: list[Answer] = []
+        self.more: list[Transition] = []
+        for transition in transitions:
+            if transition is None or carried.get(transition.run) != transition.fence:
+                self.answers.append(lost)
+                continue
+            self.answers.append(kept)
+            rows.add(transition)
+            change = transition.change
+            if change is not None and change.take:
+                carried[transition.run] += 1
+            if transition.messages or says_more(transition):
+                self.more.append(transition)
+        self.writes = rows.writes()
+
+
+def _goes_on(con: sqlite3.Connection, transition: Transition) -> bool:
+    """True if the attempt that a decision is about, where it names one, has not ended meanwhile."""
+    if transition.only_if is None:
+        return True
+    return con.execute(SQL["under_way"], (transition.run, *transition.only_if)).fetchone() is not None

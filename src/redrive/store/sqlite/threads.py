@@ -1,0 +1,336 @@
+"""Where SQLite calls run.
+
+Threaded   a writer, a reader and (when needed) a line for transactional steps, for files
+Inline     one connection on the caller's own thread, for `:memory:` (tests and simulation)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from redrive.clock import Clock, Timer
+from redrive.errors import StoreError, StoreUnavailable
+from redrive.store.sqlite.connection import BUSY, NOTHING_LOST, Address, Turn, connect, meaning, writing
+
+__all__ = ["Inline", "Line", "Result", "Runner", "Threaded", "Work", "exclusive", "in_turn", "tell"]
+
+
+# -- One connection and the thread it lives in: a call hops there as a whole and its answer hops bac -----
+
+
+Result = TypeVar("Result")
+Work: TypeAlias = Callable[[sqlite3.Connection], Result]
+_Call = tuple[Work[Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+
+
+class Line:
+    """Runs closures on its connection, in the order in which they came."""
+
+    def __init__(self, address: Address, name: str) -> None:
+        self._address = address
+        self._name = name
+        self._jobs: queue.SimpleQueue[_Call | Work[Any] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+        self._closed = False
+        self._awaited = 0
+
+    def open(self) -> None:
+        """Connect and start the thread; raises if the store cannot be used."""
+        con = connect(self._address)
+        # A daemon, because a process must be able to end while a statement still waits for a lock.
+        self._thread = threading.Thread(
+            target=self._work, args=(con,), name=f"redrive-{self._name}", daemon=True
+        )
+        self._thread.start()
+
+    async def run(self, work: Work[Result]) -> Result:
+        """Run the closure and wait for its result; errors of the database come back translated."""
+        self._check()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+        self._jobs.put((work, loop, future))
+        self._awaited += 1
+        try:
+            return await future
+        finally:
+            self._awaited -= 1
+
+    @property
+    def busy(self) -> bool:
+        """True while somebody waits for the result of a closure."""
+        return self._awaited > 0
+
+    def post(self, work: Work[object]) -> None:
+        """Run the closure some time soon; nobody waits for it. May be called from any thread."""
+        self._jobs.put(work)
+
+    async def close(self) -> None:
+        """End the thread. What it is doing may finish, what waits behind it is refused."""
+        was_closed, self._closed = self._closed, True
+        if was_closed or self._thread is None:
+            return
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+
+        def end(con: sqlite3.Connection) -> None:
+            con.close()
+            _deliver(loop, ended, None, None)
+
+        self._jobs.put(end)
+        self._jobs.put(None)
+        await asyncio.wait([ended], timeout=2 * BUSY)
+
+    def _check(self) -> None:
+        if self._closed or self._thread is None:
+            raise StoreError("the store is closed")
+        if os.getpid() != self._pid:
+            raise StoreError("the store was opened before this process was forked: open it in the child")
+
+    def _work(self, con: sqlite3.Connection) -> None:
+        while (job := self._jobs.get()) is not None:
+            if isinstance(job, tuple):
+                self._answer(con, *job)
+            else:
+                with suppress(Exception):  # clean-up: nobody waits, and the thread must live on
+                    job(con)
+            del job  # or what it refers to would live until the next one comes
+
+    def _answer(
+        self,
+        con: sqlite3.Connection,
+        work: Work[Any],
+        loop: asyncio.AbstractEventLoop,
+        future: asyncio.Future[Any],
+    ) -> None:
+        if future.cancelled():
+            return
+        try:
+            if self._closed:
+                raise StoreUnavailable("the store was closed before the call began")
+            result = work(con)
+        except BaseException as raised:
+            error = meaning(raised, self._address.path) or raised
+            if error is not raised:
+                error.__cause__ = raised
+            _deliver(loop, future, None, error)
+        else:
+            _deliver(loop, future, result, None)
+
+
+def tell(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+    """Have the callback called on a loop, from any thread."""
+    with suppress(RuntimeError):  # raised if the loop has ended: then nobody is left to tell
+        loop.call_soon_threadsafe(callback)
+
+
+def _deliver(
+    loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], result: Any, error: BaseException | None
+) -> None:
+    def settle() -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    tell(loop, settle)
+
+
+# -- Where SQLite calls run ------------------------------------------------------------------------------
+
+
+class Runner(Protocol):
+    """A connection that its user has reserved."""
+
+    async def run(self, work: Work[Result]) -> Result:
+        """Run the closure and wait for its result."""
+
+    def post(self, work: Work[object]) -> None:
+        """Run the closure some time soon; nobody waits for it."""
+
+
+@contextmanager
+def exclusive(con: sqlite3.Connection, turn: Turn, file: str, wait: float = BUSY) -> Iterator[None]:
+    """Hold a write transaction, after the other writers of this process."""
+    if not turn.take(wait):
+        raise StoreUnavailable(f"{file} is busy with another transaction of this process; {NOTHING_LOST}")
+    try:
+        with writing(con):
+            yield
+    finally:
+        turn.give()
+
+
+def in_turn(con: sqlite3.Connection, turn: Turn, work: Work[Result], file: str, wait: float = BUSY) -> Result:
+    """Run the closure in a write transaction, after the other writers of this process."""
+    with exclusive(con, turn, file, wait):
+        return work(con)
+
+
+class Threaded:
+    """Threads for a file: reading never waits for writing, and neither blocks the loop."""
+
+    def __init__(self, address: Address) -> None:
+        self.file = address.path
+        self.turn = Turn()
+        self._address = address
+        self._writer = Line(address, "writer")
+        self._reader = Line(address, "reader")
+        self._private = Line(address, "transactions")
+        self._private_is_open = False
+        self._lock = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def open(self) -> None:
+        """Connect, so that a store which cannot be used says so at once."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._writer.open)
+        await loop.run_in_executor(None, self._reader.open)
+
+    async def close(self) -> None:
+        """Let go of the connections; calls still waiting are refused."""
+        for line in (self._private, self._reader, self._writer):
+            await line.close()
+
+    async def read(self, work: Work[Result]) -> Result:
+        """Run a closure that only reads."""
+        return await self._reader.run(work)
+
+    async def write(self, work: Work[Result]) -> Result:
+        """Run a closure in one transaction that holds the write lock from its beginning."""
+        return await self._writer.run(lambda con: self.locked(con, work))
+
+    async def visit(self, work: Work[Result]) -> Result:
+        """Run a closure on the writing connection, outside a transaction."""
+        return await self._writer.run(work)
+
+    @property
+    def busy(self) -> bool:
+        """True while the writing connection is in use."""
+        return self._writer.busy
+
+    def locked(self, con: sqlite3.Connection, work: Work[Result], wait: float = BUSY) -> Result:
+        """Within `visit`: run a closure in one transaction that holds the write lock."""
+        return in_turn(con, self.turn, work, self.file, wait)
+
+    async def reserve(self) -> Runner:
+        """Wait for the connection of transactional steps. One is enough: only one can write at a time."""
+        await self._lock.acquire()
+        try:
+            self._loop = asyncio.get_running_loop()
+            if not self._private_is_open:
+                await self._loop.run_in_executor(None, self._private.open)
+                self._private_is_open = True
+            return self._private
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def release(self) -> None:
+        """Let the next transactional step have the connection."""
+        self._lock.release()
+
+    def after(self, delay: float, clock: Clock, callback: Callable[[], None]) -> Timer:
+        """Call back on a thread: the loop may be what takes too long."""
+        timer = threading.Timer(delay, callback)
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    def abandon(self, end: Work[object], released: Callable[[], None]) -> None:
+        """End a transaction from outside, on the connection's thread, then tell its loop."""
+        self._private.post(end)
+        if self._loop is not None:
+            tell(self._loop, released)
+
+
+class Inline:
+    """One connection for everything, used on the caller's thread; a lock keeps transactions apart."""
+
+    def __init__(self, address: Address) -> None:
+        self.file = address.path
+        self.turn = Turn()
+        self._address = address
+        self._con: sqlite3.Connection | None = None
+        self._lock = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Connect."""
+        self._con = connect(self._address)
+
+    async def close(self) -> None:
+        """Let go of the connection, and with it of everything in the store."""
+        if self._con is not None:
+            self._con.close()
+            self._con = None
+
+    async def read(self, work: Work[Result]) -> Result:
+        """Run a closure that only reads."""
+        async with self._lock:
+            return self.now(work)
+
+    async def write(self, work: Work[Result]) -> Result:
+        """Run a closure in one transaction."""
+        async with self._lock:
+            return self.now(lambda con: self.locked(con, work))
+
+    async def visit(self, work: Work[Result]) -> Result:
+        """Run a closure outside a transaction."""
+        return await self.read(work)
+
+    @property
+    def busy(self) -> bool:
+        """True while the connection is in use."""
+        return self._lock.locked()
+
+    def locked(self, con: sqlite3.Connection, work: Work[Result], wait: float = BUSY) -> Result:
+        """Within `visit`: run a closure in one transaction."""
+        return in_turn(con, self.turn, work, self.file, wait)
+
+    async def reserve(self) -> Runner:
+        """Have the connection for oneself until `release`."""
+        await self._lock.acquire()
+        return self
+
+    def release(self) -> None:
+        """Let the others have the connection."""
+        self._lock.release()
+
+    def after(self, delay: float, clock: Clock, callback: Callable[[], None]) -> Timer:
+        """Call back when the clock says so; in tests, time stands still."""
+        return clock.call_later(delay, callback)
+
+    def abandon(self, end: Work[object], released: Callable[[], None]) -> None:
+        """End a transaction from outside."""
+        self.post(end)
+        released()
+
+    async def run(self, work: Work[Result]) -> Result:
+        """Run the closure here and now, for the one who has reserved the connection."""
+        return self.now(work)
+
+    def post(self, work: Work[object]) -> None:
+        """The same, where nobody waits for the outcome."""
+        if self._con is not None:
+            self.now(work)
+
+    def now(self, work: Work[Result]) -> Result:
+        """The same without a loop, for the lease's thread."""
+        if self._con is None:
+            raise StoreError("the store is closed")
+        try:
+            return work(self._con)
+        except Exception as raised:
+            error = meaning(raised, self.file)
+            if error is None:
+                raise
+            raise error from raised
