@@ -9,9 +9,9 @@ from letter_kit import answers, audited, case_of, failed, reopens
 from store_kit import DAY, HOUR, Kit
 
 from redrive.core.states import LetterStatus, RunStatus
+from redrive.store.filters import LetterFilter
 from redrive.store.migrate import Migration, known
 from redrive.store.records import Purge
-from redrive.store.selection import LetterFilter
 
 TENANT_RULES = """
 GRANT SELECT, INSERT, UPDATE, DELETE ON redrive.paints TO redrive_engine;
