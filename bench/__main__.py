@@ -23,6 +23,11 @@ ROUNDS = 3
 
 def main() -> int:
     arguments = read_arguments()
+    if arguments.what == "walk":
+        from bench.walk import walk
+
+        walk()
+        return 0
     prepare()
     on = [POSTGRES] if arguments.store else arguments.on or [SQLITE, POSTGRES]
     with server_for(on, arguments.store) as server:
@@ -56,7 +61,13 @@ def run(arguments: argparse.Namespace, on: list[str], server: Server | None) -> 
 
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=["run", "profile"], default="run")
+    parser.add_argument(
+        "what",
+        nargs="?",
+        choices=["run", "profile", "walk"],
+        default="run",
+        help="measure (default); profile a step; count the files, functions and calls up of one run",
+    )
     parser.add_argument("--on", action="append", choices=[SQLITE, POSTGRES], help="one of the two stores")
     parser.add_argument("--quick", action="store_true", help="one round of a fifth of the size")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="rounds to take the best of")

@@ -161,11 +161,25 @@ def test_the_doctor_is_content_with_an_empty_store(tmp_path: Path) -> None:
 def test_migrate_plans_then_applies_then_has_nothing_to_do(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'new.db'}"
     plan = piped("migrate", "--plan", "--url", url, "-q").output.split()
-    assert plan[0] == "0001_engine"
+    assert plan == ["0001_schema"]
     assert not (tmp_path / "new.db").exists()
     assert json.loads(piped("migrate", "--url", url, "--json").stdout)["migrations"] == plan
     assert piped("migrate", "--url", url).stdout == "the schema is up to date\n"
     assert piped("migrate", "--plan", "--url", url, "-q").output == ""
+
+
+@pytest.mark.parametrize("command", [["migrate"], ["migrate", "--plan"], ["runs", "list"], ["doctor"]])
+def test_a_store_of_another_build_is_refused_and_left_alone(tmp_path: Path, command: list[str]) -> None:
+    url = f"sqlite:///{tmp_path / 'old.db'}"
+    assert piped("migrate", "--url", url).exit_code == 0
+    with closing(sqlite3.connect(tmp_path / "old.db")) as con, con:
+        con.execute("UPDATE redrive_schema SET checksum = 'of another text'")
+    before = (tmp_path / "old.db").read_bytes()
+    refused = piped(*command, "--url", url)
+    assert refused.exit_code == 1
+    assert "created by another build of Redrive" in refused.output
+    assert "create a new store" in refused.output
+    assert (tmp_path / "old.db").read_bytes() == before
 
 
 # -- wrong stores --------------------------------------------------------------------------------------
@@ -289,7 +303,7 @@ def test_the_shell_completes_commands() -> None:
 def test_a_table_leaves_out_what_is_empty_and_what_does_not_fit(
     toys: Toys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("output", "dlq.look"):
+    for module in ("output", "dlq.list"):
         monkeypatch.setattr(importlib.import_module(f"redrive.cli.{module}"), "on_terminal", lambda: True)
     monkeypatch.setenv("NO_COLOR", "1")
     assert piped("workflows", "list").output.splitlines()[:2] == ["WORKFLOW  WORKERS", "make      0"]

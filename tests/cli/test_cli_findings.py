@@ -16,6 +16,7 @@ from dlq_kit import Shop, working
 
 from redrive.cli.dlq.editor import placed
 from redrive.cli.output import clean, echo, json_text, styled
+from redrive.reasons import Reason, ReasonCode
 
 REDRIVE = Path(sys.executable).with_name("redrive")
 
@@ -131,11 +132,17 @@ def test_what_was_kept_can_be_used_as_it_is(shop: Shop, terminal: Callable[..., 
 
 def test_the_line_of_a_place_is_that_of_what_holds_it() -> None:
     lines = {"": 4, "order": 5, "order.lines": 6, "order.lines[0]": 7}
-    problems = "order.lines[0].price: missing; order.id: missing; amount: bad"
-    assert placed(f"the input of workflow 'x' does not fit: {problems}", lines).partition("fit: ")[2] == (
+    faults = tuple(
+        Reason(ReasonCode.FAULT, path=path, why=Reason(ReasonCode.TEXT, text=why))
+        for path, why in (("order.lines[0].price", "missing"), ("order.id", "missing"), ("amount", "bad"))
+    )
+    what = Reason(ReasonCode.WORKFLOW_INPUT, workflow="x")
+    mistake = Reason(ReasonCode.VALUE_INVALID, what=what, faults=faults, more=None)
+    assert placed(mistake, lines).endswith(
         "line 7, order.lines[0].price: missing; line 5, order.id: missing; line 4, amount: bad"
     )
-    assert placed("the input must be an object", lines) == "the input must be an object"
+    plain = Reason(ReasonCode.TEXT, text="the input must be an object")
+    assert placed(plain, lines) == "the input must be an object"
 
 
 # -- values ------------------------------------------------------------------------------------------------

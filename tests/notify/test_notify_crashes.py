@@ -7,8 +7,8 @@ from notify_kit import OPS, Postbox, failing
 
 from redrive import Redrive
 from redrive.testing import engine
-from redrive.testing.faults import Crash
 from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, Plan, crash_after, crash_before
+from redrive.testing.injection import Crash
 
 CALLS = ("notices.rules", "notices.due", "notices.add", "notices.tell", "claim_deliveries", "note_deliveries")
 FAULTS = {

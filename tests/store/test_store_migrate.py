@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from redrive.errors import ConfigurationError, SchemaMismatch
@@ -14,6 +17,25 @@ def migration(version: int, oldest: int = 1, text: str = "") -> Migration:
 
 def applied(*migrations: Migration) -> list[Applied]:
     return [Applied(version=m.version, checksum=m.checksum, oldest_code=m.oldest_code) for m in migrations]
+
+
+Ship = Callable[..., str]
+
+
+@pytest.fixture
+def ship(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ship:
+    """Make a package with these migrations, and return its name."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(*names: str) -> str:
+        folder = tmp_path / f"shipped_{tmp_path.name}" / "migrations"
+        folder.mkdir(parents=True)
+        (folder.parent / "__init__.py").touch()
+        for name in names:
+            (folder / name).write_text("-- oldest code: 1\n")
+        return folder.parent.name
+
+    return make
 
 
 ONE, TWO, THREE = migration(1), migration(2), migration(3, oldest=2)
@@ -45,14 +67,34 @@ def test_a_changed_file_is_refused() -> None:
         outstanding(applied(migration(1, text="other")), [ONE, TWO])
 
 
+def test_a_store_of_an_earlier_development_version_is_refused() -> None:
+    """It has more migrations than this code, and another first one: an upgrade would not help."""
+    earlier = applied(*(migration(number, oldest=number, text=f"old {number}") for number in range(1, 25)))
+    with pytest.raises(SchemaMismatch, match=r"another build of Redrive.*create a new store"):
+        outstanding(earlier, [ONE])
+
+
 def test_line_ends_do_not_change_a_checksum() -> None:
     assert migration(1, text="a\r\nb").checksum == migration(1, text="a\nb").checksum
 
 
-def test_files_are_numbered_without_a_gap() -> None:
-    versions = [m.version for m in known("redrive.store.sqlite")]
-    assert versions == list(range(1, len(versions) + 1))
-    assert len(versions) > 1
+@pytest.mark.parametrize("store", ["redrive.store.sqlite", "redrive.store.postgres"])
+def test_each_store_begins_with_its_whole_schema(store: str) -> None:
+    first = known(store)[0]
+    assert (first.version, first.name, first.oldest_code) == (1, "schema", 1)
+
+
+def test_files_are_read_in_order(ship: Ship) -> None:
+    package = ship("0002_two.sql", "0010_ten.sql", *(f"000{number}_x.sql" for number in (1, *range(3, 10))))
+    assert [each.version for each in known(package)] == list(range(1, 11))
+
+
+@pytest.mark.parametrize(
+    "files", [("0002_x.sql",), ("0001_x.sql", "0003_x.sql"), ("0001_x.sql", "0001_y.sql")]
+)
+def test_files_are_numbered_without_a_gap(ship: Ship, files: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigurationError, match="without a gap"):
+        known(ship(*files))
 
 
 @pytest.mark.parametrize(

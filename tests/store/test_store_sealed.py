@@ -533,7 +533,9 @@ async def test_a_text_that_was_written_in_between_is_not_overwritten(place: Any)
     texts = await make_texts(kit)
     (row,) = await texts.page(table, table.start, 10)
     await kit.store.apply([writes(run, entry(0, output='"second"', done=0))], worker=worker)
-    stale = Exchange(row, tuple(text and kit.store._keys.seal('"stale"', "default") for text in row.texts))
+    stale = Exchange(
+        row, tuple(text and kit.store.database.codec.keys.seal('"stale"', "default") for text in row.texts)
+    )
     assert await texts.swap(table, [stale]) == 0
     await texts.close()
     assert (await kit.store.journal(run.id))[0].output == '"second"'

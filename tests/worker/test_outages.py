@@ -19,8 +19,8 @@ from redrive.clock import SystemClock
 from redrive.core.states import RunStatus
 from redrive.core.transitions import Answer, Transition
 from redrive.errors import DataRefused, StoreError, StoreUnavailable
-from redrive.settle.settler import until_answered
 from redrive.store.port import LeaseLine, Store
+from redrive.store.session import until_answered
 from redrive.store.workers import Beat, Claim, Claims
 from redrive.testing.faulty_store import FAIL, LOSE, Call, Fault, inject_faults
 

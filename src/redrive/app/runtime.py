@@ -52,7 +52,6 @@ from redrive.observability.logs import Reporter
 from redrive.observability.metrics import Endpoint, Recent, can_measure
 from redrive.observability.tracing import here, tracing
 from redrive.settings import Settings, listening
-from redrive.settle.settler import until_answered
 from redrive.sinks import SinkDefinition
 from redrive.store import open_store
 from redrive.store.circuits import CircuitRow
@@ -60,6 +59,7 @@ from redrive.store.encryption.keyring import Keyring
 from redrive.store.outbox_records import NewSink
 from redrive.store.port import People, Store
 from redrive.store.records import Started
+from redrive.store.session import until_answered
 from redrive.worker.actions import ActionRunner
 from redrive.worker.attempt import Attempt
 from redrive.worker.claimer import Wakeup

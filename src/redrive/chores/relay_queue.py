@@ -21,10 +21,10 @@ from redrive.core.states import DeliveryStatus
 from redrive.core.transitions import AuditWrite
 from redrive.errors import DataRefused
 from redrive.records import replace
-from redrive.settle.settler import until_answered
 from redrive.sinks import SinkDefinition
 from redrive.store.outbox_records import ClaimedDelivery
 from redrive.store.port import Store
+from redrive.store.session import until_answered
 
 __all__ = ["InHand", "Line", "Lines", "Trial", "WINDOW", "in_lines", "look"]
 

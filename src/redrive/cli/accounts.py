@@ -312,7 +312,7 @@ def tokens() -> None:
     """
 
 
-@tokens.command()
+@tokens.command("create")
 @click.option("--tenant", metavar="NAME", help="The tenant.  [default: default, or the token's]")
 @click.option("--role", type=ROLES, required=True, help="What it allows.")
 @click.option(
@@ -330,7 +330,7 @@ def tokens() -> None:
 @click.option("--payloads", is_flag=True, help="It may see hidden payloads.")
 @shown
 @at_a_place
-def create_tokens(place: Place, output: Output, tenant: str | None, **wanted: Any) -> None:
+def create_token(place: Place, output: Output, tenant: str | None, **wanted: Any) -> None:
     """Make a token and print its secret, which is shown now and never again.
 
     \b
@@ -400,11 +400,11 @@ def list__tokens(tenant: str | None, place: Place, output: Output) -> None:
     )
 
 
-@tokens.command()
+@tokens.command("show")
 @click.argument("id", metavar="TOKEN")
 @shown
 @at_a_place
-def show_tokens(id: str, place: Place, output: Output) -> None:
+def show_token(id: str, place: Place, output: Output) -> None:
     """Show one token, without its secret.
 
     \b

@@ -39,10 +39,11 @@ from redrive.observability.counters import Tally
 from redrive.policy import RetryPolicy
 from redrive.reasons import Reason, ReasonCode, quote
 from redrive.records import replace
-from redrive.settle.settler import last_tries, until_answered, view_of
+from redrive.settle.settler import last_tries, view_of
 from redrive.store.encryption.keyring import SEALED_ERROR, Unreadable
 from redrive.store.port import People
 from redrive.store.records import Case, LetterState, ReplayRow, RunRow
+from redrive.store.session import until_answered
 
 __all__ = [
     "Effects",

@@ -17,15 +17,20 @@ from redrive.core.addresses import API, PAGES
 from redrive.core.roles import Permission
 from redrive.errors import NotFound
 from redrive.server import problems
-from redrive.server.api.accounts import account_routes
-from redrive.server.api.letters import bulk_routes, letter_routes
-from redrive.server.api.operations import circuit_routes, notification_routes, outbox_routes, schedule_routes
-from redrive.server.api.runs import run_routes, saga_routes
-from redrive.server.api.settings import settings_routes, view_routes
 from redrive.server.limits import Guard, Limits
 from redrive.server.pages.site import site
 from redrive.server.problems import MEDIA, Problem
 from redrive.server.request import Service, allow, asking_of, identify_sender, service_of
+from redrive.server.routes.accounts import account_routes
+from redrive.server.routes.letters import bulk_routes, letter_routes
+from redrive.server.routes.operations import (
+    circuit_routes,
+    notification_routes,
+    outbox_routes,
+    schedule_routes,
+)
+from redrive.server.routes.runs import run_routes, saga_routes
+from redrive.server.routes.settings import settings_routes, view_routes
 
 __all__ = ["build", "document", "document_page", "health_routes", "metrics_routes"]
 

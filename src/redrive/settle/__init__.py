@@ -6,8 +6,7 @@ from redrive.settle.settler import (
     Settler,
     open_step,
     open_steps,
-    until_answered,
     view_of,
 )
 
-__all__ = ["LocalSettler", "Settled", "Settler", "open_step", "open_steps", "until_answered", "view_of"]
+__all__ = ["LocalSettler", "Settled", "Settler", "open_step", "open_steps", "view_of"]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 
@@ -38,12 +38,13 @@ from redrive.core.run_options import DEFAULT_RETRY, PolicyBook, RunOptions, find
 from redrive.core.saga import Try
 from redrive.core.states import EXECUTED, RunStatus, StepStatus
 from redrive.core.transitions import Answer, Transition
-from redrive.errors import ConfigurationError, DataRefused, StoreError, StoreUnavailable
+from redrive.errors import ConfigurationError, DataRefused
 from redrive.observability.counters import Ear
 from redrive.policy import RetryPolicy
 from redrive.records import replace
 from redrive.store.port import People
 from redrive.store.records import AttemptRow, RunRow
+from redrive.store.session import until_answered
 from redrive.store.workers import Claimed
 
 __all__ = [
@@ -61,7 +62,6 @@ __all__ = [
     "parked_for",
     "readable_options",
     "settle_apart",
-    "until_answered",
     "view_anyway",
     "view_of",
     "view_of_claimed",
@@ -71,9 +71,7 @@ __all__ = [
 # -- The seam between those who see what happened and those who decide what follows ----------------------
 
 
-T = TypeVar("T")
 log = logging.getLogger("redrive.worker")
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _MOMENT = 1.0  # seconds for which the stored rules about notifications are trusted
 _BAD = frozenset({Raised, Escaped, Undone, Lost, Expired, Diverged})
 """Outcomes that take a policy to decide on, or that people may have to be told of."""
@@ -195,30 +193,6 @@ class LocalSettler:
             self._book = await until_answered(lambda: load_rules(self._store), self._clock)
             self._read_at = now
         return self._book
-
-
-async def until_answered(
-    ask: Callable[[], Awaitable[T]], clock: Clock, *, patience: float | None = None
-) -> T:
-    """Repeat a store call until the store answers. Trouble with the store delays; it decides nothing.
-
-    `patience` is for calls whose caller waits: the error is raised after so many seconds, and at once if it
-    has another reason than that the store cannot be reached.
-    """
-    pause = _FIRST_PAUSE
-    while True:
-        try:
-            return await ask()
-        except DataRefused:
-            raise
-        except StoreError as error:
-            if patience is not None:
-                if not isinstance(error, StoreUnavailable) or patience <= 0:
-                    raise
-                patience -= pause
-            log.warning("the store cannot be used, asking again in %.2g s: %s", pause, error)
-            await clock.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
 
 
 async def load_policies(store: People) -> PolicyBook:

@@ -88,8 +88,8 @@ def outstanding(applied: Sequence[Applied], ours: Sequence[Migration]) -> list[M
     for done, migration in zip(applied, ours, strict=False):
         if done.checksum != migration.checksum:
             raise SchemaMismatch(
-                f"the store was set up with another text of migration {migration.version:04d} "
-                f"({migration.name}): use the build of redrive that set it up, or a new store"
+                f"the store was created by another build of Redrive, with another text of migration "
+                f"{migration.version:04d} ({migration.name}): use that build, or create a new store"
             )
     oldest = max((done.oldest_code for done in applied), default=0)
     if oldest > len(ours):

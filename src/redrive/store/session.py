@@ -29,14 +29,17 @@ that compares an indexed column with a time the caller has takes it as `:at`: a 
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cache, wraps
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
+from redrive.clock import Clock
 from redrive.core.transitions import AuditWrite, Transition
+from redrive.errors import DataRefused, StoreError, StoreUnavailable
 from redrive.store.statements import parse
 
 if TYPE_CHECKING:
@@ -52,12 +55,16 @@ __all__ = [
     "Verbatim",
     "reads",
     "run_inline",
+    "until_answered",
     "writes",
 ]
 
 Dialect: TypeAlias = Literal["sqlite", "postgres"]
 Result = TypeVar("Result")
 Params = ParamSpec("Params")
+log = logging.getLogger("redrive.store")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds
 
 _SCHEMA = re.compile(r"\bredrive\.")
 _ANY = re.compile(r"= ANY \(CAST\(:(\w+) AS \w+\[\]\)\)")
@@ -136,7 +143,7 @@ def _zip_arrays(found: re.Match[str]) -> str:
     alias, columns = found[2], found[3].split(", ")
     values = ["element.value", *(f"json_extract(:{name}, '$[' || element.key || ']')" for name in others)]
     named = ", ".join(f"{value} AS {column}" for value, column in zip(values, columns, strict=True))
-    return f"(SELECT {named} FROM json_each(:{first}) AS element) AS {alias}"
+    return f"(SELECT {named} FROM json_each(:{first}) AS element) AS {alias}"  # nosec B608 - from our own .sql files
 
 
 def for_postgres(text: str) -> str:
@@ -287,3 +294,27 @@ def _encrypted(
     sealed, named = calls.database.codec.seal_call(args, kwargs)
     tenant = getattr(args[0], "tenant", None) if args else None
     return (lambda session: call(calls, session, *sealed, **named)), tenant
+
+
+async def until_answered(
+    ask: Callable[[], Awaitable[Result]], clock: Clock, *, patience: float | None = None
+) -> Result:
+    """Repeat a store call until the store answers. Trouble with the store delays; it decides nothing.
+
+    With `patience`, only a store that cannot be reached is asked again, for that many seconds; any other
+    error is raised at once. It is for calls whose caller waits.
+    """
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return await ask()
+        except DataRefused:
+            raise
+        except StoreError as error:
+            if patience is not None:
+                if not isinstance(error, StoreUnavailable) or patience <= 0:
+                    raise
+                patience -= pause
+            log.warning("the store cannot be used, asking again in %.2g s: %s", pause, error)
+            await clock.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)

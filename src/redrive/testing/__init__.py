@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from redrive.testing.clock import VirtualClock
     from redrive.testing.crash import CrashPoint, crash_everywhere
-    from redrive.testing.engine import Engine, RunReport, engine
-    from redrive.testing.faults import Crash, Hang, Http, Ok, faults
+    from redrive.testing.driver import Engine, RunReport, engine
+    from redrive.testing.injection import Crash, Hang, Http, Ok, faults
 
 __all__ = [
     "Crash",
@@ -47,7 +47,7 @@ _HOMES = {
     "Hang": "injection",
     "Http": "injection",
     "Ok": "injection",
-    "RunReport": "report",
+    "RunReport": "driver",
     "VirtualClock": "clock",
     "crash_everywhere": "crash",
     "engine": "driver",

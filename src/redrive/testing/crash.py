@@ -27,9 +27,9 @@ from redrive.store import open_store
 from redrive.store.filters import LetterFilter, RunFilter
 from redrive.store.records import RunRow
 from redrive.testing.clock import START, VirtualClock
-from redrive.testing.engine import Engine, RunReport
-from redrive.testing.faults import Crash, Injected, injected
+from redrive.testing.driver import Engine, RunReport
 from redrive.testing.faulty_store import LOSE, Call, Fault, crash_after, crash_before
+from redrive.testing.injection import Crash, Injected, injected
 from redrive.testing.simulation import World
 
 __all__ = ["Comparison", "CrashPoint", "Manner", "Observed", "crash_everywhere", "observe"]

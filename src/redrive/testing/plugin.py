@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
-    from redrive.testing.engine import Engine
+    from redrive.testing.driver import Engine
 
 __all__ = ["pytest_addoption", "redrive_engine"]
 
@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def redrive_engine(request: pytest.FixtureRequest) -> Callable[..., AbstractAsyncContextManager[Engine]]:
-    """`redrive.testing.engine`, with the seed of this session (`pytest --redrive-seed=7`)."""
-    from redrive.testing.engine import engine
+    """`redrive.testing.driver`, with the seed of this session (`pytest --redrive-seed=7`)."""
+    from redrive.testing.driver import engine
 
     return functools.partial(engine, seed=request.config.getoption("--redrive-seed"))

@@ -22,8 +22,8 @@ from redrive.errors import StoreError
 from redrive.store.port import Store
 from redrive.store.workers import Claim, Claims
 from redrive.testing.clock import VirtualClock
-from redrive.testing.faults import Bodies, Crash
 from redrive.testing.faulty_store import Plan, crash_before, inject_faults
+from redrive.testing.injection import Bodies, Crash
 from redrive.worker.attempt import Attempt
 from redrive.worker.execution import Execution
 from redrive.worker.lease import Lease

@@ -23,8 +23,8 @@ from redrive.store.list_query import page_by_page
 from redrive.store.port import Store
 from redrive.store.records import RunRow
 from redrive.testing.clock import VirtualClock
-from redrive.testing.faults import Bodies, Calls, Crash, Faults, injected
 from redrive.testing.faulty_store import Plan
+from redrive.testing.injection import Bodies, Calls, Crash, Faults, injected
 from redrive.testing.simulated_worker import Doing, Life
 
 __all__ = ["World"]

@@ -28,9 +28,10 @@ from redrive.core.outcomes import Outcome, Parked, Place
 from redrive.errors import RunDetached, StoreError
 from redrive.records import replace
 from redrive.settle.circuits import turn, weighed
-from redrive.settle.settler import Settled, Settler, until_answered
+from redrive.settle.settler import Settled, Settler
 from redrive.store.circuits import Ask, CircuitPlace, CircuitRow, Permit
 from redrive.store.port import Store
+from redrive.store.session import until_answered
 
 if TYPE_CHECKING:
     from redrive.worker.definitions import Step

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from redrive.clock import Clock
 from redrive.core.outcomes import Released
-from redrive.settle.settler import until_answered, view_anyway
+from redrive.settle.settler import view_anyway
 from redrive.store.port import LeaseLine
+from redrive.store.session import until_answered
 from redrive.store.workers import Beat
 
 if TYPE_CHECKING:

@@ -41,8 +41,9 @@ from redrive.core.states import EntryKind, RunStatus, StepStatus
 from redrive.errors import PayloadError, RunDetached, StepFailed
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
-from redrive.settle.settler import last_tries, until_answered
+from redrive.settle.settler import last_tries
 from redrive.store.encryption.keyring import Unreadable
+from redrive.store.session import until_answered
 from redrive.worker.actions import instructions
 from redrive.worker.step_call import StepCall
 

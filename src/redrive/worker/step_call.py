@@ -23,7 +23,8 @@ from redrive.core.transitions import AttemptEnd, EntryWrite
 from redrive.errors import PayloadError, PayloadTooLarge, RunDetached, StoreError, StoreUnavailable
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
-from redrive.settle.settler import Settled, parked_for, until_answered
+from redrive.settle.settler import Settled, parked_for
+from redrive.store.session import until_answered
 from redrive.worker.attempt import Attempt, Unfinished, begin
 from redrive.worker.circuits import CircuitGate
 

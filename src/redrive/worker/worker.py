@@ -34,10 +34,10 @@ from redrive.settle.settler import (
     Settler,
     options_of,
     readable_options,
-    until_answered,
     view_of_claimed,
 )
 from redrive.store.port import Store, Transaction
+from redrive.store.session import until_answered
 from redrive.store.workers import Beat, Catalogue, Claimed, NewWorker, living
 from redrive.worker.actions import ActionRunner
 from redrive.worker.attempt import Attempt, Threads

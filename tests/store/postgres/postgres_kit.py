@@ -75,7 +75,7 @@ class Bench:
     def on(self, line: Line) -> PostgresStore:
         """The store with the calls of its shared modules on this connection."""
         view = copy(self.store)
-        view.database = PostgresDatabase(OneLine(line), self.time)
+        view.database = PostgresDatabase(OneLine(line), self.time, self.store.database.codec)
         return view
 
     @property

@@ -205,7 +205,7 @@ async def test_circuits_and_who_waits_for_them_are_found_by_index(
         ("oldest_letter", ["letters_by_status: status = 'OPEN'"]),
         (
             "due_by_lane",
-            ["runs_due: tenant = $4 AND queue = $5 AND rank = $6 AND workflow = $7 AND available_at <= "],
+            ["runs_due: tenant = lane.tenant AND queue = lane.queue AND rank = lane.rank"],
         ),
         ("suspects", ["runs_suspect: ", "runs_held: "]),
         ("parked", ["runs_parked: "]),

@@ -1,10 +1,13 @@
-"""A database of the first release, with work in it, brought to the schema of this code."""
+"""A database with work in it, brought to the schema of made-up later releases."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+
 import asyncpg
-import first_release
 import pytest
+import upgrade_kit
 from postgres_kit import Bench
 from store_kit import HandClock
 
@@ -13,40 +16,50 @@ from redrive.store.migrate import known
 from redrive.store.postgres import PostgresStore, migrate, schema
 from redrive.store.postgres.pool import prove_confined
 
-FIRST, *LATER = known("redrive.store.postgres")
+SHIPPED = known("redrive.store.postgres")
+RELEASES = upgrade_kit.releases("postgres")
 
 
 @pytest.fixture
-async def old(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """A database as the first release left it; the store on it is not opened yet."""
-    monkeypatch.setattr(schema, "known", lambda package: [FIRST])
-    assert await migrate(postgres_url) == schema.names([FIRST])
-    monkeypatch.undo()
+async def old(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    """A database that this release left, seen by the code of a later one; the store on it is not opened."""
     clock = HandClock()
+    before = Bench.around(PostgresStore(postgres_url, clock), clock, postgres_url)
+    await before.store.open()
+    await upgrade_kit.work(before.kit)
+    await before.close()
+    monkeypatch.setattr(schema, "known", lambda package: [*SHIPPED, *RELEASES])
     bench = Bench.around(PostgresStore(postgres_url, clock), clock, postgres_url)
-    for statement in first_release.STATEMENTS:
-        await bench.sql(statement)
-    await bench.sql("ALTER TABLE redrive.runs ALTER id RESTART WITH 3")
-    return bench
+    yield bench
+    await bench.close()
 
 
 async def test_what_was_there_goes_on_after_the_upgrade(old: Bench) -> None:
     with pytest.raises(SchemaMismatch, match="redrive migrate"):
         await old.store.open()
-    assert await migrate(old.url) == schema.names(LATER)
+    assert await migrate(old.url) == schema.names(RELEASES)
     await old.store.open()
-    await first_release.goes_on(old.kit)
-    await old.store.close()
+    assert await old.sql("SELECT DISTINCT colour FROM redrive.runs") == [{"colour": "grey"}]
+    await upgrade_kit.goes_on(old.kit)
+
+
+async def test_upgrades_started_at_once_apply_each_migration_once(old: Bench) -> None:
+    done = await asyncio.gather(*(migrate(old.url) for _ in range(4)))
+    assert sorted(name for names in done for name in names) == schema.names(RELEASES)
+    await old.store.open()
 
 
 async def test_an_upgraded_schema_is_the_same_as_a_new_one(old: Bench) -> None:
     """Tables, columns, keys, checks, indexes, rules, rights and functions, whichever way they came about."""
+    before = await described(old, old.address.schema)
     await migrate(old.url)
     fresh = PostgresStore(old.url.replace(old.address.schema, "fresh"), HandClock())
     await fresh.open()
     await fresh.close()
     try:
-        assert await described(old, old.address.schema) == await described(old, "fresh")
+        new = await described(old, "fresh")
+        assert before != new
+        assert await described(old, old.address.schema) == new
     finally:
         await old.sql("DROP SCHEMA fresh CASCADE")
 

@@ -7,8 +7,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import first_release
 import pytest
+import upgrade_kit
 from store_kit import LEASE, HandClock, Kit
 from tenant_keys import without_tenant
 
@@ -20,6 +20,7 @@ from redrive.store.sqlite import schema
 from redrive.store.sqlite.connection import connect, locate
 
 SHIPPED = known("redrive.store.sqlite")
+RELEASES = upgrade_kit.releases("sqlite")
 NEWEST = SHIPPED[-1].version
 NEXT = Migration(version=NEWEST + 1, name="next", text="CREATE TABLE next (a);", oldest_code=1)
 BROKEN = Migration(
@@ -96,17 +97,15 @@ async def test_an_older_schema_is_brought_up_to_date_with_its_rows(tmp_path, clo
     assert versions(tmp_path) == [*range(1, NEWEST + 2)]
 
 
-async def test_a_file_of_the_first_release_goes_on_after_the_upgrade(tmp_path, clock, ships) -> None:
-    ships(SHIPPED[0])
-    set_up(tmp_path, clock)
-    con = sqlite3.connect(tmp_path / "redrive.db")
-    for statement in first_release.STATEMENTS:
-        con.execute(statement.replace("redrive.", ""))
-    con.commit()
-    con.close()
-    ships(*SHIPPED)
+async def test_what_was_there_goes_on_after_the_upgrade(tmp_path, clock, ships) -> None:
     kit = await opened(tmp_path, clock)
-    await first_release.goes_on(kit)
+    await upgrade_kit.work(kit)
+    await kit.store.close()
+    ships(*SHIPPED, *RELEASES)
+    kit = await opened(tmp_path, clock)
+    assert rows(tmp_path, "SELECT DISTINCT colour FROM runs") == [("grey",)]
+    assert rows(tmp_path, "SELECT letter, tenant FROM paints") == [("dl-old", "default")]
+    await upgrade_kit.goes_on(kit)
     await kit.store.close()
 
 
@@ -115,13 +114,14 @@ async def test_an_upgraded_file_has_the_same_schema_as_a_new_one(tmp_path, clock
         return rows(folder, "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY 1, 2")
 
     old, new = tmp_path / "old", tmp_path / "new"
-    for folder, first in ((old, SHIPPED[:1]), (new, SHIPPED)):
+    for folder, first in ((old, SHIPPED), (new, [*SHIPPED, *RELEASES])):
         folder.mkdir()
         ships(*first)
         set_up(folder, clock)
     assert described(old) != described(new)
-    ships(*SHIPPED)
-    await (await opened(old, clock)).store.close()
+    for number in range(1, len(RELEASES) + 1):
+        ships(*SHIPPED, *RELEASES[:number])
+        await (await opened(old, clock)).store.close()
     assert described(old) == described(new)
 
 
@@ -202,8 +202,9 @@ async def test_the_user_s_tables_are_welcome(tmp_path: Path, clock: HandClock) -
     assert rows(tmp_path, "SELECT * FROM accounts") == []
 
 
-@pytest.mark.parametrize("name", ["Policies", "audit"])  # of the first migration, of a later one
-async def test_unless_one_has_a_name_we_need(tmp_path: Path, clock: HandClock, name: str) -> None:
+@pytest.mark.parametrize("name", ["Policies", "paints"])  # of the first migration, of a later one
+async def test_unless_one_has_a_name_we_need(tmp_path: Path, clock: HandClock, ships, name: str) -> None:
+    ships(*SHIPPED, *RELEASES)
     con = sqlite3.connect(tmp_path / "redrive.db")
     con.execute(f"CREATE TABLE {name} (a)")
     con.commit()
@@ -221,6 +222,18 @@ async def test_many_stores_that_open_an_empty_file_at_once_all_succeed(
         await kit.start()
         await kit.store.close()
     assert rows(tmp_path, "SELECT count(*) FROM runs") == [(8,)]
+
+
+async def test_many_stores_that_open_an_older_file_at_once_upgrade_it_once(tmp_path, clock, ships) -> None:
+    kit = await opened(tmp_path, clock)
+    await upgrade_kit.work(kit)
+    await kit.store.close()
+    ships(*SHIPPED, *RELEASES)
+    kits = await asyncio.gather(*(opened(tmp_path, clock) for _ in range(8)))
+    assert versions(tmp_path) == [*range(1, NEWEST + 1 + len(RELEASES))]
+    await upgrade_kit.goes_on(kits[0])
+    for kit in kits:
+        await kit.store.close()
 
 
 def test_statements_are_split_where_they_end() -> None:

@@ -11,7 +11,6 @@ from redrive.core.roles import Permission, Role, role_of
 from redrive.duration import seconds
 from redrive.errors import InputError, NotFound, NotSignedIn, RedriveError
 from redrive.server import request as signing
-from redrive.server.api.common import Id
 from redrive.server.auth.sessions import Login, SeveralTenants
 from redrive.server.contract import NewToken, NewUser
 from redrive.server.idempotency import SECRET
@@ -19,6 +18,7 @@ from redrive.server.pages.forms import Form, Sent, form_of, pages, to
 from redrive.server.pages.render import CHOICES, cookie_of, show, view_of
 from redrive.server.pages.translations import N
 from redrive.server.request import Asked, Asking, cookie_name, needs, refuse_foreign, service_of
+from redrive.server.routes.common import Id
 from redrive.store.account_records import TokenKind
 
 __all__ = ["members_routes", "session_routes"]

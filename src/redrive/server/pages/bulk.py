@@ -17,12 +17,12 @@ from redrive.desk.bulk import DryRunOfMany, LetterSet
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
-from redrive.server.api.common import Id
 from redrive.server.pages import letters
 from redrive.server.pages.forms import CHECK, DO, Form, Sent, pages, to
 from redrive.server.pages.render import show, view_of
 from redrive.server.pages.replay_form import OUTPUTS, Wish, read_wish
 from redrive.server.request import Asked, Asking, needs
+from redrive.server.routes.common import Id
 from redrive.store.bulk import SetItemStatus
 from redrive.store.filters import LetterFilter
 

@@ -17,8 +17,6 @@ from redrive.desk.presenter import GroupList
 from redrive.desk.saved_views import FIELDS, ListName
 from redrive.duration import moment
 from redrive.errors import InputError, NotFound
-from redrive.server.api.common import Id, searched
-from redrive.server.api.runs import indexed
 from redrive.server.pages import lists
 from redrive.server.pages import lists as views
 from redrive.server.pages.display import waterfall
@@ -26,6 +24,8 @@ from redrive.server.pages.forms import Sent, pages, to
 from redrive.server.pages.render import show, view_of
 from redrive.server.pages.translations import N
 from redrive.server.request import Asked, Asking, needs
+from redrive.server.routes.common import Id, searched
+from redrive.server.routes.runs import indexed
 from redrive.store.filters import LetterFilter
 from redrive.store.records import Page, spread
 

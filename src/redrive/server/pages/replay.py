@@ -22,13 +22,13 @@ from redrive.desk.presenter import aside
 from redrive.desk.preview import DryRun
 from redrive.errors import Conflict, InputError, NotFound, UnknownWorkflow
 from redrive.reasons import Reason, ReasonCode
-from redrive.server.api.common import Id
 from redrive.server.pages.forms import CHECK, DO, Form, Sent, pages, to
 from redrive.server.pages.letters import PATH
 from redrive.server.pages.render import show, view_of
 from redrive.server.pages.replay_form import EDITABLE, Leaf, Wish, faults_of, in_fields, leaves, read_wish
 from redrive.server.pages.translations import N, pretty
 from redrive.server.request import Asked, Asking, needs
+from redrive.server.routes.common import Id
 
 __all__ = ["WAYS", "replaying_routes", "retrying_routes"]
 

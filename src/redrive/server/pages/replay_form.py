@@ -17,8 +17,8 @@ from redrive.desk.presenter import aside, length
 from redrive.errors import InputError
 from redrive.reasons import Reason, ReasonCode
 from redrive.records import replace
-from redrive.server.api.common import policy_of
 from redrive.server.pages.forms import Form
+from redrive.server.routes.common import policy_of
 
 __all__ = [
     "EDITABLE",

@@ -12,14 +12,14 @@ from redrive.core.states import EXECUTED, FINAL, RunStatus
 from redrive.desk.models import Run
 from redrive.desk.saga import Ledger
 from redrive.desk.saved_views import FIELDS, ListName
-from redrive.server.api.common import Id
-from redrive.server.api.runs import indexed
 from redrive.server.pages.display import waterfall
 from redrive.server.pages.forms import Sent, pages, to
 from redrive.server.pages.lists import FORMATS, RANGES, all_of, chosen, saved, sheet, since_of
 from redrive.server.pages.render import show, view_of
 from redrive.server.pages.translations import N
 from redrive.server.request import Asked, needs
+from redrive.server.routes.common import Id
+from redrive.server.routes.runs import indexed
 from redrive.store.filters import RunFilter
 
 __all__ = ["can_cancel", "can_retry", "run_routes", "runs_routes"]

@@ -6,7 +6,6 @@ ADR 0039 says why it is not `asyncpg.Pool`.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext
@@ -37,7 +36,6 @@ __all__ = [
     "acting_for",
     "create",
     "prove_confined",
-    "until_it_answers",
 ]
 
 
@@ -45,28 +43,8 @@ __all__ = [
 
 
 Result = TypeVar("Result")
-log = logging.getLogger("redrive.store")
 TURN = 10.0
 """Seconds a caller waits for a free connection."""
-
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
-
-
-async def until_it_answers(address: Address, ask: Callable[[], Awaitable[Result]]) -> Result:
-    """Ask until the server answers, and say that and why it is waited for."""
-    pause = _FIRST_PAUSE
-    while True:
-        try:
-            return await ask()
-        except Exception as raised:
-            error = meaning(raised, address.where) or raised
-            if not isinstance(error, StoreUnavailable):
-                if error is raised:
-                    raise
-                raise error from raised
-            log.warning("waiting for the database: %s", error)
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 class Lines:

@@ -8,6 +8,7 @@ the second one finds nothing left to do.
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -30,9 +31,10 @@ from redrive.store.postgres.connection import (
     meaning,
     put_in_force,
 )
-from redrive.store.postgres.pool import ENGINE, prove_confined, until_it_answers
+from redrive.store.postgres.pool import ENGINE, prove_confined
 from redrive.store.postgres.session import PostgresSession
 from redrive.store.postgres.sql import load
+from redrive.store.session import until_answered
 
 __all__ = ["LOCK", "bring_up_to_date", "check", "login_faults", "migrate", "names", "pending", "prepare"]
 
@@ -145,7 +147,9 @@ async def prepare(
     """
     if not migrate:
         return await _prepare(address, clock, settings, migrate=False)
-    return await until_it_answers(address, lambda: _prepare(address, clock, settings, migrate=True))
+    return await until_answered(
+        lambda: _prepare(address, clock, settings, migrate=True), SystemClock(), patience=math.inf
+    )
 
 
 async def _prepare(

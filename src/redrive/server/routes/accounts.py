@@ -16,12 +16,12 @@ from redrive.core.roles import Permission, Role, role_of
 from redrive.duration import moment
 from redrive.errors import Conflict, InputError
 from redrive.server import request as signing
-from redrive.server.api.common import Body, Id, Name, Text, router
 from redrive.server.auth.admin import Part, code_for, erased, exported, give_part
 from redrive.server.auth.sessions import Login
 from redrive.server.contract import NewToken, NewUser
 from redrive.server.idempotency import SECRET
 from redrive.server.request import Asked, Asking, needs, service_of
+from redrive.server.routes.common import Body, Id, Name, Text, router
 from redrive.store.account_records import TenantRow, TokenKind, TokenRow, UserRow
 
 __all__ = ["account_routes"]

@@ -16,7 +16,8 @@ from redrive.desk.models import DeadLetter
 from redrive.desk.presenter import GroupList
 from redrive.desk.preview import DryRun
 from redrive.errors import InputError
-from redrive.server.api.common import (
+from redrive.server.request import Asked, Asking, needs
+from redrive.server.routes.common import (
     Body,
     Cursor,
     Id,
@@ -31,8 +32,7 @@ from redrive.server.api.common import (
     router,
     searched,
 )
-from redrive.server.api.runs import indexed
-from redrive.server.request import Asked, Asking, needs
+from redrive.server.routes.runs import indexed
 from redrive.store.bulk import SetItemStatus
 from redrive.store.filters import LetterFilter
 from redrive.store.records import Facets, Page

@@ -87,7 +87,7 @@ class Http(Exception):
 Fault: TypeAlias = "type[BaseException] | BaseException | type[Hang] | type[Ok] | Hang | Ok | None"
 """What may stand in `fail=[...]`."""
 
-_MESSAGE: Final = "injected by redrive.testing.faults"
+_MESSAGE: Final = "injected by redrive.testing.injection"
 _active: list[faults] = []
 
 

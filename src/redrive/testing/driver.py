@@ -29,8 +29,8 @@ from redrive.store.filters import OutboxFilter
 from redrive.store.list_query import page_by_page
 from redrive.store.port import Store
 from redrive.testing.clock import VirtualClock
-from redrive.testing.faults import name_of
 from redrive.testing.faulty_store import Plan, no_faults
+from redrive.testing.injection import name_of
 from redrive.testing.simulation import World
 from redrive.worker.worker import Worker
 

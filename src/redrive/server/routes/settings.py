@@ -14,8 +14,8 @@ from redrive.desk.models import AuditRecord
 from redrive.desk.saved_views import ListName, SavedView
 from redrive.desk.settings import KnownWorkflow, StoredPolicy, Workflows
 from redrive.errors import InputError, NotFound
-from redrive.server.api.common import Body, Cursor, Limit, Name, Since, Text, Until, policy_of, router
 from redrive.server.request import Asked, Asking, desk_of, known, needs
+from redrive.server.routes.common import Body, Cursor, Limit, Name, Since, Text, Until, policy_of, router
 from redrive.store.filters import AuditFilter
 from redrive.store.records import Page
 

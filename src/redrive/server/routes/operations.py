@@ -15,8 +15,20 @@ from redrive.desk.notifications import InboxItem, StoredRule
 from redrive.desk.outbox import Blocked, OutboxMessage, Sinks, SinkStatus
 from redrive.desk.settings import KnownSchedule
 from redrive.errors import NotFound
-from redrive.server.api.common import Body, Cursor, Id, Limit, Name, Reason, Since, Span, Text, Until, router
 from redrive.server.request import Asked, needs
+from redrive.server.routes.common import (
+    Body,
+    Cursor,
+    Id,
+    Limit,
+    Name,
+    Reason,
+    Since,
+    Span,
+    Text,
+    Until,
+    router,
+)
 from redrive.store.filters import CircuitFilter, OutboxFilter
 from redrive.store.records import Page
 

@@ -16,7 +16,8 @@ from redrive.desk.runs import Surroundings, Wanted
 from redrive.desk.saga import Saga, SagaEntry
 from redrive.errors import InputError, NotFound
 from redrive.records import replace
-from redrive.server.api.common import (
+from redrive.server.request import Asked, Asking, needs
+from redrive.server.routes.common import (
     Body,
     Cursor,
     Id,
@@ -32,7 +33,6 @@ from redrive.server.api.common import (
     router,
     span_of,
 )
-from redrive.server.request import Asked, Asking, needs
 from redrive.store.filters import RunFilter
 from redrive.store.records import Page
 

@@ -1,6 +1,0 @@
--- Deliveries that may have killed whoever had them.
--- oldest code: 8
-
--- How many processes in a row ended without a word while they had this delivery. A claim counts it: what nobody noted
--- still has the lease under which it was claimed.
-ALTER TABLE redrive.deliveries ADD COLUMN deaths integer NOT NULL DEFAULT 0;

@@ -1,0 +1,748 @@
+-- The schema: runs and their journal, dead letters and decisions, circuits, the outbox, accounts, notifications.
+-- oldest code: 1
+-- Times are microseconds since 1970. Empty strings stand for "any" where NULL would defeat UNIQUE.
+-- On the busy tables a list of states is written `a = 'X' OR a = 'Y'`, the most frequent first, and not
+-- `a IN ('X', 'Y')`: SQLite builds the set of an IN anew for each row, which made a third of a row's cost.
+
+-- ------------------------------------------------------------------------------------------------ runs
+-- A claim reads and writes this table only, so it is narrow: payloads are in `inputs` and `results`.
+-- rank is -priority, so that one ascending index gives the most urgent runs first.
+-- fence grows with every claim and every time the run is taken from its worker.
+-- deaths counts workers that died while they held this run; above 0 the run is a suspect.
+-- letter: the dead letter that is told how the run ends, while it is replayed. sole_step: the only entry that may begin.
+-- ends_as: the state of a saga's run after all its steps were compensated.
+-- purged_at: only the state and the result are left, for as long as an idempotency key names the run.
+CREATE TABLE runs (
+    id             INTEGER PRIMARY KEY AUTOINCREMENT,
+    public_id      TEXT    NOT NULL UNIQUE,
+    tenant         TEXT    NOT NULL,
+    workflow       TEXT    NOT NULL,
+    queue          TEXT    NOT NULL,
+    rank           INTEGER NOT NULL,
+    status         TEXT    NOT NULL,
+    available_at   INTEGER,
+    worker         INTEGER,
+    fence          INTEGER NOT NULL DEFAULT 0,
+    deaths         INTEGER NOT NULL DEFAULT 0,
+    deadline       INTEGER,
+    timeout        INTEGER,
+    version        TEXT    NOT NULL DEFAULT '',
+    created_at     INTEGER NOT NULL,
+    started_at     INTEGER,
+    finished_at    INTEGER,
+    correlation_id TEXT,
+    parent         TEXT,
+    root           TEXT,
+    replay_of      TEXT,
+    generation     INTEGER NOT NULL DEFAULT 0,
+    handler_for    TEXT,
+    parked_on      TEXT,
+    letter         TEXT,
+    sole_step      TEXT,
+    ends_as        TEXT    CHECK (ends_as IN ('COMPENSATED', 'TIMED_OUT', 'CANCELLED', 'DLQ_PENDING')),
+    diverged_at    INTEGER,
+    purged_at      INTEGER,
+    CHECK (finished_at IS NULL
+           AND (status = 'PENDING' OR status = 'RUNNING' OR status = 'SLEEPING' OR status = 'COMPENSATING')
+        OR finished_at IS NOT NULL AND worker IS NULL AND available_at IS NULL
+           AND (status = 'SUCCESS' OR status = 'DLQ_PENDING' OR status = 'FAILED' OR status = 'PARTIAL'
+                OR status = 'TIMED_OUT' OR status = 'CANCELLED' OR status = 'COMPENSATED')),
+    CHECK (status <> 'RUNNING' OR worker IS NOT NULL),
+    CHECK (status <> 'PENDING' OR (worker IS NULL AND available_at IS NOT NULL))
+);
+CREATE INDEX runs_due ON runs (tenant, queue, rank, workflow, available_at, id)
+    WHERE worker IS NULL AND available_at IS NOT NULL AND deaths = 0;
+-- Suspects over all workflows are counted, those of one workflow are claimed.
+CREATE INDEX runs_suspect ON runs (available_at, id)
+    WHERE worker IS NULL AND available_at IS NOT NULL AND deaths > 0;
+CREATE INDEX runs_suspect_of ON runs (workflow, available_at, id)
+    WHERE worker IS NULL AND available_at IS NOT NULL AND deaths > 0;
+CREATE INDEX runs_held ON runs (worker) WHERE worker IS NOT NULL;
+CREATE INDEX runs_deadline ON runs (deadline) WHERE deadline IS NOT NULL AND finished_at IS NULL;
+-- For the purge, which keeps the last runs of each workflow. A run that waits for a decision is kept.
+CREATE INDEX runs_finished ON runs (workflow, finished_at, id)
+    WHERE finished_at IS NOT NULL AND status <> 'DLQ_PENDING' AND purged_at IS NULL;
+CREATE INDEX runs_of_tenant ON runs (tenant, id);
+CREATE INDEX runs_of_workflow ON runs (workflow, id);
+-- For lists by state. Most runs succeeded, so these have an index of their own; running ones are found by runs_held.
+CREATE INDEX runs_by_status ON runs (status, id) WHERE status <> 'SUCCESS' AND status <> 'RUNNING';
+CREATE INDEX runs_succeeded ON runs (id) WHERE status = 'SUCCESS';
+CREATE INDEX runs_correlated ON runs (correlation_id, id) WHERE correlation_id IS NOT NULL;
+-- From a failed run to the runs of its failure handler.
+CREATE INDEX runs_handling ON runs (handler_for, id) WHERE handler_for IS NOT NULL;
+-- Runs that wait for a circuit, in the order in which they continue.
+CREATE INDEX runs_parked ON runs (tenant, parked_on, id)
+    WHERE parked_on IS NOT NULL AND status = 'SLEEPING' AND worker IS NULL;
+
+CREATE TABLE inputs (
+    run     INTEGER PRIMARY KEY,
+    tenant  TEXT NOT NULL,
+    input   TEXT NOT NULL,
+    options TEXT NOT NULL
+);
+CREATE TABLE results (
+    run     INTEGER PRIMARY KEY,
+    tenant  TEXT NOT NULL,
+    output  TEXT,
+    failure TEXT
+);
+
+-- Fields of inputs by which runs can be searched, declared by their workflow, in clear or encrypted.
+CREATE TABLE run_index (
+    field  TEXT    NOT NULL,
+    value  TEXT    NOT NULL,
+    run    INTEGER NOT NULL,
+    tenant TEXT    NOT NULL,
+    PRIMARY KEY (field, value, run)
+) WITHOUT ROWID;
+CREATE INDEX run_index_of_run ON run_index (run);
+
+-- key is the encoded key; given is the key as the caller wrote it, by which a user looks for a run.
+-- maker: the credential that bound the key; only it and those who may see payloads learn whether another input is equal.
+CREATE TABLE idempotency (
+    tenant     TEXT    NOT NULL,
+    key        TEXT    NOT NULL,
+    given      TEXT    NOT NULL,
+    run        INTEGER NOT NULL,
+    run_id     TEXT    NOT NULL,
+    hash       TEXT    NOT NULL,
+    maker      TEXT,
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, key)
+) WITHOUT ROWID;
+CREATE INDEX idempotency_expiring ON idempotency (expires_at);
+CREATE INDEX idempotency_given ON idempotency (given);
+CREATE INDEX idempotency_of_run ON idempotency (run);
+
+-- --------------------------------------------------------------------------------------------- journal
+-- Rows are appended in time order; (run, idx) finds them. idx is the order in which entries first began, and is never
+-- used again in a run, not even after a replay superseded the entry.
+-- fence is the claim under which the entry was last written: a limit set under an earlier claim says nothing about the
+-- attempt that runs now, and an attempt may begin again under the same number.
+-- timeout_at is the end of the attempt by its timeout, patience how long it may run without a heartbeat; limit_at is the
+-- earlier of the two ends, moved by each heartbeat, and read by the reaper.
+-- loose: recorded before a replay; it answers a call for it, but the replayed code need not call for it again.
+CREATE TABLE entries (
+    run          INTEGER NOT NULL,
+    idx          INTEGER NOT NULL,
+    tenant       TEXT    NOT NULL,
+    key          TEXT    NOT NULL,
+    kind         TEXT    NOT NULL,
+    name         TEXT    NOT NULL,
+    status       TEXT    NOT NULL CHECK (
+                     status = 'SUCCESS' OR status = 'RUNNING' OR status = 'RETRYING' OR status = 'FAILED'
+                     OR status = 'DLQ' OR status = 'SKIPPED' OR status = 'CANCELLED' OR status = 'PENDING'),
+    attempt      INTEGER NOT NULL,
+    fence        INTEGER NOT NULL,
+    done         INTEGER,
+    first_at     INTEGER NOT NULL,
+    began_at     INTEGER NOT NULL,
+    ended_at     INTEGER,
+    wake_at      INTEGER,
+    timeout_at   INTEGER,
+    patience     INTEGER,
+    limit_at     INTEGER,
+    input        TEXT,
+    output       TEXT,
+    failure      TEXT,
+    options      TEXT,
+    superseded   INTEGER NOT NULL DEFAULT 0,
+    loose        INTEGER NOT NULL DEFAULT 0,
+    heartbeat_at INTEGER,
+    heartbeat    TEXT
+);
+CREATE UNIQUE INDEX entries_of_run ON entries (run, idx);
+CREATE INDEX entries_limited ON entries (limit_at) WHERE limit_at IS NOT NULL;
+
+-- Attempts that did not succeed. A fence allows one try of an attempt, which makes the key natural.
+CREATE TABLE attempts (
+    run      INTEGER NOT NULL,
+    idx      INTEGER NOT NULL,
+    attempt  INTEGER NOT NULL,
+    fence    INTEGER NOT NULL,
+    tenant   TEXT    NOT NULL,
+    ending   TEXT    NOT NULL,
+    began_at INTEGER NOT NULL,
+    ended_at INTEGER NOT NULL,
+    category TEXT,
+    failure  TEXT,
+    decision TEXT,
+    next_at  INTEGER,
+    worker   INTEGER,
+    PRIMARY KEY (run, idx, attempt, fence)
+) WITHOUT ROWID;
+
+-- --------------------------------------------------------------------------------------- workers, code
+CREATE TABLE workers (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    name        TEXT    NOT NULL,
+    version     TEXT    NOT NULL,
+    state       TEXT    NOT NULL CHECK (state IN ('LIVE', 'STOPPED', 'DEAD')),
+    workflows   TEXT    NOT NULL,
+    lease       INTEGER NOT NULL,
+    started_at  INTEGER NOT NULL,
+    beat_at     INTEGER NOT NULL,
+    lease_until INTEGER NOT NULL
+);
+
+-- The catalogue: what each version of the user's code contains. seq is the order in which versions were first seen.
+CREATE TABLE versions (
+    seq           INTEGER PRIMARY KEY AUTOINCREMENT,
+    version       TEXT    NOT NULL UNIQUE,
+    first_seen_at INTEGER NOT NULL
+);
+CREATE TABLE catalogue (
+    kind       TEXT NOT NULL CHECK (kind IN ('workflow', 'step')),
+    name       TEXT NOT NULL,
+    version    TEXT NOT NULL,
+    options    TEXT NOT NULL,
+    schema_in  TEXT NOT NULL,
+    schema_out TEXT NOT NULL,
+    PRIMARY KEY (kind, name, version)
+) WITHOUT ROWID;
+
+CREATE TABLE policies (
+    tenant     TEXT    NOT NULL,
+    workflow   TEXT    NOT NULL,
+    step       TEXT    NOT NULL,
+    policy     TEXT    NOT NULL,
+    updated_at INTEGER NOT NULL,
+    updated_by TEXT    NOT NULL,
+    PRIMARY KEY (tenant, workflow, step)
+) WITHOUT ROWID;
+CREATE TABLE pauses (
+    workflow  TEXT    PRIMARY KEY,
+    paused_at INTEGER NOT NULL,
+    paused_by TEXT    NOT NULL
+) WITHOUT ROWID;
+
+-- Times up to passed are over. keeper: the worker whose expression is in force while it lives. What is started is in code.
+CREATE TABLE schedules (
+    tenant     TEXT    NOT NULL,
+    workflow   TEXT    NOT NULL,
+    name       TEXT    NOT NULL,
+    expression TEXT    NOT NULL,
+    zone       TEXT    NOT NULL,
+    passed     INTEGER NOT NULL,
+    keeper     INTEGER NOT NULL,
+    last_at    INTEGER,
+    last_run   TEXT,
+    paused_at  INTEGER,
+    paused_by  TEXT,
+    PRIMARY KEY (tenant, workflow, name),
+    CHECK ((last_at IS NULL) = (last_run IS NULL)),
+    CHECK ((paused_at IS NULL) = (paused_by IS NULL))
+) WITHOUT ROWID;
+
+-- ---------------------------------------------------------------------------------------- dead letters
+-- Runs that wait for a decision. tags is a JSON array of words. A decision writes to all of the indexes, so they are few.
+CREATE TABLE letters (
+    id             INTEGER PRIMARY KEY AUTOINCREMENT,
+    public_id      TEXT    NOT NULL UNIQUE,
+    tenant         TEXT    NOT NULL,
+    run            INTEGER NOT NULL,
+    run_id         TEXT    NOT NULL,
+    workflow       TEXT    NOT NULL,
+    status         TEXT    NOT NULL CHECK (status IN ('OPEN', 'REPLAYING', 'RESOLVED', 'IGNORED', 'EXPIRED')),
+    code           TEXT    NOT NULL,
+    stage          TEXT    NOT NULL CHECK (stage IN ('input', 'fetch', 'exec', 'output', 'commit')),
+    category       TEXT    NOT NULL,
+    reason         TEXT    NOT NULL,
+    fingerprint    TEXT    NOT NULL,
+    payload_hash   TEXT    NOT NULL,
+    step           TEXT,
+    step_index     INTEGER,
+    attempts       INTEGER NOT NULL,
+    replay_count   INTEGER NOT NULL DEFAULT 0,
+    owner          TEXT,
+    tags           TEXT    NOT NULL DEFAULT '[]',
+    correlation_id TEXT,
+    version        TEXT    NOT NULL,
+    created_at     INTEGER NOT NULL,
+    failed_at      INTEGER NOT NULL,
+    closed_at      INTEGER,
+    closed_by      TEXT,
+    resolution     TEXT,
+    expires_at     INTEGER NOT NULL,
+    UNIQUE (run, tenant),  -- the run first, so that a run's letter is found without knowing its tenant
+    CHECK ((closed_at IS NOT NULL) = (status IN ('RESOLVED', 'IGNORED', 'EXPIRED')))
+);
+CREATE INDEX letters_by_status ON letters (status, id);
+CREATE INDEX letters_of_tenant_by_status ON letters (tenant, status, id);
+CREATE INDEX letters_of_workflow ON letters (workflow, id);
+CREATE INDEX letters_by_fingerprint ON letters (fingerprint, id);
+-- Most letters fail while a step executes, and few have an owner or tags: users look for the others.
+CREATE INDEX letters_by_stage ON letters (stage, id) WHERE stage <> 'exec';
+CREATE INDEX letters_owned ON letters (owner, id) WHERE owner IS NOT NULL;
+CREATE INDEX letters_tagged ON letters (id) WHERE tags <> '[]';
+CREATE INDEX letters_expiring ON letters (expires_at) WHERE status = 'OPEN';
+CREATE INDEX letters_closed ON letters (closed_at) WHERE closed_at IS NOT NULL;
+
+-- A decision writes the letter's row anew. These texts are most of a letter's size and no decision changes them, so
+-- they have a table of their own. PostgreSQL stores long texts separately without being told.
+CREATE TABLE letter_texts (
+    letter  INTEGER PRIMARY KEY,
+    tenant  TEXT NOT NULL,
+    failure TEXT NOT NULL,
+    input   TEXT NOT NULL,
+    options TEXT NOT NULL
+);
+CREATE TRIGGER letter_texts_gone AFTER DELETE ON letters BEGIN
+    DELETE FROM letter_texts WHERE letter = old.id;
+END;
+
+-- Decisions to replay. letter is the id that the run's letter has or would have; number counts them from 1.
+CREATE TABLE replays (
+    letter   TEXT    NOT NULL,
+    number   INTEGER NOT NULL,
+    tenant   TEXT    NOT NULL,
+    mode     TEXT    NOT NULL CHECK (
+                 mode IN ('FROM_FAILED', 'STEP_ONLY', 'FROM_STEP', 'SKIP', 'COMPLETE', 'FULL', 'ROLLBACK')),
+    digest   TEXT    NOT NULL,
+    request  TEXT    NOT NULL,
+    run_id   TEXT    NOT NULL,
+    by       TEXT    NOT NULL,
+    reason   TEXT,
+    key      TEXT,
+    changes  TEXT,
+    at       INTEGER NOT NULL,
+    ended_at INTEGER,
+    outcome  TEXT,
+    PRIMARY KEY (letter, number),
+    CHECK ((ended_at IS NULL) = (outcome IS NULL))
+) WITHOUT ROWID;
+
+-- Changes in the number of letters with one cause. The triggers below write them with the change itself, and a chore adds
+-- them to the groups a moment later, so that an outage with one cause appends rows instead of waiting for one row.
+-- open and total are differences, seen counts failures; at is when, as far as the letter tells: triggers read no clock.
+CREATE TABLE letter_feed (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant      TEXT    NOT NULL,
+    fingerprint TEXT    NOT NULL,
+    workflow    TEXT    NOT NULL,
+    step        TEXT,
+    letter      TEXT    NOT NULL,
+    open        INTEGER NOT NULL,
+    total       INTEGER NOT NULL,
+    seen        INTEGER NOT NULL,
+    at          INTEGER
+);
+-- Letters that are no longer open add to one row for each cause: a bulk decision changes thousands with the same one,
+-- and SQLite has one writer, so none waits for that row.
+CREATE UNIQUE INDEX letter_feed_left ON letter_feed (tenant, fingerprint) WHERE letter = '';
+
+-- Letters by cause. place is the feed's number of the latest failure: groups are listed by it, newest first.
+CREATE TABLE groups (
+    tenant      TEXT    NOT NULL,
+    fingerprint TEXT    NOT NULL,
+    workflow    TEXT    NOT NULL,
+    step        TEXT,
+    open        INTEGER NOT NULL,
+    total       INTEGER NOT NULL,
+    first_seen  INTEGER NOT NULL,
+    last_seen   INTEGER NOT NULL,
+    place       INTEGER NOT NULL,
+    sample      TEXT,
+    PRIMARY KEY (tenant, fingerprint)
+) WITHOUT ROWID;
+CREATE INDEX groups_open ON groups (place) WHERE open > 0;
+CREATE INDEX groups_of_tenant_open ON groups (tenant, place) WHERE open > 0;
+CREATE INDEX groups_all ON groups (place) WHERE total > 0;
+CREATE INDEX groups_of_tenant ON groups (tenant, place) WHERE total > 0;
+
+-- Failures by hour since 1970, for as long as the trend looks back.
+CREATE TABLE group_hours (
+    tenant      TEXT    NOT NULL,
+    fingerprint TEXT    NOT NULL,
+    hour        INTEGER NOT NULL,
+    seen        INTEGER NOT NULL,
+    PRIMARY KEY (tenant, fingerprint, hour)
+) WITHOUT ROWID;
+CREATE INDEX group_hours_old ON group_hours (hour);
+
+CREATE TRIGGER feed_new AFTER INSERT ON letters BEGIN
+    INSERT INTO letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at)
+    VALUES (new.tenant, new.fingerprint, new.workflow, new.step, new.public_id, new.status = 'OPEN', 1, 1, new.failed_at);
+END;
+CREATE TRIGGER feed_opened AFTER UPDATE OF status, fingerprint ON letters
+WHEN old.fingerprint = new.fingerprint AND old.status <> 'OPEN' AND new.status = 'OPEN' BEGIN
+    INSERT INTO letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at)
+    VALUES (new.tenant, new.fingerprint, new.workflow, new.step, new.public_id, 1, 0, 1, new.failed_at);
+END;
+CREATE TRIGGER feed_left AFTER UPDATE OF status, fingerprint ON letters
+WHEN old.fingerprint = new.fingerprint AND old.status = 'OPEN' AND new.status <> 'OPEN' BEGIN
+    INSERT INTO letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at)
+    VALUES (new.tenant, new.fingerprint, new.workflow, new.step, '', -1, 0, 0, new.closed_at)
+    ON CONFLICT (tenant, fingerprint) WHERE letter = '' DO UPDATE SET open = open - 1;
+END;
+CREATE TRIGGER feed_moved AFTER UPDATE OF fingerprint ON letters WHEN old.fingerprint <> new.fingerprint BEGIN
+    INSERT INTO letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at)
+    VALUES (old.tenant, old.fingerprint, old.workflow, old.step, old.public_id, -(old.status = 'OPEN'), -1, 0,
+            new.failed_at),
+           (new.tenant, new.fingerprint, new.workflow, new.step, new.public_id, new.status = 'OPEN', 1,
+            new.status = 'OPEN', new.failed_at);
+END;
+CREATE TRIGGER feed_gone AFTER DELETE ON letters BEGIN
+    INSERT INTO letter_feed (tenant, fingerprint, workflow, step, letter, open, total, seen, at)
+    VALUES (old.tenant, old.fingerprint, old.workflow, old.step, old.public_id, -(old.status = 'OPEN'), -1, 0, NULL);
+END;
+
+-- Bulk decisions. wanted is the filter that selects their letters, of those up to the number upto, and reached how far
+-- they are listed; where ids were given, all are. fence and lease_until: which worker executes it, and until when no other
+-- one does. rate is text such as 50/s; without one it is not limited. One that waits for its rate has no worker, and
+-- lease_until says until when. It is paused while it has paused_at.
+CREATE TABLE sets (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    public_id   TEXT    NOT NULL UNIQUE,
+    tenant      TEXT    NOT NULL,
+    action      TEXT    NOT NULL CHECK (action IN ('REPLAY', 'RESOLVE', 'IGNORE')),
+    status      TEXT    NOT NULL CHECK (status IN ('RUNNING', 'DONE', 'STOPPED')),
+    by          TEXT    NOT NULL,
+    reason      TEXT,
+    request     TEXT,
+    rate        TEXT,
+    wanted      TEXT,
+    upto        INTEGER NOT NULL,
+    reached     INTEGER NOT NULL,
+    listed      INTEGER NOT NULL,
+    total       INTEGER NOT NULL,
+    done        INTEGER NOT NULL DEFAULT 0,
+    failed      INTEGER NOT NULL DEFAULT 0,
+    created_at  INTEGER NOT NULL,
+    paused_at   INTEGER CHECK (paused_at IS NULL OR status = 'RUNNING'),
+    paused_by   TEXT    CHECK ((paused_at IS NULL) = (paused_by IS NULL)),
+    ended_at    INTEGER,
+    closed_by   TEXT,
+    fence       INTEGER NOT NULL DEFAULT 0,
+    lease_until INTEGER NOT NULL,
+    CHECK ((ended_at IS NULL) = (status = 'RUNNING'))
+);
+CREATE INDEX sets_running ON sets (lease_until) WHERE status = 'RUNNING';
+CREATE INDEX sets_ended ON sets (ended_at) WHERE ended_at IS NOT NULL;
+
+-- The letters of a bulk decision, each once, with the result of the decision.
+CREATE TABLE set_items (
+    set_id INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    tenant TEXT    NOT NULL,
+    letter TEXT    NOT NULL,
+    status TEXT    NOT NULL CHECK (status IN ('PENDING', 'DONE', 'FAILED')),
+    run_id TEXT,
+    error  TEXT,
+    at     INTEGER,
+    PRIMARY KEY (set_id, number),
+    CHECK ((at IS NULL) = (status = 'PENDING'))
+) WITHOUT ROWID;
+CREATE INDEX set_items_by_status ON set_items (set_id, status, number);
+
+-- The audit log is append-only. token is given by callers that may have to send a line again.
+CREATE TABLE audit (
+    id      INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant  TEXT    NOT NULL,
+    at      INTEGER NOT NULL,
+    event   TEXT    NOT NULL,
+    by      TEXT    NOT NULL,
+    subject TEXT    NOT NULL,
+    letter  TEXT,
+    before  TEXT,
+    after   TEXT,
+    reason  TEXT,
+    token   TEXT    UNIQUE
+);
+CREATE INDEX audit_of_tenant ON audit (tenant, id);
+CREATE INDEX audit_of_subject ON audit (subject, id);
+CREATE INDEX audit_of_letter ON audit (letter, id) WHERE letter IS NOT NULL;
+CREATE INDEX audit_by_event ON audit (event, id);
+CREATE INDEX audit_by_actor ON audit (by, id) WHERE by <> 'redrive';
+CREATE TRIGGER audit_stays BEFORE UPDATE ON audit BEGIN
+    SELECT RAISE(ABORT, 'the audit log is append-only');
+END;
+
+-- Saved views: filters of lists, with names. query is that of a URL; owner is the user, '' for views that a tenant shares.
+CREATE TABLE saved_views (
+    tenant TEXT    NOT NULL,
+    list   TEXT    NOT NULL,
+    owner  TEXT    NOT NULL,
+    name   TEXT    NOT NULL,
+    query  TEXT    NOT NULL,
+    by     TEXT    NOT NULL,
+    at     INTEGER NOT NULL,
+    PRIMARY KEY (tenant, list, owner, name)
+) WITHOUT ROWID;
+
+-- -------------------------------------------------------------------------------------------- circuits
+-- key is the circuit's name, or workflow/step. generation counts changes of status, version all changes of the row.
+-- until: when an open one lets probes through; NULL if a user opened it. wave: how many parked runs continued last,
+-- next_wave_at when more may. settings are the code's, override is what a user set instead.
+CREATE TABLE circuits (
+    id           INTEGER PRIMARY KEY AUTOINCREMENT,
+    tenant       TEXT    NOT NULL,
+    key          TEXT    NOT NULL,
+    status       TEXT    NOT NULL CHECK (status IN ('CLOSED', 'OPEN', 'HALF_OPEN')),
+    generation   INTEGER NOT NULL,
+    version      INTEGER NOT NULL,
+    until        INTEGER,
+    wave         INTEGER NOT NULL,
+    next_wave_at INTEGER NOT NULL,
+    settings     TEXT,
+    override     TEXT,
+    why          TEXT,
+    changed_by   TEXT,
+    changed_at   INTEGER NOT NULL,
+    UNIQUE (tenant, key),
+    CHECK (until IS NULL OR status = 'OPEN')
+);
+CREATE INDEX circuits_changed ON circuits (changed_at) WHERE generation > 0;
+CREATE INDEX circuits_open ON circuits (until) WHERE status = 'OPEN' AND until IS NOT NULL;
+
+-- How calls ended: failures that tell about the dependency, and probes that succeeded. Written with the end itself.
+CREATE TABLE circuit_marks (
+    run        INTEGER NOT NULL,
+    idx        INTEGER NOT NULL,
+    attempt    INTEGER NOT NULL,
+    fence      INTEGER NOT NULL,
+    tenant     TEXT    NOT NULL,
+    key        TEXT    NOT NULL,
+    generation INTEGER NOT NULL,
+    good       INTEGER NOT NULL,
+    category   TEXT,
+    at         INTEGER NOT NULL,
+    PRIMARY KEY (run, idx, attempt, fence)
+) WITHOUT ROWID;
+CREATE INDEX circuit_marks_weighed ON circuit_marks (tenant, key, generation, good, at);
+CREATE INDEX circuit_marks_recent ON circuit_marks (at);
+
+-- Permits to call a dependency that may be out of order. One counts while its run is held under its fence.
+CREATE TABLE probes (
+    tenant     TEXT    NOT NULL,
+    key        TEXT    NOT NULL,
+    generation INTEGER NOT NULL,
+    run        INTEGER NOT NULL,
+    fence      INTEGER NOT NULL,
+    idx        INTEGER NOT NULL,
+    at         INTEGER NOT NULL,
+    PRIMARY KEY (tenant, key, generation, run, fence, idx)
+) WITHOUT ROWID;
+CREATE INDEX probes_old ON probes (at);
+
+-- ---------------------------------------------------------------------------------------------- outbox
+-- Where messages go. seen_at is when an app that has the sink was last opened.
+CREATE TABLE sinks (
+    name    TEXT    PRIMARY KEY,
+    kind    TEXT    NOT NULL,
+    seen_at INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- The topics that a sink wants: with this name or, if wild, with this beginning.
+CREATE TABLE sink_topics (
+    sink  TEXT    NOT NULL,
+    topic TEXT    NOT NULL,
+    wild  INTEGER NOT NULL,
+    PRIMARY KEY (sink, topic, wild)
+) WITHOUT ROWID;
+
+-- The id orders messages with one key.
+-- public_id begins with the run's id, so that it finds a run's messages, too. trace is the W3C Trace Context.
+-- bundle: the bundle that the message is in. It has no deliveries then to the sinks that the bundle is for.
+CREATE TABLE messages (
+    id             INTEGER PRIMARY KEY AUTOINCREMENT,
+    public_id      TEXT    NOT NULL UNIQUE,
+    tenant         TEXT    NOT NULL,
+    topic          TEXT    NOT NULL,
+    key            TEXT,
+    run_id         TEXT    NOT NULL,
+    correlation_id TEXT    NOT NULL,
+    created_at     INTEGER NOT NULL,
+    bundle         INTEGER,
+    trace          TEXT,
+    payload        TEXT    NOT NULL
+);
+CREATE INDEX messages_of_tenant ON messages (tenant, id);
+
+-- Messages of one commit, on one topic, without a key, which one relay delivers to one sink. They are those between `first`
+-- and `last` that name the bundle. If it is not finished at lease_until, any relay gives each of its messages a delivery.
+CREATE TABLE bundles (
+    id          INTEGER NOT NULL,
+    sink        TEXT    NOT NULL,
+    tenant      TEXT    NOT NULL,
+    first       INTEGER NOT NULL,
+    last        INTEGER NOT NULL,
+    size        INTEGER NOT NULL,
+    lease_until INTEGER NOT NULL,
+    finished_at INTEGER,
+    PRIMARY KEY (id, sink)
+) WITHOUT ROWID;
+CREATE INDEX bundles_open ON bundles (sink, lease_until) WHERE finished_at IS NULL;
+
+-- One for each sink that wanted the message when it was committed. available_at: when it may be claimed. lease_until: no
+-- other relay claims it before; no index contains it, so that a claim changes none. fence grows with every claim.
+-- behind: the message with the same key whose delivery to this sink must be over first.
+-- deaths: how many processes in a row ended while they had this delivery, counted by the next claim.
+CREATE TABLE deliveries (
+    message      INTEGER NOT NULL,
+    sink         TEXT    NOT NULL,
+    tenant       TEXT    NOT NULL,
+    key          TEXT,
+    status       TEXT    NOT NULL CHECK (status IN ('PENDING', 'DELIVERED', 'DEAD', 'SKIPPED')),
+    attempt      INTEGER NOT NULL DEFAULT 0,
+    deaths       INTEGER NOT NULL DEFAULT 0,
+    fence        INTEGER NOT NULL DEFAULT 0,
+    available_at INTEGER,
+    lease_until  INTEGER NOT NULL DEFAULT 0,
+    behind       INTEGER,
+    tried_at     INTEGER,
+    finished_at  INTEGER,
+    error        TEXT,
+    PRIMARY KEY (message, sink),
+    CHECK ((finished_at IS NULL) = (status IN ('PENDING', 'DEAD'))),
+    CHECK ((available_at IS NOT NULL) = (status = 'PENDING' AND behind IS NULL)),
+    CHECK (behind IS NULL OR status = 'PENDING')
+) WITHOUT ROWID;
+CREATE INDEX deliveries_due ON deliveries (sink, available_at, message) WHERE available_at IS NOT NULL;
+CREATE INDEX deliveries_in_order ON deliveries (sink, tenant, key, message)
+    WHERE key IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX deliveries_behind ON deliveries (sink, behind) WHERE behind IS NOT NULL;
+CREATE INDEX deliveries_dead ON deliveries (message) WHERE status = 'DEAD';
+
+-- -------------------------------------------------------------------------------------------- accounts
+-- The names begin alike because the file may hold the user's own tables, of which one is often called users.
+CREATE TABLE access_tenants (
+    tenant      TEXT    PRIMARY KEY,
+    created_at  INTEGER NOT NULL,
+    created_by  TEXT    NOT NULL,
+    disabled_at INTEGER
+);
+
+-- An e-mail address is unique within the tenant that created the account (home): a refusal to add a known address would
+-- tell one tenant about the users of another.
+CREATE TABLE access_users (
+    id          TEXT    PRIMARY KEY,
+    email       TEXT    NOT NULL,
+    home        TEXT    NOT NULL DEFAULT '',
+    password    TEXT,
+    created_at  INTEGER NOT NULL,
+    disabled_at INTEGER,
+    UNIQUE (email, home)
+);
+
+CREATE TABLE access_members (
+    user_id  TEXT    NOT NULL,
+    tenant   TEXT    NOT NULL,
+    role     TEXT    NOT NULL CHECK (role IN ('OWNER', 'ADMIN', 'STAFF', 'VIEWER')),
+    payloads INTEGER NOT NULL,
+    active   INTEGER NOT NULL,
+    PRIMARY KEY (user_id, tenant)
+);
+CREATE INDEX access_members_of_tenant ON access_members (tenant, user_id);
+
+-- workflows is a JSON array of names; an empty one means all. hash is of the secret. A token ends with the user or the
+-- token that created it (maker_user, maker_token).
+CREATE TABLE access_tokens (
+    id          TEXT    PRIMARY KEY,
+    tenant      TEXT    NOT NULL,
+    kind        TEXT    NOT NULL CHECK (kind IN ('key', 'jwt', 'code')),
+    role        TEXT    NOT NULL CHECK (role IN ('OWNER', 'ADMIN', 'STAFF', 'VIEWER')),
+    name        TEXT    NOT NULL,
+    created_by  TEXT    NOT NULL,
+    maker_user  TEXT,
+    maker_token TEXT,
+    payloads    INTEGER NOT NULL,
+    workflows   TEXT    NOT NULL,
+    user_id     TEXT,
+    created_at  INTEGER NOT NULL,
+    expires_at  INTEGER,
+    revoked_at  INTEGER,
+    hash        TEXT    NOT NULL
+);
+CREATE INDEX access_tokens_of_tenant ON access_tokens (tenant, id);
+
+CREATE TABLE access_sessions (
+    hash       TEXT    PRIMARY KEY,
+    tenant     TEXT    NOT NULL,
+    user_id    TEXT    NOT NULL,
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL
+);
+CREATE INDEX access_sessions_of_user ON access_sessions (user_id);
+CREATE INDEX access_sessions_expiring ON access_sessions (expires_at);
+
+-- Answers to requests with a key; a request is over when its row has a status. The index of sizes bounds a tenant's answers.
+CREATE TABLE access_answers (
+    tenant     TEXT    NOT NULL,
+    key        TEXT    NOT NULL,
+    digest     TEXT    NOT NULL,
+    begun_at   INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    size       INTEGER NOT NULL DEFAULT 0,
+    status     INTEGER,
+    body       TEXT,
+    PRIMARY KEY (tenant, key),
+    CHECK ((status IS NULL) = (body IS NULL))
+);
+CREATE INDEX access_answers_expiring ON access_answers (expires_at);
+CREATE INDEX access_answers_sizes ON access_answers (tenant, size);
+
+-- Random, made once by the first process that opens the store, never shown to a tenant.
+CREATE TABLE store_secrets (
+    name   TEXT NOT NULL PRIMARY KEY,
+    secret TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- --------------------------------------------------------------------------------------- notifications
+-- Rules: which users are told of what; an empty tenant or workflow means any.
+CREATE TABLE notify_rules (
+    tenant     TEXT    NOT NULL,
+    workflow   TEXT    NOT NULL,
+    rule       TEXT    NOT NULL,
+    updated_at INTEGER NOT NULL,
+    updated_by TEXT    NOT NULL,
+    PRIMARY KEY (tenant, workflow)
+) WITHOUT ROWID;
+
+-- Facts, added one by one and never changed but for told_at. Those told are kept for a while, so that a repeat is known.
+CREATE TABLE notices (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    public_id  TEXT    NOT NULL UNIQUE,
+    tenant     TEXT    NOT NULL,
+    lane       TEXT    NOT NULL,
+    created_at INTEGER NOT NULL,
+    notice     TEXT    NOT NULL,
+    told_at    INTEGER
+);
+CREATE INDEX notices_untold ON notices (tenant, lane, id) WHERE told_at IS NULL;
+CREATE INDEX notices_told ON notices (told_at) WHERE told_at IS NOT NULL;
+
+-- When notices of one lane may be told next. A row is written when they are told, not when one is added to the lane.
+CREATE TABLE notice_lanes (
+    tenant  TEXT    NOT NULL,
+    lane    TEXT    NOT NULL,
+    version INTEGER NOT NULL DEFAULT 0,
+    next_at INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (tenant, lane)
+) WITHOUT ROWID;
+CREATE INDEX notice_lanes_due ON notice_lanes (next_at);
+
+-- What was told, once for all recipients; the inbox shows those that are in_app.
+CREATE TABLE notifications (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    public_id  TEXT    NOT NULL UNIQUE,
+    tenant     TEXT    NOT NULL,
+    event      TEXT    NOT NULL,
+    workflow   TEXT    NOT NULL,
+    count      INTEGER NOT NULL,
+    in_app     INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    content    TEXT    NOT NULL
+);
+CREATE INDEX notifications_of_tenant ON notifications (tenant, id) WHERE in_app;
+CREATE INDEX notifications_by_time ON notifications (created_at);
+
+-- Which user read which notification.
+CREATE TABLE notification_reads (
+    notification INTEGER NOT NULL,
+    tenant       TEXT    NOT NULL,
+    reader       TEXT    NOT NULL,
+    read_at      INTEGER NOT NULL,
+    PRIMARY KEY (notification, reader)
+) WITHOUT ROWID;

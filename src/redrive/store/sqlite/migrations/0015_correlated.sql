@@ -1,2 +1,0 @@
--- Runs that belong together are found for one tenant, too; here they always were.
--- oldest code: 2

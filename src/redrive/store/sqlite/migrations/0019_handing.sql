@@ -1,2 +1,0 @@
--- Replayed runs that a worker has from the decision on: here their rows were written once from the beginning.
--- oldest code: 17
