@@ -654,3 +654,19 @@ def test_a_letter_without_a_copy_of_its_input_is_no_trouble() -> None:
     keys = ring(OLD)
     assert keys.is_current("")
     assert keys.cover("", "acme") == ""
+
+
+async def test_messages_of_a_notification_are_sealed_for_its_tenant(place: Any) -> None:
+    kit = place(ring(OLD))
+    await kit.store.put_sinks([sink()])
+    fact = NewNotice(public_id="fact", tenant="acme", lane="lane", notice="{}")
+    await kit.store.notices.add([fact])
+    (case,) = await kit.store.notices.due(limit=9, newest=1)
+    new = NewNotification(
+        public_id="n", tenant="acme", event="e", workflow="w", count=1, in_app=True, content="{}"
+    )
+    told = Telling(case=case, every=DAY, notification=new, messages=(say("told", payload=f'"{SECRET}"'),))
+    assert await kit.store.notices.tell(told)
+    message = await kit.store.message("told")
+    assert (message.tenant, message.payload) == ("acme", f'"{SECRET}"')
+    assert SECRET not in repr(await place(None).store.message("told"))

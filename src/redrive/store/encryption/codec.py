@@ -178,7 +178,7 @@ class Codec:
         """Return the arguments of a store call with their payloads sealed."""
         if self.keys is None:
             return args, kwargs
-        tenant = tenant_of(args)
+        tenant = _tenant_of(args[0]) if args else None
         sealed = {name: self.seal(value, tenant) for name, value in kwargs.items()}
         return [self.seal(value, tenant) for value in args], sealed
 
@@ -192,7 +192,7 @@ class Codec:
         if kind is LetterFilter or kind is RunFilter:
             filtered: Value = self._filter(value, stored=False)
             return filtered
-        tenant = getattr(value, "tenant", None) or tenant
+        tenant = _tenant_of(value, tenant)
         changes = {
             name: self.seal(part, tenant)
             for name in WRITTEN_PARTS.get(kind, ())
@@ -248,7 +248,7 @@ class Codec:
             return value if all(map(is_, opened, value)) else kind(opened)  # type: ignore[call-overload]
         if kind not in READ and kind not in READ_PARTS:
             return value
-        tenant = tenant_of([value]) or tenant
+        tenant = _tenant_of(value, tenant)
         changes: dict[str, Any] = {}
         for name in READ_PARTS.get(kind, ()):
             part = getattr(value, name)
@@ -314,12 +314,13 @@ class Codec:
         return transaction if self.keys is None else cast(Transaction, _SealedTransaction(transaction, self))
 
 
-def tenant_of(values: Sequence[Any]) -> str | None:
-    """Return the tenant that the first of these records names, itself or in its run."""
-    for value in values[:1]:
-        found: str | None = getattr(value, "tenant", None)
-        return found if found is not None else getattr(getattr(value, "run", None), "tenant", None)
-    return None
+def _tenant_of(value: Any, otherwise: str | None = None) -> str | None:
+    """Return the tenant that a record names, itself, in its run or in its lane; "" means no tenant."""
+    for holder in (value, getattr(value, "run", None), getattr(value, "case", None)):
+        tenant: str | None = getattr(holder, "tenant", None)
+        if tenant is not None:
+            return tenant
+    return otherwise
 
 
 async def refuse_unreadable(store: Store) -> None:
