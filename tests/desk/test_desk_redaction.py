@@ -16,6 +16,7 @@ from redrive.app import Workflow
 from redrive.core.redact import MASK, Redactor
 from redrive.desk.presenter import LARGE
 from redrive.desk.preview import DryRun
+from redrive.reasons import Reason, ReasonCode
 from redrive.server.limits import Limits
 from redrive.server.request import Service
 from redrive.store import open_store
@@ -210,5 +211,6 @@ async def test_no_large_text_is_redacted_on_the_event_loop(monkeypatch: pytest.M
         assert len((await app.audit.list()).items) > LARGE // 9_000
         assert begun >= 4
         service = Service(app, Limits(), 1.0)
-        assert await service.redact("password=hunter2 " + "z" * LARGE) == f"password={MASK} " + "z" * LARGE
+        shown = Reason(ReasonCode.TEXT, text="password=hunter2 " + "z" * LARGE)
+        assert str(await service.redact(shown)) == f"password={MASK} " + "z" * LARGE
         assert len(large) > begun

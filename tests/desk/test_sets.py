@@ -14,9 +14,9 @@ from engines import OnStore
 
 from redrive import Redrive, RetryPolicy
 from redrive.app import Workflow
-from redrive.chores import SetWorker
 from redrive.core.states import LetterStatus
 from redrive.desk.bulk import DryRunOfMany, LetterSet
+from redrive.desk.bulk_execution import SetWorker
 from redrive.desk.models import DeadLetter
 from redrive.errors import Conflict, InputError, NotFound, StoreUnavailable
 from redrive.store import open_store

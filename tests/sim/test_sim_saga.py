@@ -19,6 +19,7 @@ from redrive import RetryPolicy, RunHandle, step_info
 from redrive.chores import Reaper
 from redrive.core.saga import ledger
 from redrive.core.states import EntryKind, StepStatus
+from redrive.reasons import Reason, ReasonCode
 from redrive.store.filters import LetterFilter
 from redrive.store.port import Store
 from redrive.store.sqlite import SqliteStore
@@ -164,7 +165,8 @@ class Simulation:
             if x.run == row.id
         ]
         if row.status == "COMPENSATED":
-            assert [letter.resolution for letter in letters] == ["rolled_back"]
+            resolutions = [Reason.from_text(letter.resolution or "").code for letter in letters]
+            assert resolutions == [ReasonCode.ROLLED_BACK]
         assert len(letters) <= 1  # P5
         assert (row.status == "TIMED_OUT") <= (len(letters) == 1)
 
