@@ -670,3 +670,14 @@ async def test_messages_of_a_notification_are_sealed_for_its_tenant(place: Any) 
     message = await kit.store.message("told")
     assert (message.tenant, message.payload) == ("acme", f'"{SECRET}"')
     assert SECRET not in repr(await place(None).store.message("told"))
+
+
+async def test_an_error_that_speaks_of_sealing_is_an_error_like_any_other(place: Any) -> None:
+    kit = place(None)
+    worker, run = await kit.held()
+    text = '{"failure": {"error_type": "redrive.Sealed", "message": "upstream said so"}}'
+    failed = entry(0, StepStatus.FAILED, failure=text, done=0)
+    await kit.store.apply([writes(run, failed)], worker=worker)
+    await kit.store.apply([becomes(run, RunStatus.PENDING, wake_in=0, take=True)], worker=worker)
+    (again,) = (await kit.claim(worker)).runs
+    assert [each.failure for each in again.journal] == [text]

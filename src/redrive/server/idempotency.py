@@ -199,7 +199,7 @@ async def _carried_out(
         tenant=new.tenant, key=new.key, digest=new.digest, status=kept.status_code, body=_written(kept)
     )
     await asyncio.shield(asking.accounts.keep_answer(row))
-    asking.service.answers.add(row.tenant, len(row.body or ""))
+    asking.service.answers.add(row.tenant, len((row.body or "").encode()))
     return response
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from redrive.clock import MICROS
 from redrive.core.transitions import AuditWrite, MessageWrite, Transition
+from redrive.errors import RedriveError
 from redrive.records import as_dict
 from redrive.store.list_query import Request, Window
 from redrive.store.records import Page
@@ -176,7 +177,7 @@ class Notices(Protocol):
 SQL = Statements("notifications.sql")
 
 
-class _LaneChanged(Exception):
+class _LaneChanged(RedriveError):
     """Another process sent this lane, or added to it. Rolls back what the call has written."""
 
 

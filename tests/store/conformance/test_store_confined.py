@@ -11,6 +11,7 @@ from outbox_kit import Outbox, say, sink
 from store_kit import DAY, Kit, becomes, entry, failed_try, letter, noted, writes
 
 from redrive.core.circuit import CircuitState, CircuitStatus
+from redrive.core.outbox import Carrier
 from redrive.core.schedule import Rate
 from redrive.core.states import RunStatus
 from redrive.core.transitions import Transition
@@ -239,6 +240,20 @@ async def test_messages_are_seen_and_decided_on_by_their_own_tenant(kit: Kit) ->
     own = kit.store.confined(tenant)
     assert await own.message("m1") == await kit.store.message("m1")
     assert await own.decide_deliveries(skip) == 1
+
+
+async def test_a_message_of_a_bundle_is_decided_on_by_its_own_tenant(kit: Kit) -> None:
+    outbox = await Outbox.open(kit, sink("s", "*"))
+    wrote = writes(
+        outbox.run, entry(0, done=0), messages=(say("m1", "orders.paid"), say("m2", "orders.paid"))
+    )
+    (answer,) = await kit.store.apply([wrote], worker=outbox.worker, carriers=[Carrier("s", DAY)])
+    assert answer.bundled
+    tenant = outbox.run.tenant
+    skip = DeliveryDecision(
+        message="m1", choice=DeliveryChoice.SKIP, sink=None, audit=noted("outbox.skipped", tenant=tenant)
+    )
+    assert await kit.store.confined(tenant).decide_deliveries(skip) == 1
 
 
 # -- workflows -----------------------------------------------------------------------------------------

@@ -277,13 +277,14 @@ class Codec:
             return run  # nearly every run, and a claim brings many
         opened = self.open(run)
         journal = self.open(run.journal, run.tenant)
-        texts = [opened.input]
-        texts += [text for entry in journal for text in (entry.input, entry.output, entry.heartbeat) if text]
-        failed = [entry.failure for entry in journal if entry.failure and SEALED_ERROR in entry.failure]
-        why = next((text.why for text in texts if isinstance(text, Unreadable)), None)
-        if why is None and failed:
-            why = Ending.from_json(failed[0]).failure.message
-        return replace(opened, journal=journal if why is None else _UnreadableJournal.of(why))
+        texts = [opened.input, *(text for entry in journal for text in (entry.input, entry.output))]
+        whys = [text.why for text in texts if isinstance(text, Unreadable)]
+        for stored, entry in zip(run.journal, journal, strict=True):
+            # A failure in clear is the step's own, whatever it says.
+            if entry.failure is not None and entry.failure is not stored.failure:
+                failure = Ending.from_json(entry.failure).failure
+                whys += [failure.message] if failure.error_type == SEALED_ERROR else []
+        return replace(opened, journal=_UnreadableJournal.of(whys[0]) if whys else journal)
 
     def _opened(self, kind: type[Any], name: str, text: str, tenant: str | None) -> str:
         if not is_sealed(text):

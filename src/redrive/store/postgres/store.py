@@ -75,7 +75,11 @@ class PostgresStore(SqlStore):
         self._new_lines()  # a store may be opened again after it was closed
         con = await prepare(self._address, self._clock, self._lines.settings, migrate=migrate)
         self._lines.adopt(con)
-        self.secret = await self.store_secret("fingerprint", self._real_clock.new_secret)
+        try:
+            self.secret = await self.store_secret("fingerprint", self._real_clock.new_secret)
+        except BaseException:
+            await self._lines.close()
+            raise
         self._lines.broke()  # as far as is known here: others may have waited for this server, too
         self._bell.open()
 

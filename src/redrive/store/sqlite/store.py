@@ -18,11 +18,11 @@ from redrive.store.session import Database
 from redrive.store.sqlite import apply as writes
 from redrive.store.sqlite import runs as claims
 from redrive.store.sqlite import runs as starts
-from redrive.store.sqlite.connection import Address, locate, unhurried
+from redrive.store.sqlite.connection import Address, locate
 from redrive.store.sqlite.lease import Bell, FileLease, MemoryLease, data_version
 from redrive.store.sqlite.schema import prepare
 from redrive.store.sqlite.session import SqliteDatabase
-from redrive.store.sqlite.threads import Inline, Result, Threaded, Work
+from redrive.store.sqlite.threads import Inline, Threaded
 from redrive.store.sqlite.transaction import StepTransaction
 from redrive.store.store import SqlStore
 from redrive.store.tenant_view import Confined
@@ -65,15 +65,6 @@ class SqliteStore(SqlStore):
     async def close(self) -> None:
         self._bell.close()
         await self._lines.close()
-
-    async def _unhurried(self, work: Work[Result]) -> Result:
-        """Write, in one transaction, what may be done again after a power cut: no disk is waited for."""
-
-        def write(con: sqlite3.Connection) -> Result:
-            with unhurried(con):
-                return self._lines.locked(con, work)
-
-        return await self._lines.visit(write)
 
     def now(self) -> int:
         return self._clock.now()

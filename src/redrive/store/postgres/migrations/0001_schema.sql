@@ -1282,7 +1282,8 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON redrive.policies, redrive.run_index, red
     redrive.saved_views, redrive.notify_rules, redrive.access_answers TO redrive_app;
 GRANT SELECT, UPDATE, DELETE ON redrive.schedules TO redrive_app;
 GRANT SELECT, INSERT ON redrive.audit, redrive.notification_reads TO redrive_app;
-GRANT SELECT ON redrive.bundles, redrive.notices, redrive.notice_lanes, redrive.notifications, redrive.access_tenants
+GRANT SELECT, UPDATE, DELETE ON redrive.bundles TO redrive_app;  -- a decision on one message unfolds its bundle
+GRANT SELECT ON redrive.notices, redrive.notice_lanes, redrive.notifications, redrive.access_tenants
     TO redrive_app;
 
 -- What all tenants share, and what the functions that write transitions read for every caller.

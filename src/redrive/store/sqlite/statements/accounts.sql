@@ -2,7 +2,7 @@
 
 -- name: keep_answer
 -- Remember the answer to a request.
-UPDATE access_answers SET status = :status, body = :body, size = length(:body)
+UPDATE access_answers SET status = :status, body = :body, size = length(CAST(:body AS BLOB))
 WHERE tenant = :tenant AND key = :key AND status IS NULL;
 
 -- name: tables_of_tenants
