@@ -280,9 +280,10 @@ class Codec:
         texts = [opened.input, *(text for entry in journal for text in (entry.input, entry.output))]
         whys = [text.why for text in texts if isinstance(text, Unreadable)]
         for stored, entry in zip(run.journal, journal, strict=True):
-            # A failure in clear is the step's own, whatever it says.
-            if entry.failure is not None and entry.failure is not stored.failure:
-                failure = Ending.from_json(entry.failure).failure
+            # A failure that was stored in clear is the step's own, whatever it says.
+            opened_failure = entry.failure if entry.failure is not stored.failure else None
+            if opened_failure and SEALED_ERROR in opened_failure:
+                failure = Ending.from_json(opened_failure).failure
                 whys += [failure.message] if failure.error_type == SEALED_ERROR else []
         return replace(opened, journal=_UnreadableJournal.of(whys[0]) if whys else journal)
 
